@@ -13,8 +13,7 @@ from deltamq.api.auth.caller import Certificates
 from deltamq.api.auth.calls import check_complete
 from deltamq.api.front import HOT_CALLS, Front, Guard, HotCalls
 from deltamq.api.host.clusters import ClusterHandles
-from deltamq.api.kafka.server.listener import bind_kafka
-from deltamq.api.kafka.server.server import KafkaServer
+from deltamq.api.kafka.server.server import KafkaServer, bind_kafka
 from deltamq.api.openapi.document import describe
 from deltamq.api.order.pull_gate import Gates
 from deltamq.api.ports import REAL, Ports

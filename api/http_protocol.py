@@ -1,36 +1,117 @@
 """uvicorn's HTTP protocol, with limits and error answers of our own.
 
-header section     at most HEADER_SECTION_BYTES_MAX in HEADER_LINES_MAX lines         -> 431
-                   complete within header_section_s                                   -> closed
-slow readers       take at least ANSWER_BYTES_S_MIN of an answer, over answer_look_s  -> closed
-connections        at most connections_max, TLS handshakes among them                 -> closed
-not HTTP at all    problem+json like every other refusal, after the answers before it  -> 400
-two ways to read   heads that a proxy may understand otherwise (`api.request_head`)   -> 400
-other protocols    an offer to change to one is passed over: the request is read as if it had none
-trailers           are read and dropped: a header comes before the body
-small answers      head and body in one write: two cost a tenth of a produce request
-cancelled pops     answered, with what they have popped, when the client has closed its half of the connection, or has
-                   sent its next request on it, as clients do over TLS, which has no half of a connection
-TLS                the scope's extension `tls` names the subject of the client's certificate
+    header section     at most HEADER_SECTION_BYTES_MAX in HEADER_LINES_MAX lines         -> 431
+                       complete within header_section_s                                   -> closed
+    slow readers       take at least ANSWER_BYTES_S_MIN of an answer, over answer_look_s  -> closed
+    connections        at most connections_max, TLS handshakes among them                 -> closed
+    not HTTP at all    problem+json like every other refusal, after the answers before it -> 400
+    two ways to read   heads that a proxy may understand otherwise (`check_head`)         -> 400
+    other protocols    an offer to change to one is passed over: the request is read as if it had none
+    trailers           are read and dropped: a header comes before the body
+    small answers      head and body in one write: two cost a tenth of a produce request
+    cancelled pops     answered, with what they have popped, when the client has closed its half of the connection, or
+                       has sent its next request on it, as clients do over TLS, which has no half of a connection
+    TLS                the scope's extension `tls` names the subject of the client's certificate
+
+RFC 9110 and 9112 leave some heads to the reader, and two readers that differ can be played against each other: one
+takes for a body what the other takes for the next request. Such heads are refused (SPEC SEC-48). The parser refuses
+Content-Length given twice or beside Transfer-Encoding, and control characters.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from deltamq.api.request_head import BadHead, check_head, without_offer
 from deltamq.api.tls import EXTENSION as TLS
 from deltamq.api.tls import TlsPeer, peer_of
 from deltamq.api.wire.answer import SECURITY_HEADERS, WRITE_WHOLE, Answer, answer_of
 from deltamq.api.wire.request import HALF_CLOSED
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import ANSWER_BYTES_S_MIN, HEADER_LINES_MAX, HEADER_SECTION_BYTES_MAX
+
+#: Headers that say one thing: given twice, a proxy may believe the first and the service the last.
+_ONCE: Final = frozenset(
+    (
+        b"authorization",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"expect",
+        b"host",
+        b"last-event-id",
+        b"producer-id",
+        b"producer-seq",
+        b"transfer-encoding",
+    )
+)
+#: Headers between processes of a cluster.
+_OURS: Final = b"mq-"
+_HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
+
+Header = tuple[bytes, bytes]
+
+
+class BadHead(Refused):
+    """The request cannot be read as HTTP, or can be read in two ways."""
+
+    code = "invalid_http"
+
+
+def check_head(method: bytes, version: str, headers: Sequence[Header]) -> None:
+    """Refuse a head that another reader could understand otherwise.
+
+    `version` is `1.0` or `1.1`; the names of `headers` are in lower case. Raises `BadHead`.
+    """
+    if method == b"CONNECT":
+        raise BadHead("CONNECT: this service is no proxy", field="method")
+    seen: set[bytes] = set()
+    for name, value in headers:
+        if name in _ONCE or name.startswith(_OURS):
+            if name in seen:
+                raise BadHead(f"{name.decode()}: give this header once", field=name.decode())
+            seen.add(name)
+            if name == b"host":
+                _check_host(value)
+            elif name == b"transfer-encoding":
+                _check_coding(value, version)
+    if b"host" not in seen and version != "1.0":
+        raise BadHead("host: HTTP/1.1 needs this header", field="host")
+
+
+def without_offer(method: bytes, target: bytes, version: str, headers: Sequence[Header]) -> bytes:
+    """Return the head of a request that offers another protocol, as bytes, without the offer.
+
+    The service speaks HTTP/1.1 alone, and a server may pass over an offer (RFC 9110, 7.8). The parser stops at one.
+    """
+    lines = [b"%s %s HTTP/%s\r\n" % (method, target, version.encode())]
+    for name, value in headers:
+        if name == b"connection":
+            value = b",".join(one for one in value.split(b",") if one.strip().lower() != b"upgrade")
+        if name != b"upgrade":
+            lines.append(b"%s: %s\r\n" % (name, value))
+    return b"".join([*lines, b"\r\n"])
+
+
+def _check_host(value: bytes) -> None:
+    if _HOST.fullmatch(value.strip()) is None:
+        raise BadHead("host: write NAME or NAME:PORT", field="host")
+
+
+def _check_coding(value: bytes, version: str) -> None:
+    if version == "1.0":
+        raise BadHead("transfer-encoding: HTTP/1.0 has none; send Content-Length", field="transfer-encoding")
+    if value.strip().lower() != b"chunked":
+        detail = f"transfer-encoding {value.decode('latin-1')!r}: only chunked is understood; send the body uncoded"
+        raise BadHead(detail, field="transfer-encoding")
+
 
 log = logging.getLogger("deltamq.api")
 

@@ -23,9 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.api.kafka.records.columns import Records
+from deltamq.api.kafka.records.columns import Int64s, Records
 from deltamq.api.kafka.records.native import DECODER_SOURCE, ENCODER_SOURCE, NativeDecoder, NativeEncoder
-from deltamq.api.kafka.records.varints import Int64s
 from deltamq.mq.errors import Refused, TooLarge, Unprocessable
 from deltamq.mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
 from deltamq.tables.column_ends import ends_of

@@ -1,3 +1,3 @@
-"""Partitions as the service writes and searches them: group commit, the queue's own logs, filters, counters."""
+"""Partitions as the service writes them: group commit, the queue's own logs, upkeep, counters."""
 
 from __future__ import annotations

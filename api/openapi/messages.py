@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltamq.api.reading.sse import EVENTS_TYPE
-from deltamq.api.routes.fetch import ARROW_TYPE
+from deltamq.api.routes.fetch import ARROW_TYPE, EVENTS_TYPE
 from deltamq.api.routes.produce import JSON_TYPE, NDJSON_TYPE
 from deltamq.api.wire.openapi_parts import GROUP_PATTERN, REF, Json, header, name_in_path, problem, query, whole
 from deltamq.mq.limits import (

@@ -14,8 +14,15 @@ from fastapi import Request, Response
 from msgspec import Meta as Field
 from pydantic import BaseModel
 
-from deltamq.api.principals.access_rules import AclView, acl_view
-from deltamq.api.principals.change import Changes, NameInBody, OfPrincipal, PrincipalName, auth_router
+from deltamq.api.principals.access_rules import (
+    AclView,
+    Changes,
+    NameInBody,
+    OfPrincipal,
+    PrincipalName,
+    acl_view,
+    auth_router,
+)
 from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.fields import After, Limit, page, parse_time, rfc3339
 from deltamq.api.wire.json_body import JsonBody

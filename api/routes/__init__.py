@@ -8,7 +8,9 @@ from deltamq.api.routes import (
     audit,
     cancel,
     cluster,
+    dead_letters,
     failed_messages,
+    group_offsets,
     group_statistics,
     groups,
     heartbeats,
@@ -18,8 +20,6 @@ from deltamq.api.routes import (
     topics,
     upgrade,
 )
-from deltamq.api.routes.dead_letters import calls as dead_letters
-from deltamq.api.routes.group_offsets import calls as group_offsets
 
 #: The routers that FastAPI serves, in the order of the OpenAPI document; those of `api.principals` follow.
 ROUTERS: Final = (

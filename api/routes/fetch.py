@@ -1,7 +1,15 @@
 """`GET /v1/topics/{topic}/partitions/{partition}/messages`: one read of a partition as JSON, Arrow or an event stream.
 
 A fetch needs no session: any process gives the same answer. Arrow is copied once, while it is sent; large JSON answers
-are encoded on a work thread.
+are encoded on a work thread. An event stream is a fetch that stays open:
+
+    id: orders@broker-a:120          where to continue; the client sends it as `Last-Event-ID` after a reconnect
+    id: <id>:orders@broker-a:120     so in a topic that was deleted and made again; <id> is its own
+    data: {"offset":120, ...}        the message as in a JSON fetch
+                                     a comment line keeps proxies from closing a quiet stream
+
+The stream ends when the service stops; the browser's EventSource connects again by itself. If it cannot go on for
+another reason, `event: refused` says why: the topic was deleted, the caller may not read on, another cluster is away.
 """
 
 from __future__ import annotations
@@ -9,8 +17,9 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,7 +34,6 @@ from deltamq.api.log.partition import Partitions
 from deltamq.api.order.pull_gate import Gate, Gates
 from deltamq.api.reading.global_reader import GlobalReader
 from deltamq.api.reading.readers import FetchQuery, PartitionReader, QueueReader
-from deltamq.api.reading.sse import EVENTS_TYPE, EventPlace, stream_events
 from deltamq.api.routes.order_request import check_client
 from deltamq.api.sending.global_sender import local_name
 from deltamq.api.wire.answer import Answer
@@ -35,6 +43,7 @@ from deltamq.api.wire.message_json import stored_messages
 from deltamq.api.wire.request import (
     Admission,
     Client,
+    ClientDisconnected,
     Receive,
     Scope,
     Send,
@@ -46,7 +55,7 @@ from deltamq.api.wire.request import (
     parse_query,
     unquoted,
 )
-from deltamq.mq.errors import NotFound
+from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unprocessable
 from deltamq.mq.limits import (
     FETCH_BYTES_DEFAULT,
     FETCH_BYTES_MAX,
@@ -55,9 +64,125 @@ from deltamq.mq.limits import (
     OFFSET_MAX,
     WAIT_MS_MAX,
 )
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.static.logical_queue import queue_index
 from deltamq.mq.wire.stored import FetchAnswer
-from deltamq.tables.log.fetch import Fetched
+from deltamq.tables.log.fetch import Fetched, FetchStatus
+
+EVENTS_TYPE: Final = "text/event-stream"
+KEEP_ALIVE_MS: Final = 15_000
+#: Maximum number of messages in one piece of the stream, small enough for slow readers.
+_PIECE_MESSAGES: Final = 500
+_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventPlace(NamedTuple):
+    """The partition that a stream reads, and what the ids of its events begin with.
+
+    An offset says nothing in another life of the topic (SPEC MODEL-6): ids of all lives but a name's first have the
+    topic's id, so an id without one is of the first.
+    """
+
+    partition: str
+    prefix: str
+
+    @classmethod
+    def of(cls, topic: Topic, partition: str) -> EventPlace:
+        topic_id = topic.id if topic.world is None else topic.world.id
+        return cls(partition, f"{topic_id}:{partition}" if topic.generation else partition)
+
+    def resumed(self, last_event_id: str | None) -> int | None:
+        """Return the offset after that of the client's last event; None if it had none.
+
+        Raises
+        ------
+        Conflict
+            `topic_made_again`: the event is of another life of the topic.
+        Unprocessable
+            It is no event of this partition.
+        """
+        if not last_event_id:
+            return None
+        place, _, offset = last_event_id.rpartition(":")
+        if place.rpartition(":")[2] != self.partition or not offset.isdecimal() or int(offset) >= OFFSET_MAX:
+            raise Unprocessable(f"Last-Event-ID: write {self.prefix}:<offset>", field="Last-Event-ID")
+        if place != self.prefix:
+            raise Conflict(
+                "Last-Event-ID: the topic was deleted and made again since this event; begin anew, without it",
+                code="topic_made_again",
+                field="Last-Event-ID",
+            )
+        return int(offset) + 1
+
+
+async def stream_events(
+    read: Callable[[FetchQuery], Awaitable[Fetched]],
+    place: EventPlace,
+    query: FetchQuery,
+    last_event_id: str | None,
+    client: Client,
+    send: Send,
+    is_stopping: Callable[[], bool],
+) -> None:
+    """Send every message from `query.offset`, or after `Last-Event-ID`, until the client goes or the service stops.
+
+    `read` reads the partition, or the logical queue, of this place for the client.
+
+    If the client may not read any more, or nobody can, the last event says why.
+    """
+    offset = place.resumed(last_event_id)
+    query = replace(query, max_messages=_PIECE_MESSAGES, offset=query.offset if offset is None else offset)
+    # The first read comes before the headers, so that a refusal still has its own status.
+    found = await read(replace(query, wait_ms=0))
+    await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+    query = replace(query, wait_ms=KEEP_ALIVE_MS)
+    while not client.gone.done():
+        await _piece(send, _text(place.prefix, found), last=False)
+        if is_stopping() or found.status is FetchStatus.OFFSET_TOO_LARGE:
+            break
+        query = replace(query, offset=found.next_offset)
+        try:
+            found = await read(query)
+        except ClientDisconnected:
+            break
+        except DeltaMQError as error:
+            if not is_stopping():  # what waited in another cluster ends as what waited here
+                await _refuse(send, error)
+            break
+    if client.refusal is not None:
+        await _refuse(send, client.refusal)
+    elif client.gone.done():
+        return
+    await _piece(send, b"", last=True)
+
+
+async def _refuse(send: Send, error: DeltaMQError) -> None:
+    """Send the event that says why there are no more."""
+    why = msgspec.json.encode({"code": error.code, "detail": error.detail, **error.extra})
+    await _piece(send, b"event: refused\ndata: %s\n\n" % why, last=False)
+
+
+async def _piece(send: Send, body: bytes, *, last: bool) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+def _text(prefix: str, found: Fetched) -> bytes:
+    """Return the events of one read; a comment if there are none."""
+    if found.status is FetchStatus.NO_NEW_MESSAGE:
+        return b": waiting\n\n"
+    if found.status is not FetchStatus.FOUND:
+        place = {"next_offset": found.next_offset, "min_offset": found.min_offset, "max_offset": found.max_offset}
+        return b"event: %s\ndata: %s\n\n" % (found.status.value.encode(), msgspec.json.encode(place))
+    name = prefix.encode()
+    return b"".join(
+        b"id: %s:%d\ndata: %s\n\n" % (name, message.offset, msgspec.json.encode(message))
+        for message in stored_messages(found.rows)
+    )
+
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 _PARAMETERS: Final = frozenset(

@@ -3,7 +3,7 @@
     body --decode, check--> acks begin --> pop (in memory, or from files) --> acks stored --> JSON or Arrow
                   '--> another process, when that serves the topic's brokers
                   '--> of a static topic, one process after another, as far as `PopForwarder.way` says
-                  '--> of a global topic, one cluster after another (`api.reading.GlobalPops`)
+                  '--> of a global topic, one cluster after another (`GlobalPops`)
 
 It is a plain ASGI endpoint, as are produce and fetch. Acknowledgements of this call that must be stored are stored
 before the answer. Popped messages are the client's for their invisible time, even if the answer is lost. So a client
@@ -12,12 +12,13 @@ cancels a waiting pop by closing its half of the connection: it is answered, wit
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -43,7 +44,6 @@ from deltamq.api.statistics import GroupStatistics
 from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.fields import message_filter
 from deltamq.api.wire.json_body import BODY_BYTES_MAX, decode_pop
-from deltamq.api.wire.repeated_calls import RepeatedCalls
 from deltamq.api.wire.request import (
     Admission,
     Client,
@@ -65,6 +65,48 @@ from deltamq.mq.queue.ordered_pop import check_attempt_id
 from deltamq.mq.static.logical_queue import TopicQueues
 from deltamq.mq.wire.pop import POP_MESSAGES_DEFAULT, FailedHandle, PopRequest
 from deltamq.tables.failpoints import failpoint
+
+
+class _AtWork(NamedTuple):
+    client: Client
+    over: asyncio.Event
+
+
+class RepeatedCalls:
+    """The calls of this process that have an id, at most one of each at work; used on the event loop.
+
+        pop x ──────────waits──────────┐ its client is counted as gone, so it ends with what it has by then
+                        pop x again ───┴── gets that: the messages of the answer that nobody reads
+
+    Without this, the first pop could take messages after the second one had looked for them, and they would be hidden
+    for their invisible time.
+    """
+
+    def __init__(self) -> None:
+        self._at_work: dict[tuple[str, ...], _AtWork] = {}
+
+    async def begin(self, key: tuple[str, ...] | None, client: Client) -> Callable[[], None]:
+        """Wait until no other call of this key is at work; return what to call when this one has ended.
+
+        None is the key of a call without an id.
+        """
+        if key is None:
+            return _nothing
+        while (before := self._at_work.get(key)) is not None:
+            before.client.leave()
+            await before.over.wait()
+        mine = self._at_work[key] = _AtWork(client, asyncio.Event())
+
+        def end() -> None:
+            del self._at_work[key]
+            mine.over.set()
+
+        return end
+
+
+def _nothing() -> None:
+    """End a call without an id."""
+
 
 #: Number of rows above which a JSON answer is encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from deltamq.api.auth.credentials import KeyTimes
 from deltamq.api.issuer import IssuerTokens, JwksInvalid, signing_keys
-from deltamq.api.kafka.access.exchanges import MECHANISMS, exchange_of
+from deltamq.api.kafka.access.session import MECHANISMS, exchange_of
 from deltamq.api.kafka.messages.apis import read_frame
 from deltamq.api.kafka.records.batch import BatchHeader, batches_of
 from deltamq.api.kafka.records.decode import decode_batches, expanded_batch

@@ -1,14 +1,17 @@
 """What each call of Kafka's clients needs: the counterpart of `api/auth/calls.py`, in the same words (SPEC KAFKA-11).
 
 A call that names several topics is checked for each of them, and what is refused is answered topic by topic. Lists show
-what may be described.
+what may be described. What administrators do is recorded as by REST's calls (SPEC SEC-40).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, Final
 
+from deltamq.api.audit.acts import Asking
+from deltamq.api.audit.audit import Audit
 from deltamq.api.auth.caller import EVERYBODY, Caller
 from deltamq.api.auth.calls import OPEN, named_by, needs_of
 from deltamq.api.auth.forwarded import caller_header
@@ -41,27 +44,27 @@ from deltamq.api.kafka.messages.group_messages import (
     SyncGroupRequest,
 )
 from deltamq.api.kafka.messages.log_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
     DeleteRecordsRequest,
+    ElectLeadersRequest,
     FetchRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
+    ListPartitionReassignmentsRequest,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
-from deltamq.api.kafka.messages.replica_messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterReplicaLogDirsRequest,
-    ElectLeadersRequest,
-    ListPartitionReassignmentsRequest,
-)
-from deltamq.api.kafka.messages.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from deltamq.api.kafka.messages.user_messages import (
     AlterClientQuotasRequest,
     AlterUserScramCredentialsRequest,
     DescribeClientQuotasRequest,
     DescribeUserScramCredentialsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
 )
 from deltamq.api.wire.answer import Header
+from deltamq.mq.audit import ANONYMOUS
 from deltamq.mq.auth.callers import Credential
 from deltamq.mq.auth.principals import CLUSTER, Resource, Verb
 from deltamq.mq.errors import Forbidden
@@ -179,3 +182,44 @@ class Asker:
     def is_allowed_still(self) -> bool:
         """Whether all that was allowed is allowed by the newest rules."""
         return all(self.caller.allows(*one) for one in self._allowed)
+
+
+#: Kafka's numbers of the operations that each verb allows.
+_OPERATIONS: Final[Mapping[Resource, Mapping[Verb, Sequence[int]]]] = {
+    "topic": {
+        "subscribe": (3,),
+        "publish": (4,),
+        "create": (5,),
+        "delete": (6,),
+        "alter": (7, 11),  # 11 is that of settings
+        "describe": (8, 10),
+    },
+    "group": {"subscribe": (3,), "delete": (6,), "describe": (8,)},
+    "cluster": {"admin": (5, 7, 8, 10, 11, 12)},
+}
+
+
+def operations(asker: Asker, resource: Resource, name: str) -> int:
+    """Return a bit for each operation that the caller may do to a topic, a group or the cluster (`CLUSTER`)."""
+    name, entries = named_by(resource, name), _OPERATIONS[resource].items()
+    return sum(1 << one for verb, bits in entries if asker.caller.allows(resource, name, verb) for one in bits)
+
+
+def recorded(
+    audit: Audit | None, asker: Asker, resource: str, name: str, asked: Mapping[str, Any]
+) -> AbstractAsyncContextManager[object]:
+    """Return a context whose block is one act: it is begun when it is recorded, and confirmed when its end is.
+
+    Without an `audit` nothing is recorded.
+
+    Raises
+    ------
+    Unavailable
+        `audit_unavailable`: it cannot be recorded, and is not begun.
+    Unknown
+        `audit_incomplete`: it was carried out, and its end cannot be recorded.
+    """
+    if audit is None:
+        return nullcontext()
+    principal = asker.caller.name or ANONYMOUS
+    return audit.acts.carried_out(Asking(principal, asker.address, asker.call, resource, name, asked))

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from deltamq.api.kafka.access.exchanges import MECHANISMS
 from deltamq.api.kafka.access.needs import Asker
-from deltamq.api.kafka.access.session import Session
-from deltamq.api.kafka.calls.cluster import Cluster
-from deltamq.api.kafka.calls.committed import OffsetFetches
-from deltamq.api.kafka.calls.configs import Configs
+from deltamq.api.kafka.access.session import MECHANISMS, Session
+from deltamq.api.kafka.calls.cluster import Cluster, Replicas
 from deltamq.api.kafka.calls.fetching import Fetching
 from deltamq.api.kafka.calls.group_lists import GroupLists
-from deltamq.api.kafka.calls.group_offsets import OffsetChanges
+from deltamq.api.kafka.calls.group_offsets import OffsetChanges, OffsetFetches
 from deltamq.api.kafka.calls.members import Members
-from deltamq.api.kafka.calls.offset_lists import OffsetLists
+from deltamq.api.kafka.calls.partition_bounds import OffsetLists, Removal
 from deltamq.api.kafka.calls.places import Places
 from deltamq.api.kafka.calls.producing import Producing, Reply
-from deltamq.api.kafka.calls.removal import Removal
-from deltamq.api.kafka.calls.replicas import Replicas
-from deltamq.api.kafka.calls.topics import TopicCalls
+from deltamq.api.kafka.calls.topics import Configs, TopicCalls
 from deltamq.api.kafka.calls.users import Users
 from deltamq.api.kafka.messages.apis import Frame, offered, unknown_version
 from deltamq.api.kafka.messages.cluster_messages import (
@@ -55,27 +50,26 @@ from deltamq.api.kafka.messages.group_messages import (
     SyncGroupRequest,
 )
 from deltamq.api.kafka.messages.log_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
     DeleteRecordsRequest,
+    ElectLeadersRequest,
     FetchRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
+    ListPartitionReassignmentsRequest,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
-from deltamq.api.kafka.messages.replica_messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterReplicaLogDirsRequest,
-    ElectLeadersRequest,
-    ListPartitionReassignmentsRequest,
-)
-from deltamq.api.kafka.messages.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from deltamq.api.kafka.messages.user_messages import (
     AlterClientQuotasRequest,
     AlterUserScramCredentialsRequest,
     DescribeClientQuotasRequest,
     DescribeUserScramCredentialsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
 )
-from deltamq.api.kafka.settings.nodes import shown_of_node
+from deltamq.api.kafka.node_settings import shown_of_node
 from deltamq.api.sending.named_appender import PartitionAppender, QueueAppender
 from deltamq.api.service.service import Service
 from deltamq.api.wire.request import Ticket

@@ -8,9 +8,7 @@ from typing import Final
 from deltamq.api.audit.audit import Audit
 from deltamq.api.host.hosted_group import Groups
 from deltamq.api.host.hosting import Hosting
-from deltamq.api.kafka.access.needs import Asker
-from deltamq.api.kafka.access.operations import operations
-from deltamq.api.kafka.calls.acts import recorded
+from deltamq.api.kafka.access.needs import Asker, operations, recorded
 from deltamq.api.kafka.calls.members import Members
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of, group_code_of
 from deltamq.api.kafka.messages.group_messages import (

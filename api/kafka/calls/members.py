@@ -32,8 +32,8 @@ from deltamq.api.kafka.messages.group_messages import (
     LeftMember,
     SyncGroupRequest,
     SyncGroupResponse,
+    subscription_of,
 )
-from deltamq.api.kafka.messages.subscription import subscription_of
 from deltamq.mq.errors import Conflict, DeltaMQError, Forbidden, Refused, Unavailable
 from deltamq.mq.members import ClassicGroup, Joined, Joining, MemberError, Phase
 from deltamq.mq.meta.brokers import META_ROLE

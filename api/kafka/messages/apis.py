@@ -44,25 +44,24 @@ from deltamq.api.kafka.messages.group_messages import (
     SyncGroupRequest,
 )
 from deltamq.api.kafka.messages.log_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
     DeleteRecordsRequest,
+    ElectLeadersRequest,
     FetchRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
+    ListPartitionReassignmentsRequest,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
-from deltamq.api.kafka.messages.replica_messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterReplicaLogDirsRequest,
-    ElectLeadersRequest,
-    ListPartitionReassignmentsRequest,
-)
-from deltamq.api.kafka.messages.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from deltamq.api.kafka.messages.user_messages import (
     AlterClientQuotasRequest,
     AlterUserScramCredentialsRequest,
     DescribeClientQuotasRequest,
     DescribeUserScramCredentialsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
 )
 
 _HEAD: Final = struct.Struct(">hhi")

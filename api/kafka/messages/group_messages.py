@@ -1,8 +1,9 @@
-"""Groups of consumers: their members, and their offsets."""
+"""Groups of consumers: their members, what these subscribe to, and their offsets."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import struct
+from typing import Annotated, Final
 
 from msgspec import field
 
@@ -17,9 +18,11 @@ from deltamq.api.kafka.messages.codec import (
     Int64,
     Message,
     NullableString,
+    Reader,
     String,
     Uuid,
 )
+from deltamq.mq.errors import Refused
 
 
 class FindCoordinatorRequest(Message):
@@ -302,3 +305,22 @@ class DeletedGroup(Message):
 class DeleteGroupsResponse(Message, kw_only=True):
     throttle_ms: Int32 = 0
     results: list[DeletedGroup]
+
+
+_SHORT: Final = struct.Struct(">h")
+
+
+def subscription_of(data: bytes | memoryview) -> frozenset[str] | None:
+    """Return the topics of a consumer's subscription; None if it is none.
+
+    To the coordinator it is bytes of the members alone:
+
+        version (2)   topics: count (4), names   what else the version has
+    """
+    reader = Reader(memoryview(data))
+    try:
+        reader.number(_SHORT)
+        count = reader.count(flexible=False)
+        return frozenset(str(reader.take(reader.number(_SHORT)), "utf-8") for _ in range(count))
+    except (Refused, UnicodeDecodeError):
+        return None

@@ -1,20 +1,48 @@
-"""What administrators ask about users: how they prove who they are, and how much they may send and read."""
+"""Users: how they show who they are (SaslHandshake, SaslAuthenticate), and what administrators ask about them.
+
+Administrators ask by which credentials users can show who they are, and how much they may send and read.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import field
 
 from deltamq.api.kafka.messages.codec import (
+    At,
     Bool,
     Bytes,
     Float64,
     Int8,
     Int16,
     Int32,
+    Int64,
     Message,
     NullableString,
     String,
 )
+
+
+class SaslHandshakeRequest(Message):
+    mechanism: String
+
+
+class SaslHandshakeResponse(Message):
+    error_code: Int16
+    mechanisms: list[String] = field(default_factory=list)
+
+
+class SaslAuthenticateRequest(Message):
+    auth_bytes: Bytes
+
+
+class SaslAuthenticateResponse(Message, kw_only=True):
+    error_code: Int16
+    error_message: NullableString = None
+    auth_bytes: Bytes = b""
+    session_lifetime_ms: Annotated[Int64, At(1)] = 0
+
 
 #: Kafka's numbers for the mechanisms.
 SCRAM_MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}

@@ -21,12 +21,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from deltamq.api.kafka.records.batch import RECORD_BYTES_MIN, BatchHeader
-from deltamq.api.kafka.records.columns import Records, pieces
-from deltamq.api.kafka.records.compression import Compression, expanded
+from deltamq.api.kafka.records.batch import RECORD_BYTES_MIN, BatchHeader, Compression, expanded
+from deltamq.api.kafka.records.columns import Int64s, Records, corrupt, pieces, read_varints
 from deltamq.api.kafka.records.few import FEW_RECORDS, decode_few
 from deltamq.api.kafka.records.native import NativeDecoder
-from deltamq.api.kafka.records.varints import Int64s, corrupt, read_varints
 from deltamq.mq.errors import Unprocessable
 from deltamq.mq.limits import HEADERS_MAX
 

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from deltamq.api.kafka.records.batch import BatchHeader
-from deltamq.api.kafka.records.columns import Records
-from deltamq.api.kafka.records.varints import VARINT_BYTES_MAX, corrupt
+from deltamq.api.kafka.records.columns import VARINT_BYTES_MAX, Records, corrupt
 
 #: Most records that are read one by one.
 FEW_RECORDS: Final = 10

@@ -32,8 +32,7 @@ from deltamq.api.kafka.calls.door import Door
 from deltamq.api.kafka.messages.apis import Frame, answer_frame, read_frame
 from deltamq.api.kafka.messages.codec import Message, Parts
 from deltamq.api.kafka.messages.log_messages import ProduceRequest
-from deltamq.api.kafka.server.arrival import FETCH, LENGTH_BYTES, PRODUCE, START_BYTES, Arrival, Room
-from deltamq.api.kafka.server.inbox import Inbox
+from deltamq.api.kafka.server.arrival import FETCH, LENGTH_BYTES, PRODUCE, START_BYTES, Arrival, Inbox, Room
 from deltamq.api.wire.request import Ticket
 from deltamq.mq.errors import DeltaMQError, Forbidden, Refused, Unauthenticated
 from deltamq.mq.limits import ADMIN_BYTES_MAX

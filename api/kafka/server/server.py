@@ -1,11 +1,16 @@
-"""The door's server: it accepts connections, up to a limit, and ends them when the service stops."""
+"""The door's server: it accepts connections, up to a limit, and ends them when the service stops.
+
+Its socket is taken before the service starts: others must know the address.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
 import logging
+import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -13,13 +18,47 @@ from deltamq.api.kafka.access.session import Session
 from deltamq.api.kafka.calls.door import Door
 from deltamq.api.kafka.server.arrival import Room
 from deltamq.api.kafka.server.connection import IN_FLIGHT_MAX, Connection
-from deltamq.api.kafka.server.listener import KafkaListener
 from deltamq.api.service.service import Service
-from deltamq.api.sockets import TlsServer
+from deltamq.api.sockets import TlsServer, listening
 from deltamq.api.tls import server_context
 from deltamq.api.wire.request import Admission
 from deltamq.mq.errors import Forbidden, Unauthenticated
 from deltamq.mq.limits import MIB
+from deltamq.tables.config_sections import ServiceSettings
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaListener:
+    """A listening socket, and the address that clients are told."""
+
+    socket: socket.socket
+    advertised: str
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()
+
+
+def bind_kafka(settings: ServiceSettings) -> KafkaListener | None:
+    """Return the listener for Kafka's clients; None if there is no port for them.
+
+    Raises
+    ------
+    Refused
+        The address is taken or does not exist.
+    """
+    if not settings.kafka_port:
+        return None
+    listener = listening(settings.host, settings.kafka_port, field="service.kafka_port")
+    return KafkaListener(listener, settings.kafka_address or _reachable(listener))
+
+
+def _reachable(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    if ipaddress.ip_address(host).is_unspecified:
+        host = socket.getfqdn()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
 
 log = logging.getLogger("deltamq.api")
 

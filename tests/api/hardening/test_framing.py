@@ -11,7 +11,7 @@ from itertools import count
 
 import pytest
 
-from deltamq.api.request_head import BadHead, check_head, without_offer
+from deltamq.api.http_protocol import BadHead, check_head, without_offer
 from tests.api.running import Api, config_for, running
 
 _OFFERS = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from deltamq.api.kafka.messages.apis import APIS, Frame, answer_frame
 from deltamq.api.kafka.messages.codec import Message, Parts, Reader, read_message, write_message
-from deltamq.api.kafka.messages.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
+from deltamq.api.kafka.messages.user_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from tests.api.kafka.responses import RESPONSES
 
 __all__ = ["RawClient", "framed"]

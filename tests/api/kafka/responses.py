@@ -33,25 +33,24 @@ from deltamq.api.kafka.messages.group_messages import (
     SyncGroupResponse,
 )
 from deltamq.api.kafka.messages.log_messages import (
+    AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsResponse,
     DeleteRecordsResponse,
+    ElectLeadersResponse,
     FetchResponse,
     InitProducerIdResponse,
     ListOffsetsResponse,
+    ListPartitionReassignmentsResponse,
     OffsetForLeaderEpochResponse,
     ProduceResponse,
 )
-from deltamq.api.kafka.messages.replica_messages import (
-    AlterPartitionReassignmentsResponse,
-    AlterReplicaLogDirsResponse,
-    ElectLeadersResponse,
-    ListPartitionReassignmentsResponse,
-)
-from deltamq.api.kafka.messages.sasl_messages import SaslAuthenticateResponse, SaslHandshakeResponse
 from deltamq.api.kafka.messages.user_messages import (
     AlterClientQuotasResponse,
     AlterUserScramCredentialsResponse,
     DescribeClientQuotasResponse,
     DescribeUserScramCredentialsResponse,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
 )
 
 __all__ = ["RESPONSES"]

@@ -20,9 +20,8 @@ from deltamq.api.kafka.messages.cluster_messages import (
 )
 from deltamq.api.kafka.messages.cluster_messages import ConfigResource as AskedResource
 from deltamq.api.kafka.messages.errors import ErrorCode
-from deltamq.api.kafka.settings.changes import Change, Operation, changes_of
-from deltamq.api.kafka.settings.nodes import shown_of_node
-from deltamq.api.kafka.settings.topics import TOPIC_SETTINGS
+from deltamq.api.kafka.node_settings import shown_of_node
+from deltamq.api.kafka.topic_settings import TOPIC_SETTINGS, Change, Operation, changes_of
 from deltamq.mq.limits import RETENTION_MS_DEFAULT, RETENTION_MS_MAX
 from deltamq.tables.config_sections import ServiceSettings
 from tests.api.kafka.door import KafkaApi, kafka_running

@@ -13,9 +13,8 @@ import pytest
 
 from deltamq.api.kafka.messages.errors import ErrorCode
 from deltamq.api.kafka.messages.log_messages import ProducedPartition, ProducePartition, ProduceRequest, ProduceTopic
-from deltamq.api.kafka.records.batch import batches_of, pack_header
+from deltamq.api.kafka.records.batch import Compression, batches_of, compressed, pack_header
 from deltamq.api.kafka.records.columns import Records
-from deltamq.api.kafka.records.compression import Compression, compressed
 from deltamq.api.kafka.records.encode import encode_records
 from deltamq.api.wire.request import Ticket
 from deltamq.mq.limits import KIB, MIB

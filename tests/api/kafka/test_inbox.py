@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.api.kafka.server.inbox import Inbox
+from deltamq.api.kafka.server.arrival import Inbox
 
 
 @given(frames=st.lists(st.binary(max_size=40), max_size=20), cuts=st.lists(st.integers(1, 60), min_size=1, max_size=20))

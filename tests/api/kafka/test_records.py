@@ -11,13 +11,19 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.api.kafka.records.batch import HEADER_BYTES, BatchHeader, batches_of, pack_header
-from deltamq.api.kafka.records.columns import Records
-from deltamq.api.kafka.records.compression import Compression, compressed, expanded
+from deltamq.api.kafka.records.batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    Compression,
+    batches_of,
+    compressed,
+    expanded,
+    pack_header,
+)
+from deltamq.api.kafka.records.columns import Records, read_varints, varint_sizes, write_varints
 from deltamq.api.kafka.records.decode import decode_batches, decode_in_columns, expanded_batch
 from deltamq.api.kafka.records.encode import encode_records
 from deltamq.api.kafka.records.few import decode_few
-from deltamq.api.kafka.records.varints import read_varints, varint_sizes, write_varints
 from deltamq.api.kafka.rows import native_decoder, native_encoder
 from deltamq.mq.errors import DeltaMQError, TooLarge
 from deltamq.mq.limits import HEADERS_MAX

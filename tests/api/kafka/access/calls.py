@@ -46,9 +46,12 @@ from deltamq.api.kafka.messages.group_messages import (
     SyncGroupRequest,
 )
 from deltamq.api.kafka.messages.log_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
+    ElectLeadersRequest,
     FetchPartition,
     FetchRequest,
     FetchTopic,
@@ -56,22 +59,17 @@ from deltamq.api.kafka.messages.log_messages import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
+    ListPartitionReassignmentsRequest,
+    MovingLogDir,
+    NamedPartitions,
     OffsetForLeaderEpochRequest,
     ProducePartition,
     ProduceRequest,
     ProduceTopic,
-    WantedEpoch,
-    WantedEpochs,
-)
-from deltamq.api.kafka.messages.replica_messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterReplicaLogDirsRequest,
-    ElectLeadersRequest,
-    ListPartitionReassignmentsRequest,
-    MovingLogDir,
-    NamedPartitions,
     ReassigningPartition,
     ReassigningTopic,
+    WantedEpoch,
+    WantedEpochs,
 )
 from deltamq.api.kafka.messages.user_messages import (
     AlterClientQuotasRequest,

@@ -21,7 +21,7 @@ from deltamq.api.kafka.messages.cluster_messages import ApiVersionsRequest, Meta
 from deltamq.api.kafka.messages.errors import ErrorCode
 from deltamq.api.kafka.messages.group_messages import ListGroupsRequest
 from deltamq.api.kafka.messages.log_messages import InitProducerIdRequest, ProduceRequest
-from deltamq.api.kafka.messages.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
+from deltamq.api.kafka.messages.user_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from deltamq.mq.auth.state import AuthState, KeyPut
 from tests.api.guarded import guarded
 from tests.api.kafka.access.callers import MECHANISMS, TIMEOUT_S, consume, everything, send

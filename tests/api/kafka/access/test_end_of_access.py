@@ -13,7 +13,7 @@ from deltamq.api.kafka.messages.cluster_messages import ApiVersionsRequest
 from deltamq.api.kafka.messages.codec import Message
 from deltamq.api.kafka.messages.errors import ErrorCode
 from deltamq.api.kafka.messages.group_messages import JoinGroupRequest
-from deltamq.api.kafka.messages.sasl_messages import SaslHandshakeRequest
+from deltamq.api.kafka.messages.user_messages import SaslHandshakeRequest
 from tests.api.kafka.access.callers import MECHANISMS, TIMEOUT_S, everything, send
 from tests.api.kafka.access.calls import ANYTHING, errors_in, waiting_fetch
 from tests.api.kafka.raw_client import RawClient

@@ -11,8 +11,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from deltamq.api.kafka.messages.log_messages import FetchPartition, FetchRequest, FetchTopic
-from deltamq.api.kafka.records.batch import BatchHeader, batches_of
-from deltamq.api.kafka.records.compression import Compression
+from deltamq.api.kafka.records.batch import BatchHeader, Compression, batches_of
 from deltamq.api.kafka.records.decode import decode_batches, expanded_batch
 from deltamq.mq.limits import MIB
 from tests.api.kafka.door import KafkaApi

@@ -17,7 +17,7 @@ from deltamq.api.kafka.messages.cluster_messages import (
     WantedTopic,
 )
 from deltamq.api.kafka.messages.errors import ErrorCode
-from deltamq.api.kafka.messages.replica_messages import (
+from deltamq.api.kafka.messages.log_messages import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
     ElectLeadersRequest,

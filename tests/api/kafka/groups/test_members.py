@@ -32,8 +32,8 @@ from deltamq.api.kafka.messages.group_messages import (
     OffsetDeleteTopic,
     PlannedAssignment,
     SyncGroupRequest,
+    subscription_of,
 )
-from deltamq.api.kafka.messages.subscription import subscription_of
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from deltamq.api.kafka.settings.topics import TOPIC_SETTINGS
-from deltamq.api.kafka.settings.values import INT_MAX, Kind, Shown, Source
+from deltamq.api.kafka.topic_settings import INT_MAX, TOPIC_SETTINGS, Kind, Shown, Source
 from deltamq.mq.limits import COMMIT_METADATA_BYTES_MAX, FETCH_BYTES_MAX, PRODUCER_WINDOW_MS, RETENTION_MS_DEFAULT
 from deltamq.mq.members import MEMBERS_MAX, SESSION_MS_MAX
 from deltamq.mq.routing import DEFAULT_PARTITIONS

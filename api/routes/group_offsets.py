@@ -1,0 +1,324 @@
+"""A group's offsets in one topic over REST: read, commit, reset.
+
+    calls --> offsets: here, or in all clusters of a global topic (SPEC STATIC-19) --> views of lanes, commits, resets
+
+A reset begins a new epoch (SPEC POP-18).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel
+
+from deltamq.api.host.clusters import from_cluster
+from deltamq.api.host.global_copies import GlobalCopies
+from deltamq.api.host.global_topics import refuse_global
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.owners import Owners
+from deltamq.api.host.peers import Call, is_forwarded
+from deltamq.api.progress.global_group import GlobalGroup, Here, is_for_all
+from deltamq.api.progress.global_times import GlobalTimes
+from deltamq.api.progress.group_progress import QueueProgress, check_offset
+from deltamq.api.queue.group_topic import bounds_at
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.routes.groups import ReaderName
+from deltamq.api.routes.lane_views import LaneView, LaneViews, Others, ask_others
+from deltamq.api.routes.offset_commits import EMPTY, OffsetCommits, check_not_broadcast, check_texts, named
+from deltamq.api.routes.topics import TopicName
+from deltamq.api.service.dependencies import Running
+from deltamq.api.wire.json_body import JsonBody
+from deltamq.api.wire.openapi_parts import problems
+from deltamq.mq.meta.reset import lanes_of
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Bounds, Start, reset_position
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.wire.groups import CommitRequest, ResetRequest
+
+
+class OffsetResets:
+    """Resets offsets in this cluster's partitions; used on the event loop."""
+
+    def __init__(
+        self,
+        meta: HostedMeta,
+        topics: Topics,
+        groups: Groups,
+        owners: Owners,
+        *,
+        lanes: Lanes,
+        progress: QueueProgress,
+    ) -> None:
+        self._meta = meta
+        self._topics = topics
+        self._groups = groups
+        self._owners = owners
+        self._lanes = lanes
+        self._progress = progress
+
+    async def store(self, group: str, hosted: HostedTopic, call: Call, asked: ResetRequest) -> dict[str, Any]:
+        """Reset offsets, those of a global topic in this cluster's own names and offsets; return the answer."""
+        drop = asked.retries == "drop"
+        target = Start.from_json(asked.to, field="to") if isinstance(asked.to, str) else asked.to
+        check_not_broadcast(await self._groups.reader(group))
+        found = (await self._topics.require(hosted.name)).topic
+        if found.static is not None:
+            await self._meta.refresh()  # the newest segments count
+        offsets, shown = await self._targets(group, found, target)
+        if drop:
+            offsets |= await self._past_retries(group, found)
+        epoch, ends = await self._groups.reset(group, found, offsets)
+        if drop and any(end > offsets.get(lane, 0) for lane, end in ends.items()):
+            # A revive run appended meanwhile: go past that, too. Later runs know of the reset.
+            offsets |= ends
+            epoch, _ = await self._groups.reset(group, found, offsets)
+        # The next request to the owners of the lanes must find them in the new epoch.
+        await self._owners.tell({broker_of(lane.partition) for lane in offsets}, call)
+        return {
+            "group": group,
+            "topic": hosted.name,
+            "epoch": epoch,
+            "offsets": shown
+            | {lane.partition: at for lane, at in offsets.items() if found.static is None or lane.retry},
+        }
+
+    async def _targets(
+        self, group: str, topic: Topic, target: Start | Mapping[str, int]
+    ) -> tuple[dict[LaneKey, int], dict[str, int]]:
+        """Return the new offset of each lane to be reset, and the logical one of each queue of a static topic."""
+        if not isinstance(target, Start):
+            wanted, lanes = named(self._topics, group, topic, target, "to")
+            offsets = {}
+            for lane, offset in lanes.items():
+                bounds = await self._lanes.bounds(lane, topic.name) or EMPTY
+                check_offset(lane.partition, offset, bounds.end_offset, "to")
+                offsets[lane] = reset_position(offset, bounds)
+            in_queues, shown = await self._queue_targets(group, topic, wanted)
+            return offsets | in_queues, shown
+        queues = self._topics.queues_of(topic)
+        if queues is not None:
+            all_of_them = {queues.require(name, topic.name): target for name in queues.names}
+            return await self._queue_targets(group, topic, all_of_them)
+        lanes_there = [lane for lane in lanes_of(group, topic) if not lane.retry]
+        return {
+            lane: reset_position(target, await self._bounds_at(lane, topic.name, target.time_ms))
+            for lane in lanes_there
+        }, {}
+
+    async def _queue_targets(
+        self, group: str, topic: Topic, targets: Mapping[LogicalQueue, Start | int]
+    ) -> tuple[dict[LaneKey, int], dict[str, int]]:
+        lanes: dict[LaneKey, int] = {}
+        shown: dict[str, int] = {}
+        for queue, target in targets.items():
+            its, shown[queue.name] = await self._progress.reset_lanes(topic, group, queue, target, "to")
+            lanes |= its
+        return lanes, shown
+
+    async def _bounds_at(self, lane: LaneKey, topic: str, time_ms: int | None) -> Bounds:
+        """Return the bounds of a partition, and the offset of `time_ms` in it."""
+        log = await self._lanes.partition_of(lane, topic).look()
+        assert log is not None, "a topic's partition is there, or raised why not"
+        return await bounds_at(self._lanes.logs.run, log, time_ms)
+
+    async def _past_retries(self, group: str, topic: Topic) -> dict[LaneKey, int]:
+        """Return the end of each of the group's existing retry partitions."""
+        offsets = {}
+        for lane in lanes_of(group, topic):
+            bounds = await self._lanes.bounds(lane, topic.name) if lane.retry else None
+            if bounds is not None:
+                offsets[lane] = bounds.end_offset
+        return offsets
+
+
+class TopicOffsets:
+    """Shows, commits and resets the offsets of groups in topics; used on the event loop."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        groups: Groups,
+        owners: Owners,
+        views: LaneViews,
+        *,
+        commits: OffsetCommits,
+        resets: OffsetResets,
+        copies: GlobalCopies,
+        times: GlobalTimes,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._owners = owners
+        self._views = views
+        self._commits = commits
+        self._resets = resets
+        self._copies = copies
+        self._times = times
+
+    async def show(self, group: str, topic: str, call: Call) -> dict[str, Any]:
+        """Return the group's offsets."""
+        hosted = await self._topics.require(topic)
+        if is_for_all(hosted.topic, call):
+            return await self._in_all(group, hosted, call).show()
+        return await self._show_here(group, hosted, call)
+
+    async def commit(self, group: str, topic: str, call: Call, asked: CommitRequest) -> dict[str, Any]:
+        """Commit offsets; they are durable when this returns."""
+        hosted = await self._topics.require(topic)
+        if is_for_all(hosted.topic, call):
+            its_group = await self._groups.for_use(group)
+            check_not_broadcast(its_group)
+            if its_group.settings.consume_strategy == "exclusive":
+                refuse_global(hosted.topic, "an exclusive group")
+            return await self._in_all(group, hosted, call).commit(asked)
+        await self._check_copy(hosted, call)
+        return await self._commits.store(group, topic, call, asked)
+
+    async def reset(self, group: str, topic: str, call: Call, asked: ResetRequest) -> dict[str, Any]:
+        """Reset offsets, in a new epoch."""
+        hosted = await self._topics.require(topic)
+        if is_for_all(hosted.topic, call):
+            check_not_broadcast(await self._groups.reader(group))
+            return await self._in_all(group, hosted, call).reset(asked)
+        return await self._reset_here(group, hosted, call, asked)
+
+    def _in_all(self, group: str, hosted: HostedTopic, call: Call) -> GlobalGroup:
+        here = Here(
+            show=partial(self._show_here, group, hosted, call),
+            commit=partial(self._commits.store, group, hosted.name, call),
+            reset=partial(self._reset_here, group, hosted, call),
+        )
+        return GlobalGroup(self._copies, self._times, group, hosted, call, here)
+
+    async def _check_copy(self, hosted: HostedTopic, call: Call) -> None:
+        """Return if the copy of a global topic is that by which another cluster asks."""
+        if hosted.topic.world is not None and from_cluster(call.headers) and not is_forwarded(call.headers):
+            await self._copies.by_copy_of(hosted, call.headers)
+
+    async def _show_here(self, group: str, hosted: HostedTopic, call: Call) -> dict[str, Any]:
+        """Return the group's offsets in a topic, or in this cluster's part of a global one."""
+        await self._check_copy(hosted, call)
+        await self._groups.reader(group)
+        found, topic = hosted.topic, hosted.name
+        others = None
+        if not is_forwarded(call.headers):
+            others = Others()
+            brokers = {broker_of(name) for name in found.route.partitions}
+            for answer in await ask_others(self._owners, brokers, call, all_of_them=True):
+                others.add(topic, answer["partitions"])
+        views = await self._views.of(group, found, consumed=False, others=others)
+        offsets = {view.partition: view.committed_offset for view in views if view.committed_offset is not None}
+        epochs = {view.partition: view.epoch for view in views if view.epoch is not None}
+        place = {"group": group, "topic": topic, "topic_id": found.id}
+        return place | {"offsets": offsets, "epochs": epochs, "partitions": views}
+
+    async def _reset_here(self, group: str, hosted: HostedTopic, call: Call, asked: ResetRequest) -> dict[str, Any]:
+        await self._check_copy(hosted, call)
+        return await self._resets.store(group, hosted, call, asked)
+
+
+router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/offsets", tags=["groups"])
+
+_COMMIT: Final = JsonBody(CommitRequest, {"offsets": {"orders@broker-a": 120}, "client_id": "worker-1"})
+_RESET: Final = JsonBody(ResetRequest, {"to": "first", "retries": "drop"})
+
+
+class GroupOffsets(BaseModel):
+    """The group's progress: `offsets` of partitions where it has committed, and `partitions` with details of all.
+
+    `epochs` and `topic_id` may be sent with a commit.
+    """
+
+    group: str
+    topic: str
+    topic_id: str
+    offsets: dict[str, int]
+    epochs: dict[str, int]
+    partitions: list[LaneView]
+
+
+class CommittedOffsets(BaseModel):
+    """The group's offsets after the commit, and their epochs; an offset that was already higher stays."""
+
+    group: str
+    topic: str
+    topic_id: str
+    offsets: dict[str, int]
+    epochs: dict[str, int]
+
+
+class ResetOffsets(BaseModel):
+    """Where the group goes on, and its new epoch there; handles of earlier epochs are refused."""
+
+    group: str
+    topic: str
+    epoch: int
+    offsets: dict[str, int]
+
+
+async def _offsets_of(service: Running) -> TopicOffsets:
+    topics, groups, owners, lanes = service.topics, service.groups, service.owners, service.lanes
+    commits = OffsetCommits(
+        service.meta,
+        topics,
+        groups,
+        owners,
+        service.hosting,
+        lanes=lanes,
+        locks=service.locks,
+        commits=service.commits,
+        progress=service.progress,
+        statistics=service.statistics,
+    )
+    return TopicOffsets(
+        topics,
+        groups,
+        owners,
+        LaneViews(lanes, service.hosting, topics, service.moved),
+        commits=commits,
+        resets=OffsetResets(service.meta, topics, groups, owners, lanes=lanes, progress=service.progress),
+        copies=service.global_copies,
+        times=service.global_times,
+    )
+
+
+_Offsets = Annotated[TopicOffsets, Depends(_offsets_of)]
+
+
+@router.get(
+    "", summary="A group's offsets in a topic", response_model=GroupOffsets, responses=problems(400, 404, 500, 503)
+)
+async def show_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Any:
+    return await offsets.show(group, topic, Call.of(request.scope))
+
+
+@router.put(
+    "",
+    summary="Commit offsets; durable when answered",
+    response_model=CommittedOffsets,
+    responses=problems(400, 404, 409, 413, 415, 422, 500, 503, 507),
+    openapi_extra=_COMMIT.described,
+)
+async def commit_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Any:
+    asked = await _COMMIT.read(request)
+    check_texts(asked)
+    return await offsets.commit(group, topic, Call.of(request.scope), asked)
+
+
+@router.post(
+    "/reset",
+    summary="Reset a group's offsets in a topic, in a new epoch",
+    response_model=ResetOffsets,
+    responses=problems(400, 404, 413, 415, 422, 500, 503, 507),
+    openapi_extra=_RESET.described,
+)
+async def reset_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Any:
+    asked = await _RESET.read(request)
+    return await offsets.reset(group, topic, Call.of(request.scope), asked)
