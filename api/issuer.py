@@ -38,179 +38,100 @@ from deltamq.mq.request_values import is_loopback
 from deltamq.tables.config import ConfigInvalid
 from deltamq.tables.oidc_settings import OidcSettings, is_private
 
-#: The algorithms of each kind of key, by its type and curve.
-_ALGORITHMS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
-    ("RSA", ""): frozenset(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")),
-    ("EC", "P-256"): frozenset(("ES256",)),
-    ("EC", "P-384"): frozenset(("ES384",)),
-    ("EC", "P-521"): frozenset(("ES512",)),
-    ("OKP", "Ed25519"): frozenset(("EdDSA",)),
+_FORM: Final = re.compile(r"([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
+#: The times are looked at elsewhere, each time when a token is used, by the clock of the service.
+_OPTIONS: Final[Any] = {
+    "require": ["exp", "iss", "aud"],
+    **dict.fromkeys(("verify_exp", "verify_nbf", "verify_iat", "verify_sub", "verify_jti"), False),
 }
 
 
-class JwksInvalid(Exception):
-    """The answer has no keys that could be used."""
+class _Header(msgspec.Struct):
+    alg: str
+    kid: str
 
 
-@dataclass(frozen=True, slots=True)
-class SigningKey:
-    """One key of a provider."""
+class IssuerTokens:
+    """The tokens of one provider; used on the event loop."""
 
-    #: Tells it from every other key, also of the same id.
-    thumbprint: str
-    #: The key as PyJWT takes it, for each algorithm that it may be used with.
-    by_algorithm: Mapping[str, jwt.PyJWK]
-
-
-class _Set(msgspec.Struct):
-    keys: list[dict[str, Any]]
-
-
-class KeySet(NamedTuple):
-    """The keys of one answer, by their ids."""
-
-    keys: Mapping[str, SigningKey]
-    #: Why others were left out.
-    left_out: Mapping[str, str]
-
-
-def signing_keys(body: bytes, algorithms: Collection[str]) -> KeySet:
-    """Return the keys of an answer that may sign with one of `algorithms`.
-
-    Raises
-    ------
-    JwksInvalid
-        It is no set of keys, or none of them is usable.
-
-        {"keys": [{"kid": "a", "kty": "RSA", "n": ..., "e": ...}, ...]}  ->  {"a": SigningKey}
-
-    A key is left out if it is not for signatures, too short or too long, of a kind that no allowed algorithm has,
-    private (then it is no secret any more), or symmetric (then anybody who reads it could sign). So are all keys of an
-    id that is there twice: which of them is meant is not told.
-    """
-    try:
-        listed = msgspec.json.decode(body, type=_Set).keys
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise JwksInvalid(f"no JSON of a key set: {type(error).__name__}") from None
-    if len(listed) > JWKS_KEYS_MAX:
-        raise JwksInvalid(f"more than {JWKS_KEYS_MAX} keys")
-    ids = Counter(one["kid"] for one in listed if isinstance(one.get("kid"), str))
-    found, left_out = dict[str, SigningKey](), dict[str, str]()
-    for one in listed:
-        kid = one.get("kid")
-        if not isinstance(kid, str) or not kid:
-            continue
-        try:
-            if ids[kid] > 1:
-                raise JwksInvalid("its id is there twice")
-            found[kid] = _signing_key(one, algorithms)
-        except JwksInvalid as error:
-            left_out[kid] = str(error)
-    if not found:
-        reasons = "; ".join(f"{kid[:64]}: {reason}" for kid, reason in left_out.items())
-        raise JwksInvalid(f"none of its keys may sign tokens here: {reasons}")
-    return KeySet(found, left_out)
-
-
-def _signing_key(jwk: Mapping[str, Any], algorithms: Collection[str]) -> SigningKey:
-    if "d" in jwk or "k" in jwk or jwk.get("kty") == "oct":
-        raise JwksInvalid("it is no public key: whoever read it can sign with it")
-    operations = jwk.get("key_ops", ["verify"])
-    if jwk.get("use", "sig") != "sig" or not isinstance(operations, list) or "verify" not in operations:
-        raise JwksInvalid("it is not for signatures")
-    kind = str(jwk.get("kty")), str(jwk.get("crv", ""))
-    fitting = _ALGORITHMS.get(kind, frozenset()).intersection(algorithms)
-    if "alg" in jwk:
-        fitting = fitting.intersection((str(jwk["alg"]),))
-    if not fitting:
-        raise JwksInvalid("it fits none of oidc.algorithms")
-    try:
-        made = {name: jwt.PyJWK.from_dict(dict(jwk), algorithm=name) for name in sorted(fitting)}
-    except Exception as error:  # what a wrong number makes of it differs
-        raise JwksInvalid(f"it cannot be read: {type(error).__name__}") from None
-    for one in made.values():
-        if isinstance(one.key, RSAPublicKey) and not RSA_BITS_MIN <= one.key.key_size <= RSA_BITS_MAX:
-            raise JwksInvalid(f"it has {one.key.key_size} bits, and may have {RSA_BITS_MIN} to {RSA_BITS_MAX}")
-    told = [kind, *((name, jwk.get(name)) for name in ("n", "e", "x", "y"))]
-    return SigningKey(hashlib.sha256(repr(told).encode()).hexdigest(), made)
-
-
-_OK: Final = 200
-_DISCOVERY: Final = "/.well-known/openid-configuration"
-
-
-class _Discovered(msgspec.Struct):
-    issuer: str
-    jwks_uri: str
-
-
-class Provider:
-    """An identity provider, as its settings name it.
-
-    Each read has a time and a size beyond which it has failed. No redirect is followed, so that nobody else is asked;
-    and what is not encrypted is asked on this machine alone.
-    """
-
-    def __init__(self, settings: OidcSettings, *, within_s: float) -> None:
-        """Take the longest time of one read, in seconds; raise `ConfigInvalid` if the file `oidc.ca` is not right."""
-        self._issuer = settings.issuer
-        self._jwks_url = settings.jwks_url
-        self._within_s = within_s
-        try:
-            self._tls = ssl.create_default_context(cafile=settings.ca or None)
-        except (OSError, ssl.SSLError) as error:
-            detail = f"oidc.ca: {settings.ca} is no readable file of certificates in PEM: {error}"
-            raise ConfigInvalid(detail, field="oidc.ca") from error
-        self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
-
-    async def read(self) -> bytes:
-        """Return the answer with the keys.
+    def __init__(self, settings: OidcSettings, *, now_ms: Callable[[], int], times: KeyTimes) -> None:
+        """`now_ms` is a clock that nobody sets, for the age of keys.
 
         Raises
         ------
-        JwksInvalid
-            There was none in time, or it is too long; the text tells which, for the log.
+        ConfigInvalid
+            The file `oidc.ca` is not right.
         """
-        try:
-            async with asyncio.timeout(self._within_s):
-                return await self._get(self._jwks_url or await self._discovered())
-        except TimeoutError:
-            raise JwksInvalid(f"no answer within {self._within_s:g} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise JwksInvalid(f"cannot be reached: {type(error).__name__}") from None
+        provider = Provider(settings, within_s=times.read_ms / 1000)
+        self._settings = settings
+        #: The provider's keys.
+        self.keys = IssuerKeys(provider.read, settings.algorithms, now_ms=now_ms, times=times)
 
-    async def _discovered(self) -> str:
-        body = await self._get(self._issuer.rstrip("/") + _DISCOVERY)
-        try:
-            found = msgspec.json.decode(body, type=_Discovered)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            raise JwksInvalid("the discovery document is none") from None
-        if found.issuer != self._issuer:
-            raise JwksInvalid(f"the discovery document is of another issuer, {found.issuer[:200]!r}")
-        # An issuer elsewhere must not send this process to itself.
-        is_elsewhere = not is_loopback(urlsplit(self._issuer).hostname or "")
-        if not is_private(found.jwks_uri) or (is_elsewhere and not found.jwks_uri.startswith("https://")):
-            raise JwksInvalid("jwks_uri in the discovery document is not https://HOST/PATH")
-        return found.jwks_uri
+    def credential(self, token: str, now_ms: int) -> Credential:
+        """Return who a token is of.
 
-    async def _get(self, url: str) -> bytes:
-        # A proxy of the environment leads outwards, not to this machine.
-        through_proxy = not is_loopback(urlsplit(url).hostname or "")
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
-        async with (
-            httpx.AsyncClient(
-                verify=self._tls, trust_env=through_proxy, follow_redirects=False, timeout=None
-            ) as client,
-            client.stream("GET", url, headers=headers) as answer,
-        ):
-            if answer.status_code != _OK:
-                raise JwksInvalid(f"status {answer.status_code}")
-            body = b""
-            async for piece in answer.aiter_raw():
-                body += piece
-                if len(body) > JWKS_BYTES_MAX:
-                    raise JwksInvalid(f"more than {JWKS_BYTES_MAX} bytes")
-            return body
+        Raises
+        ------
+        Unauthenticated
+            It is not valid; nothing tells why. `SignerUnknown`: its key may be one that was not read yet.
+        """
+        header = _header_of(token)
+        if header is None or header.alg not in self._settings.algorithms:
+            raise not_valid()
+        signing = self.keys.get(header.kid)
+        if signing is None:
+            raise SignerUnknown
+        key = signing.by_algorithm.get(header.alg)
+        if key is None:
+            raise not_valid()
+        try:
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=[header.alg],
+                audience=self._settings.audience,
+                issuer=self._settings.issuer,
+                options=_OPTIONS,
+            )
+            found = credential_of(
+                claims,
+                principal_claim=self._settings.principal_claim,
+                groups_claim=self._settings.groups_claim,
+                signer=signing.thumbprint,
+            )
+        except (jwt.PyJWTError, Refused, ValueError, TypeError, ArithmeticError, RecursionError):
+            raise not_valid() from None
+        if not found.is_live(now_ms):
+            raise not_valid()
+        return found
+
+    def trusts(self, signer: str) -> bool:
+        """Whether the provider still has the key that signed a token."""
+        return self.keys.has(signer)
+
+    async def read_keys(self) -> None:
+        """Read the keys again, or wait for those who do."""
+        await self.keys.read()
+
+    def tend(self) -> None:
+        """Keep the keys young."""
+        self.keys.tend()
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        await self.keys.stop()
+
+
+def _header_of(token: str) -> _Header | None:
+    """Return the two members of a token's header that are looked at; None if it is no token."""
+    parts = _FORM.fullmatch(token)
+    if parts is None:
+        return None
+    try:
+        text = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        return msgspec.json.decode(text, type=_Header)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
 
 
 log = logging.getLogger("deltamq.api")
@@ -325,97 +246,176 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-_FORM: Final = re.compile(r"([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
-#: The times are looked at elsewhere, each time when a token is used, by the clock of the service.
-_OPTIONS: Final[Any] = {
-    "require": ["exp", "iss", "aud"],
-    **dict.fromkeys(("verify_exp", "verify_nbf", "verify_iat", "verify_sub", "verify_jti"), False),
+_OK: Final = 200
+_DISCOVERY: Final = "/.well-known/openid-configuration"
+
+
+class _Discovered(msgspec.Struct):
+    issuer: str
+    jwks_uri: str
+
+
+class Provider:
+    """An identity provider, as its settings name it.
+
+    Each read has a time and a size beyond which it has failed. No redirect is followed, so that nobody else is asked;
+    and what is not encrypted is asked on this machine alone.
+    """
+
+    def __init__(self, settings: OidcSettings, *, within_s: float) -> None:
+        """Take the longest time of one read, in seconds; raise `ConfigInvalid` if the file `oidc.ca` is not right."""
+        self._issuer = settings.issuer
+        self._jwks_url = settings.jwks_url
+        self._within_s = within_s
+        try:
+            self._tls = ssl.create_default_context(cafile=settings.ca or None)
+        except (OSError, ssl.SSLError) as error:
+            detail = f"oidc.ca: {settings.ca} is no readable file of certificates in PEM: {error}"
+            raise ConfigInvalid(detail, field="oidc.ca") from error
+        self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
+
+    async def read(self) -> bytes:
+        """Return the answer with the keys.
+
+        Raises
+        ------
+        JwksInvalid
+            There was none in time, or it is too long; the text tells which, for the log.
+        """
+        try:
+            async with asyncio.timeout(self._within_s):
+                return await self._get(self._jwks_url or await self._discovered())
+        except TimeoutError:
+            raise JwksInvalid(f"no answer within {self._within_s:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise JwksInvalid(f"cannot be reached: {type(error).__name__}") from None
+
+    async def _discovered(self) -> str:
+        body = await self._get(self._issuer.rstrip("/") + _DISCOVERY)
+        try:
+            found = msgspec.json.decode(body, type=_Discovered)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise JwksInvalid("the discovery document is none") from None
+        if found.issuer != self._issuer:
+            raise JwksInvalid(f"the discovery document is of another issuer, {found.issuer[:200]!r}")
+        # An issuer elsewhere must not send this process to itself.
+        is_elsewhere = not is_loopback(urlsplit(self._issuer).hostname or "")
+        if not is_private(found.jwks_uri) or (is_elsewhere and not found.jwks_uri.startswith("https://")):
+            raise JwksInvalid("jwks_uri in the discovery document is not https://HOST/PATH")
+        return found.jwks_uri
+
+    async def _get(self, url: str) -> bytes:
+        # A proxy of the environment leads outwards, not to this machine.
+        through_proxy = not is_loopback(urlsplit(url).hostname or "")
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        async with (
+            httpx.AsyncClient(
+                verify=self._tls, trust_env=through_proxy, follow_redirects=False, timeout=None
+            ) as client,
+            client.stream("GET", url, headers=headers) as answer,
+        ):
+            if answer.status_code != _OK:
+                raise JwksInvalid(f"status {answer.status_code}")
+            body = b""
+            async for piece in answer.aiter_raw():
+                body += piece
+                if len(body) > JWKS_BYTES_MAX:
+                    raise JwksInvalid(f"more than {JWKS_BYTES_MAX} bytes")
+            return body
+
+
+#: The algorithms of each kind of key, by its type and curve.
+_ALGORITHMS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
+    ("RSA", ""): frozenset(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")),
+    ("EC", "P-256"): frozenset(("ES256",)),
+    ("EC", "P-384"): frozenset(("ES384",)),
+    ("EC", "P-521"): frozenset(("ES512",)),
+    ("OKP", "Ed25519"): frozenset(("EdDSA",)),
 }
 
 
-class _Header(msgspec.Struct):
-    alg: str
-    kid: str
+class JwksInvalid(Exception):
+    """The answer has no keys that could be used."""
 
 
-class IssuerTokens:
-    """The tokens of one provider; used on the event loop."""
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """One key of a provider."""
 
-    def __init__(self, settings: OidcSettings, *, now_ms: Callable[[], int], times: KeyTimes) -> None:
-        """`now_ms` is a clock that nobody sets, for the age of keys.
-
-        Raises
-        ------
-        ConfigInvalid
-            The file `oidc.ca` is not right.
-        """
-        provider = Provider(settings, within_s=times.read_ms / 1000)
-        self._settings = settings
-        #: The provider's keys.
-        self.keys = IssuerKeys(provider.read, settings.algorithms, now_ms=now_ms, times=times)
-
-    def credential(self, token: str, now_ms: int) -> Credential:
-        """Return who a token is of.
-
-        Raises
-        ------
-        Unauthenticated
-            It is not valid; nothing tells why. `SignerUnknown`: its key may be one that was not read yet.
-        """
-        header = _header_of(token)
-        if header is None or header.alg not in self._settings.algorithms:
-            raise not_valid()
-        signing = self.keys.get(header.kid)
-        if signing is None:
-            raise SignerUnknown
-        key = signing.by_algorithm.get(header.alg)
-        if key is None:
-            raise not_valid()
-        try:
-            claims = jwt.decode(
-                token,
-                key,
-                algorithms=[header.alg],
-                audience=self._settings.audience,
-                issuer=self._settings.issuer,
-                options=_OPTIONS,
-            )
-            found = credential_of(
-                claims,
-                principal_claim=self._settings.principal_claim,
-                groups_claim=self._settings.groups_claim,
-                signer=signing.thumbprint,
-            )
-        except (jwt.PyJWTError, Refused, ValueError, TypeError, ArithmeticError, RecursionError):
-            raise not_valid() from None
-        if not found.is_live(now_ms):
-            raise not_valid()
-        return found
-
-    def trusts(self, signer: str) -> bool:
-        """Whether the provider still has the key that signed a token."""
-        return self.keys.has(signer)
-
-    async def read_keys(self) -> None:
-        """Read the keys again, or wait for those who do."""
-        await self.keys.read()
-
-    def tend(self) -> None:
-        """Keep the keys young."""
-        self.keys.tend()
-
-    async def stop(self) -> None:
-        """End what is under way."""
-        await self.keys.stop()
+    #: Tells it from every other key, also of the same id.
+    thumbprint: str
+    #: The key as PyJWT takes it, for each algorithm that it may be used with.
+    by_algorithm: Mapping[str, jwt.PyJWK]
 
 
-def _header_of(token: str) -> _Header | None:
-    """Return the two members of a token's header that are looked at; None if it is no token."""
-    parts = _FORM.fullmatch(token)
-    if parts is None:
-        return None
+class _Set(msgspec.Struct):
+    keys: list[dict[str, Any]]
+
+
+class KeySet(NamedTuple):
+    """The keys of one answer, by their ids."""
+
+    keys: Mapping[str, SigningKey]
+    #: Why others were left out.
+    left_out: Mapping[str, str]
+
+
+def signing_keys(body: bytes, algorithms: Collection[str]) -> KeySet:
+    """Return the keys of an answer that may sign with one of `algorithms`.
+
+    Raises
+    ------
+    JwksInvalid
+        It is no set of keys, or none of them is usable.
+
+        {"keys": [{"kid": "a", "kty": "RSA", "n": ..., "e": ...}, ...]}  ->  {"a": SigningKey}
+
+    A key is left out if it is not for signatures, too short or too long, of a kind that no allowed algorithm has,
+    private (then it is no secret any more), or symmetric (then anybody who reads it could sign). So are all keys of an
+    id that is there twice: which of them is meant is not told.
+    """
     try:
-        text = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        return msgspec.json.decode(text, type=_Header)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
+        listed = msgspec.json.decode(body, type=_Set).keys
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise JwksInvalid(f"no JSON of a key set: {type(error).__name__}") from None
+    if len(listed) > JWKS_KEYS_MAX:
+        raise JwksInvalid(f"more than {JWKS_KEYS_MAX} keys")
+    ids = Counter(one["kid"] for one in listed if isinstance(one.get("kid"), str))
+    found, left_out = dict[str, SigningKey](), dict[str, str]()
+    for one in listed:
+        kid = one.get("kid")
+        if not isinstance(kid, str) or not kid:
+            continue
+        try:
+            if ids[kid] > 1:
+                raise JwksInvalid("its id is there twice")
+            found[kid] = _signing_key(one, algorithms)
+        except JwksInvalid as error:
+            left_out[kid] = str(error)
+    if not found:
+        reasons = "; ".join(f"{kid[:64]}: {reason}" for kid, reason in left_out.items())
+        raise JwksInvalid(f"none of its keys may sign tokens here: {reasons}")
+    return KeySet(found, left_out)
+
+
+def _signing_key(jwk: Mapping[str, Any], algorithms: Collection[str]) -> SigningKey:
+    if "d" in jwk or "k" in jwk or jwk.get("kty") == "oct":
+        raise JwksInvalid("it is no public key: whoever read it can sign with it")
+    operations = jwk.get("key_ops", ["verify"])
+    if jwk.get("use", "sig") != "sig" or not isinstance(operations, list) or "verify" not in operations:
+        raise JwksInvalid("it is not for signatures")
+    kind = str(jwk.get("kty")), str(jwk.get("crv", ""))
+    fitting = _ALGORITHMS.get(kind, frozenset()).intersection(algorithms)
+    if "alg" in jwk:
+        fitting = fitting.intersection((str(jwk["alg"]),))
+    if not fitting:
+        raise JwksInvalid("it fits none of oidc.algorithms")
+    try:
+        made = {name: jwt.PyJWK.from_dict(dict(jwk), algorithm=name) for name in sorted(fitting)}
+    except Exception as error:  # what a wrong number makes of it differs
+        raise JwksInvalid(f"it cannot be read: {type(error).__name__}") from None
+    for one in made.values():
+        if isinstance(one.key, RSAPublicKey) and not RSA_BITS_MIN <= one.key.key_size <= RSA_BITS_MAX:
+            raise JwksInvalid(f"it has {one.key.key_size} bits, and may have {RSA_BITS_MIN} to {RSA_BITS_MAX}")
+    told = [kind, *((name, jwk.get(name)) for name in ("n", "e", "x", "y"))]
+    return SigningKey(hashlib.sha256(repr(told).encode()).hexdigest(), made)

@@ -32,153 +32,6 @@ from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.records import audit_records_of, rows_of_audit
 from deltamq.tables.queue.refs import AUDIT
 
-_ROWS: Final = 1_000
-_BYTES: Final = 4 << 20
-
-
-class ActView(NamedTuple):
-    """An act, and its end if it has one."""
-
-    begun: ActBegun
-    ended: ActEnded | None
-
-
-def read_acts(
-    log: PartitionLog, start: int, *, wanted: Callable[[ActBegun], bool], limit: int
-) -> tuple[list[ActView], int | None]:
-    """Return up to `limit` acts from an offset on, each once, and where the next page begins; None behind the last.
-
-    The end of an act lies behind its begin; it is looked for in `ENDS_LOOKED_MAX` rows beyond the page.
-    """
-    begun: dict[str, ActBegun] = {}
-    ended: dict[str, ActEnded] = {}
-    following: int | None = None
-    beyond = 0
-    for offset, record in _records(log, start):
-        if following is not None:
-            beyond += 1
-            if beyond > ENDS_LOOKED_MAX or begun.keys() <= ended.keys():
-                break
-        if isinstance(record, ActBegun) and wanted(record) and record.id not in begun:
-            if len(begun) < limit:
-                begun[record.id] = record
-            elif following is None:
-                following = offset
-        elif isinstance(record, ActEnded) and record.id in begun:
-            known = ended.get(record.id)
-            if known is None or known.status < record.status:  # its own process knows better than one that settled it
-                ended[record.id] = record
-    return [ActView(one, ended.get(id_)) for id_, one in begun.items()], following
-
-
-def read_refusals(
-    log: PartitionLog, start: int, *, wanted: Callable[[RefusalCount], bool], limit: int
-) -> tuple[list[RefusalCount], int | None]:
-    """Return up to `limit` rows of refusals from an offset on, and where the next page begins; None behind the last."""
-    found: dict[str, RefusalCount] = {}
-    for offset, record in _records(log, start):
-        if isinstance(record, RefusalCount) and wanted(record):
-            if len(found) == limit:
-                return list(found.values()), offset
-            found[record.id] = record
-    return list(found.values()), None
-
-
-def _records(log: PartitionLog, start: int) -> Iterator[tuple[int, AuditRecord]]:
-    at = max(start, log.min_offset)
-    while at < log.end_offset:
-        page = log.read(at, max_messages=_ROWS, max_bytes=_BYTES)
-        if page.status is not FetchStatus.FOUND:  # retention took it meanwhile
-            at = max(at + 1, page.min_offset)
-            continue
-        yield from zip(page.rows.column("offset").to_pylist(), audit_records_of(page.rows), strict=True)
-        at = page.next_offset
-
-
-#: How far back a process looks when it starts.
-_BACK_MS: Final = 24 * 3_600_000
-#: Acts of which something lies outside of the metadata.
-_BEYOND_METADATA: Final = ("POST /v1/groups/{group}/dead-letters/replay",)
-
-
-class Settling:
-    """Finds and settles such acts; used on the event loop, reads on threads."""
-
-    def __init__(
-        self,
-        partition: Partition,
-        partitions: Partitions,
-        meta: MetaLog,
-        *,
-        store: Callable[[Sequence[AuditRecord]], Awaitable[None]],
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._partition = partition
-        self._run = partitions.run
-        self._meta = meta
-        self._store = store
-        self._now_ms = now_ms
-        #: Where the next look goes on; None before the first.
-        self._position: int | None = None
-        self._open: dict[str, ActBegun] = {}
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether an act had begun and not ended at the last look."""
-        return bool(self._open)
-
-    async def settle(self, newest: Meta, process: str) -> None:
-        """Store the ends of acts of other processes that the newest metadata does not have."""
-        opened = await self._partition.look()
-        if opened is None:
-            return
-        await self._run(lambda: self._read(opened))
-        alive = {*newest.brokers.hosts, process}
-        gone = [act for act in self._open.values() if act.process not in alive]
-        if not gone:
-            return
-        ids = {act.id for act in gone}
-        done, since_us = await self._run(lambda: self._meta.acts_done(ids))
-        ends = [self._end(act, act.id in done, act.time_ms * 1_000 > since_us) for act in gone]
-        await self._store(ends)
-        for act in gone:
-            self._open.pop(act.id, None)
-
-    def _read(self, opened: PartitionLog) -> None:
-        """Read on, and note which acts have begun and not ended."""
-        if self._position is None or self._position < opened.min_offset:
-            back_us = (self._now_ms() - _BACK_MS) * 1_000
-            self._position = max(opened.min_offset, opened.offset_at(back_us))
-        try:
-            for page in pages(opened, self._position):
-                for record in audit_records_of(page.rows):
-                    if isinstance(record, ActBegun):
-                        self._open[record.id] = record
-                    elif isinstance(record, ActEnded):
-                        self._open.pop(record.id, None)
-                self._position = page.next_offset
-        except NotFound:
-            self._position = None  # retention took it meanwhile
-
-    def _end(self, act: ActBegun, is_done: bool, is_whole: bool) -> ActEnded:
-        outcome: Outcome = "unknown"
-        if is_done:
-            outcome = "done"
-        elif is_whole and act.call not in _BEYOND_METADATA:
-            outcome = "failed"
-        return ActEnded(
-            id=act.id,
-            time_ms=self._now_ms(),
-            outcome=outcome,
-            status=0,
-            code="process_ended",
-            detail="its process ended before it recorded this; the metadata says what was done",
-            events=(),
-            before="",
-            after="",
-        )
-
-
 log = logging.getLogger("deltamq.api")
 
 #: Seconds between two looks whether a minute is over, or an end can be stored; and between two looks for killed acts.
@@ -309,3 +162,150 @@ class Audit:
                 await self.flush(whole=True)
         except TimeoutError:
             log.error("event=audit_lost")
+
+
+#: How far back a process looks when it starts.
+_BACK_MS: Final = 24 * 3_600_000
+#: Acts of which something lies outside of the metadata.
+_BEYOND_METADATA: Final = ("POST /v1/groups/{group}/dead-letters/replay",)
+
+
+class Settling:
+    """Finds and settles such acts; used on the event loop, reads on threads."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        partitions: Partitions,
+        meta: MetaLog,
+        *,
+        store: Callable[[Sequence[AuditRecord]], Awaitable[None]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._partition = partition
+        self._run = partitions.run
+        self._meta = meta
+        self._store = store
+        self._now_ms = now_ms
+        #: Where the next look goes on; None before the first.
+        self._position: int | None = None
+        self._open: dict[str, ActBegun] = {}
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether an act had begun and not ended at the last look."""
+        return bool(self._open)
+
+    async def settle(self, newest: Meta, process: str) -> None:
+        """Store the ends of acts of other processes that the newest metadata does not have."""
+        opened = await self._partition.look()
+        if opened is None:
+            return
+        await self._run(lambda: self._read(opened))
+        alive = {*newest.brokers.hosts, process}
+        gone = [act for act in self._open.values() if act.process not in alive]
+        if not gone:
+            return
+        ids = {act.id for act in gone}
+        done, since_us = await self._run(lambda: self._meta.acts_done(ids))
+        ends = [self._end(act, act.id in done, act.time_ms * 1_000 > since_us) for act in gone]
+        await self._store(ends)
+        for act in gone:
+            self._open.pop(act.id, None)
+
+    def _read(self, opened: PartitionLog) -> None:
+        """Read on, and note which acts have begun and not ended."""
+        if self._position is None or self._position < opened.min_offset:
+            back_us = (self._now_ms() - _BACK_MS) * 1_000
+            self._position = max(opened.min_offset, opened.offset_at(back_us))
+        try:
+            for page in pages(opened, self._position):
+                for record in audit_records_of(page.rows):
+                    if isinstance(record, ActBegun):
+                        self._open[record.id] = record
+                    elif isinstance(record, ActEnded):
+                        self._open.pop(record.id, None)
+                self._position = page.next_offset
+        except NotFound:
+            self._position = None  # retention took it meanwhile
+
+    def _end(self, act: ActBegun, is_done: bool, is_whole: bool) -> ActEnded:
+        outcome: Outcome = "unknown"
+        if is_done:
+            outcome = "done"
+        elif is_whole and act.call not in _BEYOND_METADATA:
+            outcome = "failed"
+        return ActEnded(
+            id=act.id,
+            time_ms=self._now_ms(),
+            outcome=outcome,
+            status=0,
+            code="process_ended",
+            detail="its process ended before it recorded this; the metadata says what was done",
+            events=(),
+            before="",
+            after="",
+        )
+
+
+_ROWS: Final = 1_000
+_BYTES: Final = 4 << 20
+
+
+class ActView(NamedTuple):
+    """An act, and its end if it has one."""
+
+    begun: ActBegun
+    ended: ActEnded | None
+
+
+def read_acts(
+    log: PartitionLog, start: int, *, wanted: Callable[[ActBegun], bool], limit: int
+) -> tuple[list[ActView], int | None]:
+    """Return up to `limit` acts from an offset on, each once, and where the next page begins; None behind the last.
+
+    The end of an act lies behind its begin; it is looked for in `ENDS_LOOKED_MAX` rows beyond the page.
+    """
+    begun: dict[str, ActBegun] = {}
+    ended: dict[str, ActEnded] = {}
+    following: int | None = None
+    beyond = 0
+    for offset, record in _records(log, start):
+        if following is not None:
+            beyond += 1
+            if beyond > ENDS_LOOKED_MAX or begun.keys() <= ended.keys():
+                break
+        if isinstance(record, ActBegun) and wanted(record) and record.id not in begun:
+            if len(begun) < limit:
+                begun[record.id] = record
+            elif following is None:
+                following = offset
+        elif isinstance(record, ActEnded) and record.id in begun:
+            known = ended.get(record.id)
+            if known is None or known.status < record.status:  # its own process knows better than one that settled it
+                ended[record.id] = record
+    return [ActView(one, ended.get(id_)) for id_, one in begun.items()], following
+
+
+def read_refusals(
+    log: PartitionLog, start: int, *, wanted: Callable[[RefusalCount], bool], limit: int
+) -> tuple[list[RefusalCount], int | None]:
+    """Return up to `limit` rows of refusals from an offset on, and where the next page begins; None behind the last."""
+    found: dict[str, RefusalCount] = {}
+    for offset, record in _records(log, start):
+        if isinstance(record, RefusalCount) and wanted(record):
+            if len(found) == limit:
+                return list(found.values()), offset
+            found[record.id] = record
+    return list(found.values()), None
+
+
+def _records(log: PartitionLog, start: int) -> Iterator[tuple[int, AuditRecord]]:
+    at = max(start, log.min_offset)
+    while at < log.end_offset:
+        page = log.read(at, max_messages=_ROWS, max_bytes=_BYTES)
+        if page.status is not FetchStatus.FOUND:  # retention took it meanwhile
+            at = max(at + 1, page.min_offset)
+            continue
+        yield from zip(page.rows.column("offset").to_pylist(), audit_records_of(page.rows), strict=True)
+        at = page.next_offset

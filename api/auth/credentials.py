@@ -17,23 +17,6 @@ from deltamq.mq.auth.keys import Key, is_right, key_id_of
 from deltamq.mq.auth.state import AuthState
 from deltamq.mq.errors import Forbidden, Unauthenticated
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyTimes:
-    """Times of a provider's keys, in milliseconds."""
-
-    #: Age of the keys at which they are read again.
-    fresh_ms: int = 300_000
-    #: Age at which they are forgotten: a provider that is away for longer signs nothing any more.
-    stale_ms: int = 6 * 3_600_000
-    #: Shortest time between the beginnings of two reads.
-    retry_ms: int = 5_000
-    #: Longest time of one read.
-    read_ms: int = 5_000
-    #: Longest time for which a request waits for keys.
-    wait_ms: int = 12_000
-
-
 _NOT_VALID: Final = "the key or token is not valid: unknown, revoked or over"
 
 
@@ -149,3 +132,19 @@ def disabled(principal: str) -> Forbidden:
 def not_valid() -> Unauthenticated:
     """Return the error for whatever is no valid credential: it does not tell why."""
     return Unauthenticated(_NOT_VALID, field="Authorization")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyTimes:
+    """Times of a provider's keys, in milliseconds."""
+
+    #: Age of the keys at which they are read again.
+    fresh_ms: int = 300_000
+    #: Age at which they are forgotten: a provider that is away for longer signs nothing any more.
+    stale_ms: int = 6 * 3_600_000
+    #: Shortest time between the beginnings of two reads.
+    retry_ms: int = 5_000
+    #: Longest time of one read.
+    read_ms: int = 5_000
+    #: Longest time for which a request waits for keys.
+    wait_ms: int = 12_000

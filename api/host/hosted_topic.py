@@ -36,32 +36,6 @@ from deltamq.tables.paths import Space
 from deltamq.tables.queue.placement import Placement
 from deltamq.tables.store.store import FileMissing
 
-
-class AccessInForce:
-    """The access that has not ended: the same object until something changes or ends, so callers may compare it."""
-
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-        #: The access in the metadata that was last asked for, what of it is in force, and when more ends.
-        self._known: tuple[AccessState, AccessState, float] | None = None
-
-    def of(self, stored: AccessState) -> AccessState:
-        """Return what is in force now of the access in the metadata."""
-        known = self._known
-        if known is None or known[0] is not stored or self._now_ms() >= known[2]:
-            present = stored.at(self._now_ms())
-            until_ms = float("inf") if present.ends_ms is None else present.ends_ms
-            known = self._known = stored, present, until_ms
-        return known[1]
-
-
-def wake_readers(partitions: Partitions, before: Meta, after: Meta) -> None:
-    """Let all waiting readers look again after a change of access: some may not read any more, or may read again."""
-    if after.access is not before.access and after.access != before.access:
-        for partition in list(partitions.awaited):
-            partition.wake()
-
-
 log = logging.getLogger("deltamq.api")
 
 T = TypeVar("T")
@@ -496,3 +470,28 @@ def _id_of(hosted: HostedTopic) -> str:
     """Return the id that clients see, which is the same in all clusters of a global topic."""
     topic = hosted.topic
     return topic.id if topic.world is None else topic.world.id
+
+
+class AccessInForce:
+    """The access that has not ended: the same object until something changes or ends, so callers may compare it."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        #: The access in the metadata that was last asked for, what of it is in force, and when more ends.
+        self._known: tuple[AccessState, AccessState, float] | None = None
+
+    def of(self, stored: AccessState) -> AccessState:
+        """Return what is in force now of the access in the metadata."""
+        known = self._known
+        if known is None or known[0] is not stored or self._now_ms() >= known[2]:
+            present = stored.at(self._now_ms())
+            until_ms = float("inf") if present.ends_ms is None else present.ends_ms
+            known = self._known = stored, present, until_ms
+        return known[1]
+
+
+def wake_readers(partitions: Partitions, before: Meta, after: Meta) -> None:
+    """Let all waiting readers look again after a change of access: some may not read any more, or may read again."""
+    if after.access is not before.access and after.access != before.access:
+        for partition in list(partitions.awaited):
+            partition.wake()

@@ -33,36 +33,6 @@ from deltamq.api.wire.answer import SECURITY_HEADERS, Answer, Header
 from deltamq.api.wire.request import Client, ClientDisconnected, Scope
 from deltamq.mq.errors import Overloaded, Unavailable, Unknown
 
-T = TypeVar("T")
-
-
-def json_of(body: object, kind: type[T], *, status: int = 200) -> T:
-    """Return the body of an answer as this type; `status` is named if it is none.
-
-    Raises
-    ------
-    Unavailable
-        `broker_unavailable`: it is not what a process of DeltaMQ answers. What was sent may have been applied.
-
-    An answer may also be a page of what is in between, a proxy or load balancer (502, HTML), or of the server itself,
-    which answers 500 in plain text when a drain cuts a request off. Such a page says nothing of what became of the
-    request, as a lost connection does not.
-    """
-    assert isinstance(body, bytes), "answers of other processes are whole"
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except ValueError as error:  # msgspec's own errors, and bytes that are not UTF-8
-        raise unreadable(status) from error
-
-
-def unreadable(status: int) -> Unavailable:
-    """Return the error for an answer of this status that no process of DeltaMQ gives."""
-    return Unavailable(
-        f"what should answer this gave an answer that is not DeltaMQ's, of status {status}; ask again",
-        code="broker_unavailable",
-    )
-
-
 FORWARDED: Final = b"mq-forwarded"
 #: The metadata offset up to which the sender has read: the receiver reads at least as far, to agree with the sender.
 META_OFFSET: Final = b"mq-meta-offset"
@@ -389,3 +359,33 @@ class Peers:
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
+
+
+T = TypeVar("T")
+
+
+def json_of(body: object, kind: type[T], *, status: int = 200) -> T:
+    """Return the body of an answer as this type; `status` is named if it is none.
+
+    Raises
+    ------
+    Unavailable
+        `broker_unavailable`: it is not what a process of DeltaMQ answers. What was sent may have been applied.
+
+    An answer may also be a page of what is in between, a proxy or load balancer (502, HTML), or of the server itself,
+    which answers 500 in plain text when a drain cuts a request off. Such a page says nothing of what became of the
+    request, as a lost connection does not.
+    """
+    assert isinstance(body, bytes), "answers of other processes are whole"
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except ValueError as error:  # msgspec's own errors, and bytes that are not UTF-8
+        raise unreadable(status) from error
+
+
+def unreadable(status: int) -> Unavailable:
+    """Return the error for an answer of this status that no process of DeltaMQ gives."""
+    return Unavailable(
+        f"what should answer this gave an answer that is not DeltaMQ's, of status {status}; ask again",
+        code="broker_unavailable",
+    )

@@ -36,32 +36,6 @@ from deltamq.mq.static.logical_queue import TopicQueues
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.queue.refs import retry_ref
 
-
-async def begin(meta: HostedMeta, topic: Topic, group: Group) -> None:
-    """Record that the group begins in the topic, unless it has before, or the group or topic has ended meanwhile."""
-    if group.settings.consume_from.kind is StartKind.FIRST or (group.name, topic.id) in meta.now.groups.began:
-        return
-
-    def decide(newest: Meta) -> Sequence[GroupEvent]:
-        there, its = newest.topics.topics.get(topic.name), newest.groups.find(group.name)
-        if there is None or there.id != topic.id or its is None or its.epoch != group.epoch:
-            return ()
-        return decide_begin(newest.groups, group.name, {topic.id: len(there.route.partitions)})
-
-    await meta.submit_groups(decide)
-
-
-async def bounds_at(
-    run: Callable[[Callable[[], int]], Awaitable[int]], log: PartitionLog, time_ms: int | None
-) -> Bounds:
-    """Return the bounds of a partition, and the offset of `time_ms` in it, for `first_position` and `reset_position`.
-
-    `run` runs blocking work on a thread.
-    """
-    time_offset = None if time_ms is None else await run(partial(log.offset_at, time_ms * 1_000))
-    return Bounds(log.min_offset, log.end_offset, time_offset)
-
-
 #: How long after a pop its retry partitions are followed, in seconds: the revive job's appends are known in time then.
 _FOLLOWED_S: Final = 5.0
 
@@ -219,3 +193,28 @@ class GroupTopic:
                     continue
                 visit.end_offset = segment.end_offset if segment.is_sealed else None
                 those.append(visit)
+
+
+async def begin(meta: HostedMeta, topic: Topic, group: Group) -> None:
+    """Record that the group begins in the topic, unless it has before, or the group or topic has ended meanwhile."""
+    if group.settings.consume_from.kind is StartKind.FIRST or (group.name, topic.id) in meta.now.groups.began:
+        return
+
+    def decide(newest: Meta) -> Sequence[GroupEvent]:
+        there, its = newest.topics.topics.get(topic.name), newest.groups.find(group.name)
+        if there is None or there.id != topic.id or its is None or its.epoch != group.epoch:
+            return ()
+        return decide_begin(newest.groups, group.name, {topic.id: len(there.route.partitions)})
+
+    await meta.submit_groups(decide)
+
+
+async def bounds_at(
+    run: Callable[[Callable[[], int]], Awaitable[int]], log: PartitionLog, time_ms: int | None
+) -> Bounds:
+    """Return the bounds of a partition, and the offset of `time_ms` in it, for `first_position` and `reset_position`.
+
+    `run` runs blocking work on a thread.
+    """
+    time_offset = None if time_ms is None else await run(partial(log.offset_at, time_ms * 1_000))
+    return Bounds(log.min_offset, log.end_offset, time_offset)

@@ -38,85 +38,109 @@ from deltamq.tables.queue.recovery import recover_progress
 from deltamq.tables.queue.redelivery_rows import again, with_reason
 from deltamq.tables.queue.refs import LOST, OFFSETS, dead_ref, revive_ref, system_ref
 
-#: Seconds of one queue's turn: long enough that nearly all acknowledgements go to the queue of the new checkpoints.
-_TURN_S: Final = 1.0
+T = TypeVar("T")
 
 
-class Destined(NamedTuple):
-    """A record, its partition, and the queue to which it goes."""
+class Dying(NamedTuple):
+    """A message consumed in order that goes to the dead letters or to the retry topic."""
 
-    partition: str
-    queue: int
-    record: Record
+    group: Group
+    topic: str
+    lane: LaneKey
+    offset: int
+    #: How often its delivery failed.
+    failures: int
+    reason: str
+    #: The idempotent producer that appends it, as its request 0.
+    request: str
+
+    @property
+    def broker(self) -> str:
+        return broker_of(self.lane.partition)
 
 
-class ReviveQueues:
-    """The revive logs of all brokers of this process; used on the event loop.
+class QueueLogs:
+    """The logs that store lanes' state, the clock by which lanes decide, and the keys of their handles."""
 
-        checkpoints of a pop --> the queue whose turn it is        acks and changes --> the queue of their checkpoint
-
-    The turn moves every second instead of with every pop, so that records that arrive together share a commit.
-    """
-
-    def __init__(self, partitions: Partitions, cluster: str) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        cluster: str,
+        *,
+        offsets: OffsetLog,
+        keys: HandleKeys,
+        clock: Clock,
+    ) -> None:
+        self.offsets = offsets
+        self.revive = ReviveQueues(partitions, cluster)
+        self.keys = keys
         self._partitions = partitions
         self._cluster = cluster
-        self._logs: dict[tuple[str, int], RecordLog[Record]] = {}
-        self._queue = 0
-        self._turn_ends_s = 0.0
-        #: Records appended so far.
-        self.records = 0
+        self._clock = clock
+        self._lost: dict[str, RecordLog[LostRecord]] = {}
 
-    def turn(self) -> int:
-        """Return the queue for the checkpoints of a pop."""
-        now_s = self._partitions.loop.time()
-        if now_s >= self._turn_ends_s:
-            self._queue = (self._queue + 1) % REVIVE_QUEUES
-            self._turn_ends_s = now_s + _TURN_S
-        return self._queue
+    def now_ms(self) -> int:
+        """Return the wall clock's time, which all processes use for pop times and due times."""
+        return self._clock.wall_us() // 1_000
 
-    async def store(self, partition: str, queue: int, records: Sequence[Record]) -> None:
-        """Append records about messages of a partition to a queue of its broker; they are durable when this returns.
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run blocking work on a thread."""
+        return await self._partitions.run(work)
 
-        Raises
-        ------
-        DeltaMQError
-            The records certainly are not stored.
-        """
-        broker = broker_of(partition)
-        log = self._logs.get((broker, queue))
+    async def lose(self, lane: LaneKey, topic: str, lost: tuple[tuple[int, int], ...]) -> None:
+        """Record messages, as ranges, that retention took before the group was done with them (SPEC POP-12)."""
+        broker = broker_of(lane.partition)
+        log = self._lost.get(broker)
         if log is None:
-            ref = revive_ref(self._cluster, queue, broker)
-            log = self._logs[broker, queue] = RecordLog(self._partitions.of(ref), rows_of_records, owner_only=True)
-        await log.append(records)
-        self.records += len(records)
+            partition = self._partitions.of(system_ref(LOST, self._cluster, broker))
+            log = self._lost[broker] = RecordLog(partition, rows_of_lost_records)
+        record = LostRecord(
+            lane=lane,
+            topic=topic,
+            ranges=lost,
+            reason=LostReason.RETENTION,
+            time_ms=self.now_ms(),
+        )
+        await log.append([record])
 
-    async def store_each(self, destined: Iterable[Destined]) -> list[Exception | None]:
-        """Append each record to its queue, one append per queue; return for each why it is not stored, or None."""
-        destined = list(destined)
-        groups: dict[tuple[str, int], list[int]] = {}
-        for at, one in enumerate(destined):
-            broker = broker_of(one.partition)
-            groups.setdefault((broker, one.queue), []).append(at)
-        appends = [
-            self.store(destined[places[0]].partition, queue, [destined[at].record for at in places])
-            for (_, queue), places in groups.items()
-        ]
-        found = [await _outcome(appends[0])] if len(appends) == 1 else await asyncio.gather(*map(_outcome, appends))
-        outcomes: list[Exception | None] = [None] * len(destined)
-        for places, outcome in zip(groups.values(), found, strict=True):
-            for at in places:
-                outcomes[at] = outcome
-        return outcomes
+    async def bury(self, dead: Dying, log: PartitionLog) -> bool:
+        """Append a message to its group's dead letters; a repeated call stores nothing twice.
 
+        Returns False if retention has taken the message, which is recorded.
+        """
+        row = await self._copy(dead, log)
+        if row is None:
+            return False
+        await self._send(with_reason(row, [dead.reason]), self.dead(dead.group, dead.broker), dead.request)
+        return True
 
-async def _outcome(append: Awaitable[None]) -> Exception | None:
-    """Run an append; return why it is not stored, or None if it is."""
-    try:
-        await append
-    except Exception as error:
-        return error
-    return None
+    def dead(self, group: Group, broker: str) -> Partition:
+        """Return the partition of a group's dead letters on a broker."""
+        return self._partitions.of(dead_ref(group.name, group.epoch, broker))
+
+    async def retry(self, failed: Dying, log: PartitionLog, target: Partition) -> bool:
+        """Append a message to its group's retry partition; a repeated call stores nothing twice.
+
+        Returns False if retention has taken the message, which is recorded.
+        """
+        row = await self._copy(failed, log)
+        if row is not None:
+            await self._send(row, target, failed.request)
+        return row is not None
+
+    async def _copy(self, dying: Dying, log: PartitionLog) -> pa.RecordBatch | None:
+        """Return the message as a failed one; None if it is gone, which is recorded."""
+        offset, lane = dying.offset, dying.lane
+        picked = await self.run(partial(pick, log, np.array([offset], dtype=np.int64), bytes_max=None))
+        if offset in picked.gone:
+            await self.lose(lane, dying.topic, ((offset, offset + 1),))
+            return None
+        if picked.unreadable:
+            raise Unavailable(f"offset {offset} of {lane.partition} cannot be read now: {picked.unreadable[offset]}")
+        return again(picked.rows, dying.topic, lane.partition, [dying.failures])
+
+    async def _send(self, row: pa.RecordBatch, target: Partition, request: str) -> None:
+        await RecordLog(target, one_batch).append([row], ProducerStamp(request, 0, None, 1))
 
 
 #: Seconds between two reads of the records of streaming queries; a list of groups asks once for each group.
@@ -254,106 +278,82 @@ def _of_streams(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.fill_null(by_query, False))
 
 
-T = TypeVar("T")
+#: Seconds of one queue's turn: long enough that nearly all acknowledgements go to the queue of the new checkpoints.
+_TURN_S: Final = 1.0
 
 
-class Dying(NamedTuple):
-    """A message consumed in order that goes to the dead letters or to the retry topic."""
+class Destined(NamedTuple):
+    """A record, its partition, and the queue to which it goes."""
 
-    group: Group
-    topic: str
-    lane: LaneKey
-    offset: int
-    #: How often its delivery failed.
-    failures: int
-    reason: str
-    #: The idempotent producer that appends it, as its request 0.
-    request: str
-
-    @property
-    def broker(self) -> str:
-        return broker_of(self.lane.partition)
+    partition: str
+    queue: int
+    record: Record
 
 
-class QueueLogs:
-    """The logs that store lanes' state, the clock by which lanes decide, and the keys of their handles."""
+class ReviveQueues:
+    """The revive logs of all brokers of this process; used on the event loop.
 
-    def __init__(
-        self,
-        partitions: Partitions,
-        cluster: str,
-        *,
-        offsets: OffsetLog,
-        keys: HandleKeys,
-        clock: Clock,
-    ) -> None:
-        self.offsets = offsets
-        self.revive = ReviveQueues(partitions, cluster)
-        self.keys = keys
+        checkpoints of a pop --> the queue whose turn it is        acks and changes --> the queue of their checkpoint
+
+    The turn moves every second instead of with every pop, so that records that arrive together share a commit.
+    """
+
+    def __init__(self, partitions: Partitions, cluster: str) -> None:
         self._partitions = partitions
         self._cluster = cluster
-        self._clock = clock
-        self._lost: dict[str, RecordLog[LostRecord]] = {}
+        self._logs: dict[tuple[str, int], RecordLog[Record]] = {}
+        self._queue = 0
+        self._turn_ends_s = 0.0
+        #: Records appended so far.
+        self.records = 0
 
-    def now_ms(self) -> int:
-        """Return the wall clock's time, which all processes use for pop times and due times."""
-        return self._clock.wall_us() // 1_000
+    def turn(self) -> int:
+        """Return the queue for the checkpoints of a pop."""
+        now_s = self._partitions.loop.time()
+        if now_s >= self._turn_ends_s:
+            self._queue = (self._queue + 1) % REVIVE_QUEUES
+            self._turn_ends_s = now_s + _TURN_S
+        return self._queue
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run blocking work on a thread."""
-        return await self._partitions.run(work)
+    async def store(self, partition: str, queue: int, records: Sequence[Record]) -> None:
+        """Append records about messages of a partition to a queue of its broker; they are durable when this returns.
 
-    async def lose(self, lane: LaneKey, topic: str, lost: tuple[tuple[int, int], ...]) -> None:
-        """Record messages, as ranges, that retention took before the group was done with them (SPEC POP-12)."""
-        broker = broker_of(lane.partition)
-        log = self._lost.get(broker)
+        Raises
+        ------
+        DeltaMQError
+            The records certainly are not stored.
+        """
+        broker = broker_of(partition)
+        log = self._logs.get((broker, queue))
         if log is None:
-            partition = self._partitions.of(system_ref(LOST, self._cluster, broker))
-            log = self._lost[broker] = RecordLog(partition, rows_of_lost_records)
-        record = LostRecord(
-            lane=lane,
-            topic=topic,
-            ranges=lost,
-            reason=LostReason.RETENTION,
-            time_ms=self.now_ms(),
-        )
-        await log.append([record])
+            ref = revive_ref(self._cluster, queue, broker)
+            log = self._logs[broker, queue] = RecordLog(self._partitions.of(ref), rows_of_records, owner_only=True)
+        await log.append(records)
+        self.records += len(records)
 
-    async def bury(self, dead: Dying, log: PartitionLog) -> bool:
-        """Append a message to its group's dead letters; a repeated call stores nothing twice.
+    async def store_each(self, destined: Iterable[Destined]) -> list[Exception | None]:
+        """Append each record to its queue, one append per queue; return for each why it is not stored, or None."""
+        destined = list(destined)
+        groups: dict[tuple[str, int], list[int]] = {}
+        for at, one in enumerate(destined):
+            broker = broker_of(one.partition)
+            groups.setdefault((broker, one.queue), []).append(at)
+        appends = [
+            self.store(destined[places[0]].partition, queue, [destined[at].record for at in places])
+            for (_, queue), places in groups.items()
+        ]
+        found = [await _outcome(appends[0])] if len(appends) == 1 else await asyncio.gather(*map(_outcome, appends))
+        outcomes: list[Exception | None] = [None] * len(destined)
+        for places, outcome in zip(groups.values(), found, strict=True):
+            for at in places:
+                outcomes[at] = outcome
+        return outcomes
 
-        Returns False if retention has taken the message, which is recorded.
-        """
-        row = await self._copy(dead, log)
-        if row is None:
-            return False
-        await self._send(with_reason(row, [dead.reason]), self.dead(dead.group, dead.broker), dead.request)
-        return True
 
-    def dead(self, group: Group, broker: str) -> Partition:
-        """Return the partition of a group's dead letters on a broker."""
-        return self._partitions.of(dead_ref(group.name, group.epoch, broker))
-
-    async def retry(self, failed: Dying, log: PartitionLog, target: Partition) -> bool:
-        """Append a message to its group's retry partition; a repeated call stores nothing twice.
-
-        Returns False if retention has taken the message, which is recorded.
-        """
-        row = await self._copy(failed, log)
-        if row is not None:
-            await self._send(row, target, failed.request)
-        return row is not None
-
-    async def _copy(self, dying: Dying, log: PartitionLog) -> pa.RecordBatch | None:
-        """Return the message as a failed one; None if it is gone, which is recorded."""
-        offset, lane = dying.offset, dying.lane
-        picked = await self.run(partial(pick, log, np.array([offset], dtype=np.int64), bytes_max=None))
-        if offset in picked.gone:
-            await self.lose(lane, dying.topic, ((offset, offset + 1),))
-            return None
-        if picked.unreadable:
-            raise Unavailable(f"offset {offset} of {lane.partition} cannot be read now: {picked.unreadable[offset]}")
-        return again(picked.rows, dying.topic, lane.partition, [dying.failures])
-
-    async def _send(self, row: pa.RecordBatch, target: Partition, request: str) -> None:
-        await RecordLog(target, one_batch).append([row], ProducerStamp(request, 0, None, 1))
+async def _outcome(append: Awaitable[None]) -> Exception | None:
+    """Run an append; return why it is not stored, or None if it is."""
+    try:
+        await append
+    except Exception as error:
+        return error
+    return None

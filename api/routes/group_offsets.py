@@ -42,6 +42,191 @@ from deltamq.mq.queue.progress import Bounds, Start, reset_position
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.wire.groups import CommitRequest, ResetRequest
 
+router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/offsets", tags=["groups"])
+
+_COMMIT: Final = JsonBody(CommitRequest, {"offsets": {"orders@broker-a": 120}, "client_id": "worker-1"})
+_RESET: Final = JsonBody(ResetRequest, {"to": "first", "retries": "drop"})
+
+
+class GroupOffsets(BaseModel):
+    """The group's progress: `offsets` of partitions where it has committed, and `partitions` with details of all.
+
+    `epochs` and `topic_id` may be sent with a commit.
+    """
+
+    group: str
+    topic: str
+    topic_id: str
+    offsets: dict[str, int]
+    epochs: dict[str, int]
+    partitions: list[LaneView]
+
+
+class CommittedOffsets(BaseModel):
+    """The group's offsets after the commit, and their epochs; an offset that was already higher stays."""
+
+    group: str
+    topic: str
+    topic_id: str
+    offsets: dict[str, int]
+    epochs: dict[str, int]
+
+
+class ResetOffsets(BaseModel):
+    """Where the group goes on, and its new epoch there; handles of earlier epochs are refused."""
+
+    group: str
+    topic: str
+    epoch: int
+    offsets: dict[str, int]
+
+
+async def _offsets_of(service: Running) -> TopicOffsets:
+    topics, groups, owners, lanes = service.topics, service.groups, service.owners, service.lanes
+    commits = OffsetCommits(
+        service.meta,
+        topics,
+        groups,
+        owners,
+        service.hosting,
+        lanes=lanes,
+        locks=service.locks,
+        commits=service.commits,
+        progress=service.progress,
+        statistics=service.statistics,
+    )
+    return TopicOffsets(
+        topics,
+        groups,
+        owners,
+        LaneViews(lanes, service.hosting, topics, service.moved),
+        commits=commits,
+        resets=OffsetResets(service.meta, topics, groups, owners, lanes=lanes, progress=service.progress),
+        copies=service.global_copies,
+        times=service.global_times,
+    )
+
+
+class TopicOffsets:
+    """Shows, commits and resets the offsets of groups in topics; used on the event loop."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        groups: Groups,
+        owners: Owners,
+        views: LaneViews,
+        *,
+        commits: OffsetCommits,
+        resets: OffsetResets,
+        copies: GlobalCopies,
+        times: GlobalTimes,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._owners = owners
+        self._views = views
+        self._commits = commits
+        self._resets = resets
+        self._copies = copies
+        self._times = times
+
+    async def show(self, group: str, topic: str, call: Call) -> dict[str, Any]:
+        """Return the group's offsets."""
+        hosted = await self._topics.require(topic)
+        if is_for_all(hosted.topic, call):
+            return await self._in_all(group, hosted, call).show()
+        return await self._show_here(group, hosted, call)
+
+    async def commit(self, group: str, topic: str, call: Call, asked: CommitRequest) -> dict[str, Any]:
+        """Commit offsets; they are durable when this returns."""
+        hosted = await self._topics.require(topic)
+        if is_for_all(hosted.topic, call):
+            its_group = await self._groups.for_use(group)
+            check_not_broadcast(its_group)
+            if its_group.settings.consume_strategy == "exclusive":
+                refuse_global(hosted.topic, "an exclusive group")
+            return await self._in_all(group, hosted, call).commit(asked)
+        await self._check_copy(hosted, call)
+        return await self._commits.store(group, topic, call, asked)
+
+    async def reset(self, group: str, topic: str, call: Call, asked: ResetRequest) -> dict[str, Any]:
+        """Reset offsets, in a new epoch."""
+        hosted = await self._topics.require(topic)
+        if is_for_all(hosted.topic, call):
+            check_not_broadcast(await self._groups.reader(group))
+            return await self._in_all(group, hosted, call).reset(asked)
+        return await self._reset_here(group, hosted, call, asked)
+
+    def _in_all(self, group: str, hosted: HostedTopic, call: Call) -> GlobalGroup:
+        here = Here(
+            show=partial(self._show_here, group, hosted, call),
+            commit=partial(self._commits.store, group, hosted.name, call),
+            reset=partial(self._reset_here, group, hosted, call),
+        )
+        return GlobalGroup(self._copies, self._times, group, hosted, call, here)
+
+    async def _check_copy(self, hosted: HostedTopic, call: Call) -> None:
+        """Return if the copy of a global topic is that by which another cluster asks."""
+        if hosted.topic.world is not None and from_cluster(call.headers) and not is_forwarded(call.headers):
+            await self._copies.by_copy_of(hosted, call.headers)
+
+    async def _show_here(self, group: str, hosted: HostedTopic, call: Call) -> dict[str, Any]:
+        """Return the group's offsets in a topic, or in this cluster's part of a global one."""
+        await self._check_copy(hosted, call)
+        await self._groups.reader(group)
+        found, topic = hosted.topic, hosted.name
+        others = None
+        if not is_forwarded(call.headers):
+            others = Others()
+            brokers = {broker_of(name) for name in found.route.partitions}
+            for answer in await ask_others(self._owners, brokers, call, all_of_them=True):
+                others.add(topic, answer["partitions"])
+        views = await self._views.of(group, found, consumed=False, others=others)
+        offsets = {view.partition: view.committed_offset for view in views if view.committed_offset is not None}
+        epochs = {view.partition: view.epoch for view in views if view.epoch is not None}
+        place = {"group": group, "topic": topic, "topic_id": found.id}
+        return place | {"offsets": offsets, "epochs": epochs, "partitions": views}
+
+    async def _reset_here(self, group: str, hosted: HostedTopic, call: Call, asked: ResetRequest) -> dict[str, Any]:
+        await self._check_copy(hosted, call)
+        return await self._resets.store(group, hosted, call, asked)
+
+
+_Offsets = Annotated[TopicOffsets, Depends(_offsets_of)]
+
+
+@router.get(
+    "", summary="A group's offsets in a topic", response_model=GroupOffsets, responses=problems(400, 404, 500, 503)
+)
+async def show_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Any:
+    return await offsets.show(group, topic, Call.of(request.scope))
+
+
+@router.put(
+    "",
+    summary="Commit offsets; durable when answered",
+    response_model=CommittedOffsets,
+    responses=problems(400, 404, 409, 413, 415, 422, 500, 503, 507),
+    openapi_extra=_COMMIT.described,
+)
+async def commit_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Any:
+    asked = await _COMMIT.read(request)
+    check_texts(asked)
+    return await offsets.commit(group, topic, Call.of(request.scope), asked)
+
+
+@router.post(
+    "/reset",
+    summary="Reset a group's offsets in a topic, in a new epoch",
+    response_model=ResetOffsets,
+    responses=problems(400, 404, 413, 415, 422, 500, 503, 507),
+    openapi_extra=_RESET.described,
+)
+async def reset_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Any:
+    asked = await _RESET.read(request)
+    return await offsets.reset(group, topic, Call.of(request.scope), asked)
+
 
 class OffsetResets:
     """Resets offsets in this cluster's partitions; used on the event loop."""
@@ -136,189 +321,3 @@ class OffsetResets:
             if bounds is not None:
                 offsets[lane] = bounds.end_offset
         return offsets
-
-
-class TopicOffsets:
-    """Shows, commits and resets the offsets of groups in topics; used on the event loop."""
-
-    def __init__(
-        self,
-        topics: Topics,
-        groups: Groups,
-        owners: Owners,
-        views: LaneViews,
-        *,
-        commits: OffsetCommits,
-        resets: OffsetResets,
-        copies: GlobalCopies,
-        times: GlobalTimes,
-    ) -> None:
-        self._topics = topics
-        self._groups = groups
-        self._owners = owners
-        self._views = views
-        self._commits = commits
-        self._resets = resets
-        self._copies = copies
-        self._times = times
-
-    async def show(self, group: str, topic: str, call: Call) -> dict[str, Any]:
-        """Return the group's offsets."""
-        hosted = await self._topics.require(topic)
-        if is_for_all(hosted.topic, call):
-            return await self._in_all(group, hosted, call).show()
-        return await self._show_here(group, hosted, call)
-
-    async def commit(self, group: str, topic: str, call: Call, asked: CommitRequest) -> dict[str, Any]:
-        """Commit offsets; they are durable when this returns."""
-        hosted = await self._topics.require(topic)
-        if is_for_all(hosted.topic, call):
-            its_group = await self._groups.for_use(group)
-            check_not_broadcast(its_group)
-            if its_group.settings.consume_strategy == "exclusive":
-                refuse_global(hosted.topic, "an exclusive group")
-            return await self._in_all(group, hosted, call).commit(asked)
-        await self._check_copy(hosted, call)
-        return await self._commits.store(group, topic, call, asked)
-
-    async def reset(self, group: str, topic: str, call: Call, asked: ResetRequest) -> dict[str, Any]:
-        """Reset offsets, in a new epoch."""
-        hosted = await self._topics.require(topic)
-        if is_for_all(hosted.topic, call):
-            check_not_broadcast(await self._groups.reader(group))
-            return await self._in_all(group, hosted, call).reset(asked)
-        return await self._reset_here(group, hosted, call, asked)
-
-    def _in_all(self, group: str, hosted: HostedTopic, call: Call) -> GlobalGroup:
-        here = Here(
-            show=partial(self._show_here, group, hosted, call),
-            commit=partial(self._commits.store, group, hosted.name, call),
-            reset=partial(self._reset_here, group, hosted, call),
-        )
-        return GlobalGroup(self._copies, self._times, group, hosted, call, here)
-
-    async def _check_copy(self, hosted: HostedTopic, call: Call) -> None:
-        """Return if the copy of a global topic is that by which another cluster asks."""
-        if hosted.topic.world is not None and from_cluster(call.headers) and not is_forwarded(call.headers):
-            await self._copies.by_copy_of(hosted, call.headers)
-
-    async def _show_here(self, group: str, hosted: HostedTopic, call: Call) -> dict[str, Any]:
-        """Return the group's offsets in a topic, or in this cluster's part of a global one."""
-        await self._check_copy(hosted, call)
-        await self._groups.reader(group)
-        found, topic = hosted.topic, hosted.name
-        others = None
-        if not is_forwarded(call.headers):
-            others = Others()
-            brokers = {broker_of(name) for name in found.route.partitions}
-            for answer in await ask_others(self._owners, brokers, call, all_of_them=True):
-                others.add(topic, answer["partitions"])
-        views = await self._views.of(group, found, consumed=False, others=others)
-        offsets = {view.partition: view.committed_offset for view in views if view.committed_offset is not None}
-        epochs = {view.partition: view.epoch for view in views if view.epoch is not None}
-        place = {"group": group, "topic": topic, "topic_id": found.id}
-        return place | {"offsets": offsets, "epochs": epochs, "partitions": views}
-
-    async def _reset_here(self, group: str, hosted: HostedTopic, call: Call, asked: ResetRequest) -> dict[str, Any]:
-        await self._check_copy(hosted, call)
-        return await self._resets.store(group, hosted, call, asked)
-
-
-router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/offsets", tags=["groups"])
-
-_COMMIT: Final = JsonBody(CommitRequest, {"offsets": {"orders@broker-a": 120}, "client_id": "worker-1"})
-_RESET: Final = JsonBody(ResetRequest, {"to": "first", "retries": "drop"})
-
-
-class GroupOffsets(BaseModel):
-    """The group's progress: `offsets` of partitions where it has committed, and `partitions` with details of all.
-
-    `epochs` and `topic_id` may be sent with a commit.
-    """
-
-    group: str
-    topic: str
-    topic_id: str
-    offsets: dict[str, int]
-    epochs: dict[str, int]
-    partitions: list[LaneView]
-
-
-class CommittedOffsets(BaseModel):
-    """The group's offsets after the commit, and their epochs; an offset that was already higher stays."""
-
-    group: str
-    topic: str
-    topic_id: str
-    offsets: dict[str, int]
-    epochs: dict[str, int]
-
-
-class ResetOffsets(BaseModel):
-    """Where the group goes on, and its new epoch there; handles of earlier epochs are refused."""
-
-    group: str
-    topic: str
-    epoch: int
-    offsets: dict[str, int]
-
-
-async def _offsets_of(service: Running) -> TopicOffsets:
-    topics, groups, owners, lanes = service.topics, service.groups, service.owners, service.lanes
-    commits = OffsetCommits(
-        service.meta,
-        topics,
-        groups,
-        owners,
-        service.hosting,
-        lanes=lanes,
-        locks=service.locks,
-        commits=service.commits,
-        progress=service.progress,
-        statistics=service.statistics,
-    )
-    return TopicOffsets(
-        topics,
-        groups,
-        owners,
-        LaneViews(lanes, service.hosting, topics, service.moved),
-        commits=commits,
-        resets=OffsetResets(service.meta, topics, groups, owners, lanes=lanes, progress=service.progress),
-        copies=service.global_copies,
-        times=service.global_times,
-    )
-
-
-_Offsets = Annotated[TopicOffsets, Depends(_offsets_of)]
-
-
-@router.get(
-    "", summary="A group's offsets in a topic", response_model=GroupOffsets, responses=problems(400, 404, 500, 503)
-)
-async def show_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Any:
-    return await offsets.show(group, topic, Call.of(request.scope))
-
-
-@router.put(
-    "",
-    summary="Commit offsets; durable when answered",
-    response_model=CommittedOffsets,
-    responses=problems(400, 404, 409, 413, 415, 422, 500, 503, 507),
-    openapi_extra=_COMMIT.described,
-)
-async def commit_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Any:
-    asked = await _COMMIT.read(request)
-    check_texts(asked)
-    return await offsets.commit(group, topic, Call.of(request.scope), asked)
-
-
-@router.post(
-    "/reset",
-    summary="Reset a group's offsets in a topic, in a new epoch",
-    response_model=ResetOffsets,
-    responses=problems(400, 404, 413, 415, 422, 500, 503, 507),
-    openapi_extra=_RESET.described,
-)
-async def reset_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Any:
-    asked = await _RESET.read(request)
-    return await offsets.reset(group, topic, Call.of(request.scope), asked)

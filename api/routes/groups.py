@@ -42,84 +42,6 @@ from deltamq.mq.meta.online import Member, Subscription
 from deltamq.mq.names import check_group, split_member
 from deltamq.mq.wire.groups import StartText
 
-
-class SubscribedView(BaseModel):
-    """How a client consumes a topic."""
-
-    order: bool
-    tags: str
-    filter: str | None = None
-
-
-class ClientView(BaseModel):
-    """A known client; one that is not `online` is leaving, and may still finish what it holds.
-
-    Only the owner of the meta role knows `authorized_ms`; elsewhere it is null. Clients of a shared group need no
-    authorization: they are those that named themselves in pops or heartbeats lately.
-    """
-
-    client_id: str
-    online: bool
-    topics: dict[str, SubscribedView]
-    since_time: str
-    authorized_ms: int | None
-
-
-class AllocationView(BaseModel):
-    """The partitions of a topic, by client; `epoch` grows with each change."""
-
-    epoch: int
-    clients: Annotated[dict[str, list[str]], Field(examples=[{"worker-1": ["orders@broker-a"]}])]
-
-
-def client_views(meta: HostedMeta, online: OnlineClients, group: str) -> list[ClientView]:
-    """Return the clients of an exclusive group, sorted."""
-    clients = meta.now.online.group(group).clients
-    return [
-        ClientView(
-            client_id=one.id,
-            online=not one.leaving,
-            topics={topic: _subscribed(want) for topic, want in one.topics.items()},
-            since_time=rfc3339(one.since_ms * 1000),
-            authorized_ms=online.authorized_ms(Member(group, one.id, one.joined)),
-        )
-        for _, one in sorted(clients.items())
-    ]
-
-
-def _subscribed(one: Subscription) -> SubscribedView:
-    return SubscribedView(order=one.order, tags=one.tags, filter=one.filter)
-
-
-def seen_views(seen_here: SeenClients, group: str, others: Iterable[ClientView]) -> list[ClientView]:
-    """Return the clients of a shared group, sorted: those that this process has heard of, and those in `others`."""
-    found = {one.client_id: one for one in others}
-    for client, seen in seen_here.of(group).items():
-        told = found.get(client)
-        found[client] = ClientView(
-            client_id=client,
-            online=True,
-            topics={
-                **(told.topics if told is not None else {}),
-                **{topic: _subscribed(want) for topic, want in seen.topics.items()},
-            },
-            since_time=min(rfc3339(seen.since_ms * 1000), told.since_time if told is not None else "~"),
-            authorized_ms=None,
-        )
-    return [one for _, one in sorted(found.items())]
-
-
-def allocation_views(meta: HostedMeta, group: str) -> dict[str, AllocationView]:
-    """Return the allocation of each topic of an exclusive group."""
-    topics = meta.now.online.group(group).topics
-    return {
-        topic: AllocationView(
-            epoch=found.epoch, clients={client: list(those) for client, those in found.owners.items()}
-        )
-        for topic, found in sorted(topics.items())
-    }
-
-
 router = APIRouter(prefix="/v1/groups", tags=["groups"])
 
 #: A group, or a client of a broadcast group: GROUP@CLIENT.
@@ -193,6 +115,35 @@ class MemberProgress(BaseModel):
     client_id: str
     lag: int
     topics: list[TopicProgress]
+
+
+class AllocationView(BaseModel):
+    """The partitions of a topic, by client; `epoch` grows with each change."""
+
+    epoch: int
+    clients: Annotated[dict[str, list[str]], Field(examples=[{"worker-1": ["orders@broker-a"]}])]
+
+
+class SubscribedView(BaseModel):
+    """How a client consumes a topic."""
+
+    order: bool
+    tags: str
+    filter: str | None = None
+
+
+class ClientView(BaseModel):
+    """A known client; one that is not `online` is leaving, and may still finish what it holds.
+
+    Only the owner of the meta role knows `authorized_ms`; elsewhere it is null. Clients of a shared group need no
+    authorization: they are those that named themselves in pops or heartbeats lately.
+    """
+
+    client_id: str
+    online: bool
+    topics: dict[str, SubscribedView]
+    since_time: str
+    authorized_ms: int | None
 
 
 class GroupView(BaseModel):
@@ -412,3 +363,51 @@ async def delete_group(group: ReaderName, service: Running) -> None:
     await service.groups.delete(group)
     service.seen.forget(group)
     service.statistics.forget(group)
+
+
+def client_views(meta: HostedMeta, online: OnlineClients, group: str) -> list[ClientView]:
+    """Return the clients of an exclusive group, sorted."""
+    clients = meta.now.online.group(group).clients
+    return [
+        ClientView(
+            client_id=one.id,
+            online=not one.leaving,
+            topics={topic: _subscribed(want) for topic, want in one.topics.items()},
+            since_time=rfc3339(one.since_ms * 1000),
+            authorized_ms=online.authorized_ms(Member(group, one.id, one.joined)),
+        )
+        for _, one in sorted(clients.items())
+    ]
+
+
+def _subscribed(one: Subscription) -> SubscribedView:
+    return SubscribedView(order=one.order, tags=one.tags, filter=one.filter)
+
+
+def seen_views(seen_here: SeenClients, group: str, others: Iterable[ClientView]) -> list[ClientView]:
+    """Return the clients of a shared group, sorted: those that this process has heard of, and those in `others`."""
+    found = {one.client_id: one for one in others}
+    for client, seen in seen_here.of(group).items():
+        told = found.get(client)
+        found[client] = ClientView(
+            client_id=client,
+            online=True,
+            topics={
+                **(told.topics if told is not None else {}),
+                **{topic: _subscribed(want) for topic, want in seen.topics.items()},
+            },
+            since_time=min(rfc3339(seen.since_ms * 1000), told.since_time if told is not None else "~"),
+            authorized_ms=None,
+        )
+    return [one for _, one in sorted(found.items())]
+
+
+def allocation_views(meta: HostedMeta, group: str) -> dict[str, AllocationView]:
+    """Return the allocation of each topic of an exclusive group."""
+    topics = meta.now.online.group(group).topics
+    return {
+        topic: AllocationView(
+            epoch=found.epoch, clients={client: list(those) for client, those in found.owners.items()}
+        )
+        for topic, found in sorted(topics.items())
+    }

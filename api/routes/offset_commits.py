@@ -29,46 +29,6 @@ from deltamq.mq.queue.progress import Bounds, Committed, check_epoch, check_meta
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.wire.groups import CommitRequest
 
-#: The bounds of a partition that does not exist yet.
-EMPTY: Final = Bounds(0, 0)
-
-
-def check_not_broadcast(group: Group) -> None:
-    """Refuse a broadcast group: each of its clients has offsets of its own (SPEC CONS-7)."""
-    if group.is_broadcast:
-        raise Conflict(
-            f"group {group.name} is a broadcast group: name one of its clients, {group.name}@CLIENT",
-            code="group_broadcast",
-            field="group",
-        )
-
-
-def named(
-    topics: Topics, group: str, topic: Topic, wanted: Mapping[str, int], field: str, *, from_peer: bool = False
-) -> tuple[dict[LogicalQueue, int], dict[LaneKey, int]]:
-    """Return what a request names: logical queues of a static topic, and lanes, which may be retry partitions.
-
-    Another process (`from_peer`) names the lanes of single segments, too.
-    """
-    queues = topics.queues_of(topic)
-    lanes = {lane.partition: lane for lane in lanes_of(group, topic) if queues is None or from_peer or lane.retry}
-    in_queues: dict[LogicalQueue, int] = {}
-    in_lanes: dict[LaneKey, int] = {}
-    for partition, offset in wanted.items():
-        lane = lanes.get(partition)
-        if lane is not None:
-            in_lanes[lane] = offset
-        elif queues is not None:
-            in_queues[queues.require(partition, topic.name, f"{field}.{partition}")] = offset
-        else:
-            raise NotFound(
-                f"{field}: topic {topic.name} has no partition {partition!r}",
-                code="partition_not_found",
-                field=f"{field}.{partition}",
-            )
-    return in_queues, in_lanes
-
-
 #: A lane or a logical queue.
 K = TypeVar("K")
 #: A number or a text of a partition.
@@ -274,3 +234,43 @@ def _part(asked: CommitRequest, names: Collection[str]) -> CommitRequest:
         # An earlier release knows no such field.
         metadata=its(asked.metadata) or None,
     )
+
+
+#: The bounds of a partition that does not exist yet.
+EMPTY: Final = Bounds(0, 0)
+
+
+def check_not_broadcast(group: Group) -> None:
+    """Refuse a broadcast group: each of its clients has offsets of its own (SPEC CONS-7)."""
+    if group.is_broadcast:
+        raise Conflict(
+            f"group {group.name} is a broadcast group: name one of its clients, {group.name}@CLIENT",
+            code="group_broadcast",
+            field="group",
+        )
+
+
+def named(
+    topics: Topics, group: str, topic: Topic, wanted: Mapping[str, int], field: str, *, from_peer: bool = False
+) -> tuple[dict[LogicalQueue, int], dict[LaneKey, int]]:
+    """Return what a request names: logical queues of a static topic, and lanes, which may be retry partitions.
+
+    Another process (`from_peer`) names the lanes of single segments, too.
+    """
+    queues = topics.queues_of(topic)
+    lanes = {lane.partition: lane for lane in lanes_of(group, topic) if queues is None or from_peer or lane.retry}
+    in_queues: dict[LogicalQueue, int] = {}
+    in_lanes: dict[LaneKey, int] = {}
+    for partition, offset in wanted.items():
+        lane = lanes.get(partition)
+        if lane is not None:
+            in_lanes[lane] = offset
+        elif queues is not None:
+            in_queues[queues.require(partition, topic.name, f"{field}.{partition}")] = offset
+        else:
+            raise NotFound(
+                f"{field}: topic {topic.name} has no partition {partition!r}",
+                code="partition_not_found",
+                field=f"{field}.{partition}",
+            )
+    return in_queues, in_lanes

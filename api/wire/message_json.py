@@ -26,59 +26,6 @@ from deltamq.mq.queue.retry import DEAD_REASON_HEADER
 from deltamq.mq.static.logical_queue import UNDECIDED, ShownPlace, not_decided
 from deltamq.mq.wire.stored import DeadLetter, MessageOrigin, StoredMessage
 
-#: Returns the place of a topic's partition in a logical queue. It is None for plain topics, and for a segment that was
-#: dropped: then the row is shown as it is stored.
-PlaceOf: TypeAlias = Callable[[str, str], ShownPlace | None]
-
-
-def shown_offsets(rows: pa.Table, place: ShownPlace) -> pa.Table:
-    """Return the rows of a segment with the offsets that clients see.
-
-    Raises
-    ------
-    Unavailable
-        `logic_offset_undecided`: they have none yet (SPEC STATIC-10).
-    """
-    at = rows.schema.get_field_index("offset")
-    if not rows.num_rows:
-        return rows
-    first: int = rows.column(at)[0].as_py()
-    shown = place.shown(first)
-    if shown == UNDECIDED:
-        raise not_decided(place.name)
-    delta = shown - first
-    return rows if not delta else rows.set_column(at, rows.schema.field(at), pc.add(rows.column(at), delta))
-
-
-def shown_origins(rows: pa.Table, place_of: PlaceOf) -> pa.Table:
-    """Return the rows with origins in logical queues; there are few places, however many rows."""
-    at = rows.schema.get_field_index("origin")
-    origins = rows.column(at)
-    if not rows.num_rows or origins.null_count == rows.num_rows:
-        return rows
-    field = rows.schema.field(at)
-    return rows.set_column(at, field, pa.chunked_array([_shown(chunk, place_of) for chunk in origins.chunks]))
-
-
-def _shown(origins: pa.StructArray, place_of: PlaceOf) -> pa.StructArray:
-    topics, partitions, offsets = (origins.field(name) for name in ("topic", "partition", "offset"))
-    pairs = list(zip(topics.to_pylist(), partitions.to_pylist(), strict=True))
-    places = {pair: place_of(*pair) for pair in set(pairs) if None not in pair}
-    found = [places.get(pair) for pair in pairs]
-    if not any(found):
-        return origins
-    names = [stored if place is None else place.name for (_, stored), place in zip(pairs, found, strict=True)]
-    moved = [
-        at if place is None or at is None else place.shown(at)
-        for at, place in zip(offsets.to_pylist(), found, strict=True)
-    ]
-    return pa.StructArray.from_arrays(
-        [topics, pa.array(names, partitions.type), pa.array(moved, offsets.type)],
-        fields=list(origins.type),
-        mask=origins.is_null(),
-    )
-
-
 _EPOCH: Final = datetime(1970, 1, 1)
 #: Number of values up to which they are made one by one: Arrow's kernels cost as much for one as for a hundred.
 _FEW: Final = 100
@@ -190,3 +137,56 @@ def dead_letters(partition: str, rows: pa.Table, marks: LetterMarks) -> list[Dea
             )
         )
     return letters
+
+
+#: Returns the place of a topic's partition in a logical queue. It is None for plain topics, and for a segment that was
+#: dropped: then the row is shown as it is stored.
+PlaceOf: TypeAlias = Callable[[str, str], ShownPlace | None]
+
+
+def shown_offsets(rows: pa.Table, place: ShownPlace) -> pa.Table:
+    """Return the rows of a segment with the offsets that clients see.
+
+    Raises
+    ------
+    Unavailable
+        `logic_offset_undecided`: they have none yet (SPEC STATIC-10).
+    """
+    at = rows.schema.get_field_index("offset")
+    if not rows.num_rows:
+        return rows
+    first: int = rows.column(at)[0].as_py()
+    shown = place.shown(first)
+    if shown == UNDECIDED:
+        raise not_decided(place.name)
+    delta = shown - first
+    return rows if not delta else rows.set_column(at, rows.schema.field(at), pc.add(rows.column(at), delta))
+
+
+def shown_origins(rows: pa.Table, place_of: PlaceOf) -> pa.Table:
+    """Return the rows with origins in logical queues; there are few places, however many rows."""
+    at = rows.schema.get_field_index("origin")
+    origins = rows.column(at)
+    if not rows.num_rows or origins.null_count == rows.num_rows:
+        return rows
+    field = rows.schema.field(at)
+    return rows.set_column(at, field, pa.chunked_array([_shown(chunk, place_of) for chunk in origins.chunks]))
+
+
+def _shown(origins: pa.StructArray, place_of: PlaceOf) -> pa.StructArray:
+    topics, partitions, offsets = (origins.field(name) for name in ("topic", "partition", "offset"))
+    pairs = list(zip(topics.to_pylist(), partitions.to_pylist(), strict=True))
+    places = {pair: place_of(*pair) for pair in set(pairs) if None not in pair}
+    found = [places.get(pair) for pair in pairs]
+    if not any(found):
+        return origins
+    names = [stored if place is None else place.name for (_, stored), place in zip(pairs, found, strict=True)]
+    moved = [
+        at if place is None or at is None else place.shown(at)
+        for at, place in zip(offsets.to_pylist(), found, strict=True)
+    ]
+    return pa.StructArray.from_arrays(
+        [topics, pa.array(names, partitions.type), pa.array(moved, offsets.type)],
+        fields=list(origins.type),
+        mask=origins.is_null(),
+    )

@@ -26,6 +26,14 @@ from deltamq.mq.errors import Forbidden, Unauthenticated
 from deltamq.mq.limits import MIB
 from deltamq.tables.config_sections import ServiceSettings
 
+log = logging.getLogger("deltamq.api")
+
+#: Seconds in which a TLS connection must be agreed on, and for which a closing one waits for the client's farewell.
+_HANDSHAKE_S: Final = 10.0
+_FAREWELL_S: Final = 2.0
+#: Most bytes of all requests under way that are neither appends nor fetches.
+_CALLS_BYTES_MAX: Final = 64 * MIB
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaListener:
@@ -37,36 +45,6 @@ class KafkaListener:
     def close(self) -> None:
         """Close the socket."""
         self.socket.close()
-
-
-def bind_kafka(settings: ServiceSettings) -> KafkaListener | None:
-    """Return the listener for Kafka's clients; None if there is no port for them.
-
-    Raises
-    ------
-    Refused
-        The address is taken or does not exist.
-    """
-    if not settings.kafka_port:
-        return None
-    listener = listening(settings.host, settings.kafka_port, field="service.kafka_port")
-    return KafkaListener(listener, settings.kafka_address or _reachable(listener))
-
-
-def _reachable(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    if ipaddress.ip_address(host).is_unspecified:
-        host = socket.getfqdn()
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-log = logging.getLogger("deltamq.api")
-
-#: Seconds in which a TLS connection must be agreed on, and for which a closing one waits for the client's farewell.
-_HANDSHAKE_S: Final = 10.0
-_FAREWELL_S: Final = 2.0
-#: Most bytes of all requests under way that are neither appends nor fetches.
-_CALLS_BYTES_MAX: Final = 64 * MIB
 
 
 class KafkaServer:
@@ -168,3 +146,24 @@ def _is_here(peer: object) -> bool:
         return (getattr(address, "ipv4_mapped", None) or address).is_loopback
     except ValueError:
         return False
+
+
+def bind_kafka(settings: ServiceSettings) -> KafkaListener | None:
+    """Return the listener for Kafka's clients; None if there is no port for them.
+
+    Raises
+    ------
+    Refused
+        The address is taken or does not exist.
+    """
+    if not settings.kafka_port:
+        return None
+    listener = listening(settings.host, settings.kafka_port, field="service.kafka_port")
+    return KafkaListener(listener, settings.kafka_address or _reachable(listener))
+
+
+def _reachable(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    if ipaddress.ip_address(host).is_unspecified:
+        host = socket.getfqdn()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
