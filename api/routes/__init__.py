@@ -18,7 +18,6 @@ from deltamq.api.routes import (
     locks,
     static_topics,
     topics,
-    upgrade,
 )
 
 #: The routers that FastAPI serves, in the order of the OpenAPI document; those of `api.principals` follow.
@@ -35,6 +34,6 @@ ROUTERS: Final = (
     dead_letters.router,
     cluster.router,
     jobs.router,
-    upgrade.router,
+    cluster.upgrade_router,
     audit.router,
 )

@@ -1,14 +1,14 @@
-"""The service itself over REST: cluster, access of brokers and partitions, health, metrics, console.
+"""The service itself over REST: cluster, its upgrades, access of brokers and partitions, health, metrics, console.
 
 A change of access (SPEC ROUTE-9) is answered when this process obeys; the others do once they have read the metadata,
-within moments.
+within moments. What not every release knows is switched on once every process of the cluster does (SPEC META-5).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
@@ -38,6 +38,8 @@ from deltamq.mq.auth.principals import CLUSTER
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.meta.access_changes import decide_broker_access, decide_partition_access
 from deltamq.mq.meta.brokers import META_ROLE, Host
+from deltamq.mq.meta.features import decide_upgrade, upgrade_of
+from deltamq.mq.meta.fold import Meta
 from deltamq.mq.names import broker_of, check_broker, check_topic
 from deltamq.tables.paths import Space
 
@@ -363,3 +365,52 @@ async def put_partition(
     )
     topic_id = meta.topics.topic(topic).id
     return {"topic": topic, "partition": partition, **AccessFields.of(meta.access.at(now_ms).of(topic_id, partition))}
+
+
+upgrade_router = APIRouter(prefix="/v1/cluster/upgrade", tags=["service"])
+
+
+class FeatureView(BaseModel):
+    """A feature and what it changes; `lacking` are the addresses of the processes that do not know it yet."""
+
+    feature: str
+    says: str
+    lacking: list[str] = []
+
+
+class UpgradeView(BaseModel):
+    """Features that are on, those that an upgrade switches on now, and those that wait for processes."""
+
+    on: list[FeatureView]
+    ready: list[FeatureView]
+    waiting: list[FeatureView]
+
+
+@upgrade_router.get("", summary="Features that are on, and what an upgrade would do", response_model=UpgradeView)
+async def upgrade(service: Running) -> Any:
+    return _view(await service.meta.refresh())
+
+
+@upgrade_router.post(
+    "",
+    summary="Switch on every feature that all processes know",
+    response_model=UpgradeView,
+    responses=problems(500, 503, 507),
+)
+async def switch_on(service: Running) -> Any:
+    return _view(await service.meta.submit_any(lambda meta: decide_upgrade(meta.features, _known(meta))))
+
+
+def _known(meta: Meta) -> Mapping[str, Sequence[str]]:
+    return {host.address or host.id: host.features for host in meta.brokers.hosts.values()}
+
+
+def _view(meta: Meta) -> dict[str, list[FeatureView]]:
+    found = upgrade_of(meta.features, _known(meta))
+    return {
+        "on": [FeatureView(feature=name, says=says) for name, says in meta.features.on.items()],
+        "ready": [FeatureView(feature=name, says=says) for name, says in found.ready.items()],
+        "waiting": [
+            FeatureView(feature=name, says="", lacking=list(lacking)) for name, lacking in found.waiting.items()
+        ],
+    }
