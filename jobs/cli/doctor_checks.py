@@ -6,7 +6,6 @@ The look at the tables reads only logs and sizes, so it takes seconds; `deltamq 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -18,6 +17,7 @@ from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.doctor import Check, CheckOutcome, Subject
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.request_values import is_loopback
 from deltamq.tables.ops.verification import Gravity, inspect
 from deltamq.tables.paths import Space
 from deltamq.tables.store.native import native_library
@@ -54,7 +54,7 @@ def warehouse_checks(subject: Subject) -> Iterator[Check]:
     if ours == served:
         yield Check(name="warehouse", health=CheckOutcome.OK, detail=f"{ours} is the one that {subject.url} serves")
         return
-    is_sure = "://" in ours or "://" in served or _is_here(subject.url)
+    is_sure = "://" in ours or "://" in served or is_loopback(urlsplit(subject.url.split(",")[0]).hostname or "")
     yield Check(
         name="warehouse",
         health=CheckOutcome.FAILED if is_sure else CheckOutcome.WARNING,
@@ -65,14 +65,6 @@ def warehouse_checks(subject: Subject) -> Iterator[Check]:
 
 def _normal(uri: str) -> str:
     return uri.removeprefix("file://").rstrip("/")
-
-
-def _is_here(url: str) -> bool:
-    host = urlsplit(url.split(",")[0]).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def table_checks(subject: Subject) -> Iterator[Check]:

@@ -100,11 +100,21 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = deltamq.Consumer
 
 
+def test_a_producer_loads_at_most_8000_lines_of_ours() -> None:
+    code = (
+        "import sys, deltamq; deltamq.Producer;"
+        "files = {m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'deltamq' and m.__file__};"
+        "print(sum(len(open(file, 'rb').read().splitlines()) for file in files))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 1_000 < int(done.stdout) <= 8_000
+
+
 @pytest.mark.parametrize(
     "statement",
     [
         "import deltamq, deltamq.mq.routing, deltamq.mq.errors",
-        "import deltamq.mq.client.cli, deltamq.mq.client.cli.doctor",
+        "import deltamq.mq.client.cli.root",
     ],
 )
 def test_the_core_and_the_command_line_load_neither_arrow_nor_http(statement: str) -> None:

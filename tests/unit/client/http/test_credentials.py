@@ -109,7 +109,7 @@ def test_sec_21_every_client_sends_its_token_with_every_call(stub: StubService) 
     with Producer(stub.url, token="good") as producer:
         producer.send("orders", b"1", key="a")
     with PullConsumer(stub.url, "orders", token="good") as pull:
-        assert [message.body for message in pull.poll(10.0)] == [b"1"]
+        assert [message.body for message in pull.poll(wait_ms=20_000)] == [b"1"]
     heard = threading.Event()
     with PopConsumer(stub.url, "billing", "orders", lambda message: heard.set() or Result.OK, token="good"):
         assert heard.wait(20)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -155,9 +154,7 @@ def test_a_pull_consumer_keeps_no_connection_to_a_host_that_has_gone(pair: tuple
             consumer.poll(wait_ms=10)
         one.hosted = {"broker-a": one, "broker-b": one, META: one}
         assert consumer._hosts.look()
-        deadline = time.monotonic() + 10
-        while other.connections:
-            assert time.monotonic() < deadline
+        while other.connections:  # the test's own limit ends it
             consumer.poll(wait_ms=10)
 
 
