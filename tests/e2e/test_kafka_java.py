@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from deltamq import Admin, Producer
+from deltamq import Admin, Message, Producer
 from deltamq.mq.client.messages.received import ReceivedMessage
 from deltamq.mq.errors import NotFound
 from deltamq.mq.partitioners import kafka_hash
@@ -260,7 +260,8 @@ def test_kafka_15_mirrormaker_copies_messages_settings_and_offsets(served, tmp_p
         (made,) = here.create_topics([NewTopic("orders", 2, 1, config=settings)]).values()
         made.result(60)
         with Producer(served.service.url) as producer:
-            producer.send_batch("orders", [f"order {number}" for number in range(100)])
+            # the mirror's topic is compacted, too, and takes no message without a key
+            producer.send_batch("orders", [Message(f"order {number}", key=f"k{number}") for number in range(100)])
         reader = Consumer({**admin, "group.id": "billing"})
         ends = {index: reader.get_watermark_offsets(TopicPartition("orders", index), timeout=60)[1] for index in (0, 1)}
         at_end = [TopicPartition("orders", index, end) for index, end in ends.items()]
