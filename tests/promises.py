@@ -1,6 +1,6 @@
-"""The tests behind the promises of GUARANTEES.md: `python -m tests.promises` writes the tables' last column.
+"""The tests behind the promises of GUARANTEES.md: `python -m tests.promises` writes their list, `tests/promises.md`.
 
-A test says which promises it holds up: `@pytest.mark.promise("LOG-1")`, or `pytestmark` for a whole file. The column is
+A test says which promises it holds up: `@pytest.mark.promise("LOG-1")`, or `pytestmark` for a whole file. The list is
 made from these marks, so a test that is renamed or moved takes its promise along.
 """
 
@@ -14,11 +14,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["DOCUMENT", "promised", "proofs", "written"]
+__all__ = ["MADE", "promised", "proofs", "written"]
 
 ROOT: Final = Path(__file__).parents[1]
 DOCUMENT: Final = ROOT / "GUARANTEES.md"
-_ROW: Final = re.compile(r"^\| ([A-Z]+-\d+) \|.*\| ([^|]*) \|$", re.MULTILINE)
+MADE: Final = ROOT / "tests" / "promises.md"
+_ROW: Final = re.compile(r"^\| ([A-Z]+-\d+) \|", re.MULTILINE)
+_HEAD: Final = """# The tests of each promise
+
+GUARANTEES.md has the promises; this list is made from marks in the tests: `python -m tests.promises`.
+
+| promise | tests |
+| --- | --- |"""
 
 
 @functools.cache
@@ -48,22 +55,17 @@ def _promises(marks: ast.expr) -> Iterator[str]:
             yield from (str(ast.literal_eval(one)) for one in node.args)
 
 
-def promised(text: str) -> list[str]:
-    """The ids of all promises of the document, in its order."""
-    return [found[1] for found in _ROW.finditer(text)]
+def promised() -> list[str]:
+    """The ids of all promises of GUARANTEES.md, in its order."""
+    return _ROW.findall(DOCUMENT.read_text(encoding="utf-8"))
 
 
-def written(text: str) -> str:
-    """The document, with the last column of its tables as the marks say."""
+def written() -> str:
+    """The list of promises with their tests, as the marks say."""
     tests = proofs()
-
-    def row(found: re.Match[str]) -> str:
-        named = ", ".join(f"`{name}`" for name in tests.get(found[1], []))
-        return found[0][: found.start(2) - found.start()] + f"{named} |"
-
-    return _ROW.sub(row, text)
+    rows = [f"| {one} | {', '.join(f'`{name}`' for name in tests.get(one, []))} |" for one in promised()]
+    return "\n".join((_HEAD, *rows)) + "\n"
 
 
 if __name__ == "__main__":
-    before = DOCUMENT.read_text(encoding="utf-8")
-    DOCUMENT.write_text(written(before), encoding="utf-8")
+    MADE.write_text(written(), encoding="utf-8")

@@ -65,7 +65,7 @@ def services() -> Iterator[list[ServiceProcess]]:
         one.close()
 
 
-@pytest.mark.promise("KAFKA-1")
+@pytest.mark.promise("PORT-1")
 def test_kafka_03_a_kill_under_an_idempotent_producer_loses_and_repeats_nothing(warehouse, services) -> None:
     port = free_port()
     service = ServiceProcess(warehouse, "--kafka-port", str(port))

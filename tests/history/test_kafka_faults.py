@@ -54,7 +54,7 @@ def test_kafka_03_a_killed_and_a_stopped_process_lose_and_repeat_nothing_of_kafk
     played(plan, lambda services: [KillService(services), PauseService(services, pause_s=(3.5, 4.5))])
 
 
-@pytest.mark.promise("KAFKA-1")
+@pytest.mark.promise("PORT-1")
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("seed", [2, 3])
@@ -63,7 +63,7 @@ def test_kafka_03_processes_that_are_killed_and_stopped_again_and_again(played, 
     played(plan, _kills_and_stops)
 
 
-@pytest.mark.promise("KAFKA-1")
+@pytest.mark.promise("PORT-1")
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(("seed", "verifiable"), [(6, ()), (7, ("2.8", "4.3"))])
@@ -76,7 +76,7 @@ def test_kafka_08_partitions_that_come_meanwhile_lose_and_repeat_nothing(played,
     played(plan, _expansions_too)
 
 
-@pytest.mark.promise("KAFKA-1")
+@pytest.mark.promise("PORT-1")
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("seed", [4, 5])

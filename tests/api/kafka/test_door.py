@@ -323,7 +323,7 @@ def test_kafka_03_everything_is_there_after_a_restart(tmp_path, topic) -> None:
         assert [m.value() for m in _read(kafka, topic, 51)] == [*(b"v%d" % i for i in range(50)), b"later"]
 
 
-@pytest.mark.promise("KAFKA-1")
+@pytest.mark.promise("PORT-1")
 def test_kafka_03_repeats_are_answered_while_partitions_commit_at_once(kafka, topic) -> None:
     """The event loop makes such commits itself, and one of repeats alone has nothing to store."""
     kafka.api.put_topic(topic, partitions=4)
@@ -342,7 +342,7 @@ def test_kafka_03_repeats_are_answered_while_partitions_commit_at_once(kafka, to
     assert sum(kafka.api.stored(topic).values()) == 4
 
 
-@pytest.mark.promise("KAFKA-1")
+@pytest.mark.promise("PORT-1")
 def test_kafka_03_batches_under_way_keep_their_order_at_a_fence(tmp_path, topic) -> None:
     port, store, held = free_port(), faulty_disk(tmp_path), threading.Event()
     with running(config_for(tmp_path, kafka_port=port), Ports(store=store)) as api, RawClient(port) as client:

@@ -259,7 +259,7 @@ def test_kafka_02_records_that_are_not_compressed_obey_the_same_bound() -> None:
         _decoded(_theirs([(TIME_MS, None, bytes(2 * MIB), [])]))
 
 
-@pytest.mark.promise("KAFKA-2")
+@pytest.mark.promise("PORT-2")
 @given(lists, st.data())
 def test_kafka_02_a_changed_byte_is_found_by_the_checksum(rows, data) -> None:
     raw = bytearray(_theirs(rows))

@@ -60,7 +60,7 @@ def _listed(records: Records):
     )
 
 
-@pytest.mark.promise("KAFKA-3")
+@pytest.mark.promise("PORT-3")
 @given(st.lists(record, min_size=1, max_size=8))
 def test_kafka_04_keys_values_headers_and_times_of_every_kind_come_back(rows) -> None:
     batch = rows_of(_records(rows))

@@ -158,7 +158,7 @@ def test_kafka_10_partition_i_is_logical_queue_i(two, pair, topic) -> None:
     assert error.value.args[0].code() == ErrorCode.POLICY_VIOLATION
 
 
-@pytest.mark.promise("KAFKA-5")
+@pytest.mark.promise("PORT-5")
 @pytest.mark.parametrize("mode", ["strict", pytest.param("available", marks=pytest.mark.long)])
 def test_kafka_10_while_queues_move_all_is_stored_once_in_order_and_where_it_was_told(two, pair, topic, mode) -> None:
     senders = [Sender(two.servers, topic, name) for name in ("p", "q")]

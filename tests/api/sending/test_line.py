@@ -136,7 +136,7 @@ async def _played(actions: Sequence[str], *, is_counting: bool) -> None:
     assert not lines._lines, "nothing is kept of a line that is empty"
 
 
-@pytest.mark.promise("KAFKA-1")
+@pytest.mark.promise("PORT-1")
 @given(st.lists(st.sampled_from(["begin", "begin", "commit", "deliver", "fence", "learn"]), max_size=30), st.booleans())
 def test_kafka_03_requests_keep_their_order_whatever_fences_refuse(actions: list[str], is_counting: bool) -> None:
     asyncio.run(_played(actions, is_counting=is_counting))

@@ -33,7 +33,7 @@ from tests.free_ports import free_port
 from tests.identity_provider import provider
 
 
-@pytest.mark.promise("KAFKA-4")
+@pytest.mark.promise("PORT-4")
 @pytest.mark.parametrize("by_key_id", [False, True])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_kafka_11_librdkafka_sends_and_reads_by_every_mechanism(door, topic, mechanism, by_key_id) -> None:

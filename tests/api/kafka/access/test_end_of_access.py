@@ -20,7 +20,7 @@ from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until
 
 
-@pytest.mark.promise("KAFKA-4")
+@pytest.mark.promise("PORT-4")
 @pytest.mark.parametrize("how", ["key", "rule", "principal", "disabled", "time"])
 def test_kafka_11_a_connection_ends_with_its_access_also_while_it_waits(door, topic, how) -> None:
     door.admin.put_topic(topic, partitions=1)

@@ -122,7 +122,7 @@ def test_kafka_11_certificates_of_clients_may_be_asked_for_and_the_services_own_
         assert admin.stored(topic) == {f"{topic}@broker-a": 2}
 
 
-@pytest.mark.promise("KAFKA-4")
+@pytest.mark.promise("PORT-4")
 def test_kafka_11_what_one_process_stores_for_another_is_by_its_caller(tmp_path, topic) -> None:
     ports = [free_port(), free_port()]
     secret = Secret(SECRET)

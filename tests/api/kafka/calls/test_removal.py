@@ -53,7 +53,7 @@ def test_kafka_19_an_offset_that_the_partition_does_not_have_yet_is_refused(kafk
     assert _bodies(kafka, topic, 0) == ["a"]
 
 
-@pytest.mark.promise("KAFKA-3")
+@pytest.mark.promise("PORT-3")
 def test_kafka_19_a_producer_goes_on_where_all_its_records_are_gone(kafka: KafkaApi, topic: str) -> None:
     kafka.api.put_topic(topic, partitions=1)
     producer = Producer({"bootstrap.servers": kafka.address, "enable.idempotence": True, "linger.ms": 0})
