@@ -13,7 +13,7 @@ from typing import Final
 import click
 from rich.console import Console
 
-from deltamq.jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.child import JobFailed
 from deltamq.jobs.flights.run import Run, RunOptions
 from deltamq.jobs.setup.jars import PROJECT_FOLDER, JarsUnusable
 from deltamq.jobs.setup.java import JavaMissing, find_java

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from deltamq.jobs.flights.account import Account, PartitionCount
-from deltamq.jobs.flights.data.events import KINDS
+from deltamq.jobs.flights.events import KINDS
 from deltamq.jobs.flights.group_account import GroupAccount
 from deltamq.jobs.flights.stream_account import StreamAccount
 

@@ -17,8 +17,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deltamq.jobs.flights.failure import JobFailed
-
 TAIL_LINES: Final = 20
 TAIL_BYTES: Final = 16_384
 STOP_TIMEOUT_S: Final = 15.0
@@ -34,6 +32,10 @@ def busyness() -> float:
         return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     except OSError:
         return 1.0
+
+
+class JobFailed(Exception):
+    """The main job stops; the message names the reason and the remedy."""
 
 
 class Child:

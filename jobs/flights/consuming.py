@@ -11,10 +11,9 @@ import msgspec
 
 from deltamq.jobs.flights.agreement import GroupLine, compare_groups
 from deltamq.jobs.flights.crew import Crew
-from deltamq.jobs.flights.group_account import GroupAccount, expected_account
-from deltamq.jobs.flights.group_left import GroupsLeft
+from deltamq.jobs.flights.group_account import GroupAccount, GroupsLeft, expected_account
 from deltamq.jobs.flights.groups import FlightGroup, left_of, served_group
-from deltamq.jobs.flights.reader.reading import Ask
+from deltamq.jobs.flights.reading import Ask
 from deltamq.jobs.flights.replay import Ledger
 from deltamq.mq.client.admin.admin import Admin
 

@@ -13,12 +13,10 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-from deltamq.jobs.flights.child import Child
-from deltamq.jobs.flights.deliveries import read_deliveries
-from deltamq.jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.child import Child, JobFailed
 from deltamq.jobs.flights.group_account import GroupAccount, handled_account
 from deltamq.jobs.flights.groups import GROUPS, FlightGroup
-from deltamq.jobs.flights.worker import Closed, Dying, Started, Task, Word
+from deltamq.jobs.flights.worker import Closed, Dying, Started, Task, Word, read_deliveries
 
 W = TypeVar("W", Started, Dying, Closed)
 

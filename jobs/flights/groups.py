@@ -3,7 +3,7 @@
 | group     | its handler                                         | so                                               |
 |-----------|-----------------------------------------------------|--------------------------------------------------|
 | `tower`   | succeeds with everything                            | every message is acknowledged at once            |
-| `repairs` | fails for some tails (`data.tails`), always         | their messages are dead after the third delivery |
+| `repairs` | fails for some tails (a checksum), always      | their messages are dead after the third delivery |
 
 One worker of `repairs` kills itself while it holds a batch, whose messages are delivered again.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
-from deltamq.jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.child import JobFailed
 from deltamq.jobs.flights.group_account import MAX_ATTEMPTS, GroupAccount
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.admin.dead_letter_admin import DeadLetter

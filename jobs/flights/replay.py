@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from deltamq.jobs.flights.account import ROWS_SCHEMA, Account, account_of
-from deltamq.jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.child import JobFailed
 from deltamq.mq.client.messages.message import SentBatch
 from deltamq.mq.client.produce.producer import Producer
 

@@ -29,15 +29,13 @@ from rich.console import Console
 
 from deltamq.jobs.flights.account import Account
 from deltamq.jobs.flights.agreement import Agreement, GroupLine, StreamLine, compare, compare_streams
-from deltamq.jobs.flights.child import Child
+from deltamq.jobs.flights.child import Child, JobFailed
 from deltamq.jobs.flights.consuming import Consuming
 from deltamq.jobs.flights.crew import Crew
-from deltamq.jobs.flights.data.events import events_of
-from deltamq.jobs.flights.data.source import read_airlines, read_airports, read_flights
-from deltamq.jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.events import events_of, read_airlines, read_airports, read_flights
 from deltamq.jobs.flights.group_account import GroupAccount
 from deltamq.jobs.flights.groups import fresh_groups
-from deltamq.jobs.flights.reader.reading import Ask, Following, Look, Ready
+from deltamq.jobs.flights.reading import Ask, Following, Look, Ready
 from deltamq.jobs.flights.replay import Ledger, Replay
 from deltamq.jobs.flights.screen import bar, groups_table, look_text, next_steps, report_table, streams_table
 from deltamq.jobs.flights.served import served_account
@@ -146,7 +144,7 @@ class Run:
         deltamq = str(Path(sys.executable).with_name("deltamq"))
         serve = [deltamq, "serve", "--warehouse", plan.warehouse]
         service = self._child("service", [*serve, "--host", plan.host, "--port", str(plan.port)])
-        read = [sys.executable, "-m", "deltamq.jobs.flights.reader.reading", plan.warehouse, str(plan.folder)]
+        read = [sys.executable, "-m", "deltamq.jobs.flights.reading", plan.warehouse, str(plan.folder)]
         jobs = [deltamq, "jobs", "run", *JOBS, "--engine", "spark", "--warehouse", plan.warehouse]
         jobs += ["--wait", str(plan.wait_s)]  # the service makes it at the same time
         # Spark's own files go to the folder of the logs, and are removed with it.

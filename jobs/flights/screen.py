@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 from rich.table import Table
 
 from deltamq.jobs.flights.agreement import Agreement
-from deltamq.jobs.flights.reader.reading import Look
+from deltamq.jobs.flights.reading import Look
 from deltamq.mq.client.admin.topic_admin import TopicInfo
 
 CAPTION: Final = (

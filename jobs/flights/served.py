@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from deltamq.jobs.flights.account import ROWS_SCHEMA, Account, account_of
-from deltamq.jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.child import JobFailed
 from deltamq.mq.client.admin.topic_admin import TopicInfo
 from deltamq.mq.client.http.endpoint import Endpoint, path_of
 from deltamq.mq.limits import MIB

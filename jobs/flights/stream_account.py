@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from deltamq.jobs.flights.data.events import ARRIVAL, CANCELLATION, DEPARTURE
+from deltamq.jobs.flights.events import ARRIVAL, CANCELLATION, DEPARTURE
 
 #: The fields of a body that the sums need; `time` stays text, which begins with the hour.
 _FIELDS: Final = pa.schema(
@@ -41,7 +41,7 @@ class StreamAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expected_stream(bodies: pa.ChunkedArray) -> StreamAccount:
-    """Return the account that the streams must have for these events (see `jobs.flights.data.events.BODY_FIELDS`)."""
+    """Return the account that the streams must have for these events (see `jobs.flights.events.BODY_FIELDS`)."""
     lines = b"\n".join(bodies.to_pylist())
     options = pa.json.ParseOptions(explicit_schema=_FIELDS, unexpected_field_behavior="ignore")
     flights = pa.json.read_json(pa.BufferReader(lines), parse_options=options)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from deltamq import Admin, Producer
-from deltamq.jobs.flights.data.events import events_of
-from deltamq.jobs.flights.data.source import read_airports, read_flights
-from deltamq.jobs.flights.data.tails import fails
+from deltamq.jobs.flights.events import events_of, read_airports, read_flights
+from deltamq.jobs.flights.group_account import fails
 from deltamq.jobs.flights.groups import fresh_groups
 from deltamq.jobs.flights.run import fresh_topic
 from tests.e2e.main_job import EVENTS, MainJob, still_there

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltamq.jobs.flights.group_account import GroupAccount
-from deltamq.jobs.flights.reader.group_reading import GroupReader, queries
+from deltamq.jobs.flights.group_reading import GroupReader, queries
 from deltamq.jobs.merge.merge import Merger
 from deltamq.jobs.queue.revive import Reviver
 from deltamq.mq.queue.checkpoint import LaneKey

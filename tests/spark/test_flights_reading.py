@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltamq.jobs.flights.account import ROWS_SCHEMA, account_of
-from deltamq.jobs.flights.reader.reading import account, look, queries
+from deltamq.jobs.flights.reading import account, look, queries
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space

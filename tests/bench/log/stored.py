@@ -15,8 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from deltamq.jobs.flights.data.events import events_of
-from deltamq.jobs.flights.data.source import read_airports, read_flights
+from deltamq.jobs.flights.events import events_of, read_airports, read_flights
 from deltamq.mq.partitioners import logical_partitions
 from deltamq.mq.routing import new_route
 from deltamq.tables.delta.stamped import ProducerStamp

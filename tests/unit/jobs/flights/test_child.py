@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from deltamq.jobs.flights import child as child_module
-from deltamq.jobs.flights.child import Child
-from deltamq.jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.child import Child, JobFailed
 from deltamq.jobs.flights.watch import await_all, in_thread
 
 ECHO = "import sys\nfor line in sys.stdin: print('heard', line.strip(), flush=True)"

@@ -10,21 +10,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from deltamq.jobs.flights.data.events import (
+from deltamq.jobs.flights.child import JobFailed
+from deltamq.jobs.flights.events import (
     ARRIVAL,
     BODY_FIELDS,
     CANCELLATION,
     DEPARTURE,
+    FLIGHTS_COUNT,
     ZONES_NOT_IN_SOURCE,
+    Times,
     arrival_times,
+    clock_minutes,
     departure_times,
     events_of,
+    read_airlines,
+    read_airports,
+    read_flights,
     scheduled_arrivals,
     scheduled_departures,
+    to_wall,
 )
-from deltamq.jobs.flights.data.instants import Times, clock_minutes, to_wall
-from deltamq.jobs.flights.data.source import FLIGHTS_COUNT, read_airlines, read_airports, read_flights
-from deltamq.jobs.flights.failure import JobFailed
 
 ZONES = {"JFK": "America/New_York", "DEN": "America/Denver", "LAX": "America/Los_Angeles"}
 

@@ -13,13 +13,19 @@ import pytest
 from msgspec.structs import replace
 
 from deltamq.jobs.flights.agreement import Agreement, compare_groups
-from deltamq.jobs.flights.data.tails import ONE_IN, REMAINDER, fails
-from deltamq.jobs.flights.deliveries import DELIVERIES_SCHEMA, Deliveries, deliveries_of, read_deliveries
-from deltamq.jobs.flights.failure import JobFailed
-from deltamq.jobs.flights.group_account import GroupAccount, expected_account, handled_account
-from deltamq.jobs.flights.group_left import GroupsLeft
+from deltamq.jobs.flights.child import JobFailed
+from deltamq.jobs.flights.group_account import (
+    ONE_IN,
+    REMAINDER,
+    GroupAccount,
+    GroupsLeft,
+    expected_account,
+    fails,
+    handled_account,
+)
 from deltamq.jobs.flights.groups import GROUPS, fresh_groups, left_of
 from deltamq.jobs.flights.replay import Ledger
+from deltamq.jobs.flights.worker import DELIVERIES_SCHEMA, Deliveries, deliveries_of, read_deliveries
 from deltamq.mq.client.admin.group_admin import GroupInfo, GroupPartition, GroupTopic
 from deltamq.mq.client.messages.message import SentBatch, SentRange
 

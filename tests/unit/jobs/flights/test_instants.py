@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deltamq.jobs.flights.data.instants import Times, at, clock_minutes, first_reading, to_utc, to_wall
+from deltamq.jobs.flights.events import Times, at, clock_minutes, first_reading, to_utc, to_wall
 
 NEW_YORK, DENVER = "America/New_York", "America/Denver"
 

@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from deltamq.jobs.flights.agreement import compare_streams
-from deltamq.jobs.flights.data.events import events_of
-from deltamq.jobs.flights.data.source import read_airports, read_flights
+from deltamq.jobs.flights.events import events_of, read_airports, read_flights
 from deltamq.jobs.flights.stream_account import expected_stream
 
 

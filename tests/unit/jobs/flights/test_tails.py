@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.jobs.flights.data.source import read_flights
-from deltamq.jobs.flights.data.tails import ONE_IN, REMAINDER, failing, fails
+from deltamq.jobs.flights.events import read_flights
+from deltamq.jobs.flights.group_account import ONE_IN, REMAINDER, failing, fails
 
 
 @given(st.lists(st.none() | st.text(max_size=6)))

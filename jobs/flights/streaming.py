@@ -11,8 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from deltamq.jobs.flights.data.events import BODY_FIELDS
-from deltamq.jobs.flights.reader.statements import statements
+from deltamq.jobs.flights.events import BODY_FIELDS
+from deltamq.jobs.flights.statements import statements
 from deltamq.jobs.flights.stream_account import StreamAccount
 
 if TYPE_CHECKING:

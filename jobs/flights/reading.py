@@ -7,9 +7,9 @@ standard error. Each answer describes one moment.
 |-----------|-------------------------------------|------------------------------------------------------------------|
 | `look`    | what a dashboard would show         | `format("mq")`, three columns: many small commits cost it little |
 | `account` | Spark's side of the report          | `read_topic`: the partitions' Delta tables, as Spark reads them  |
-| `left`    | whether the groups are done         | state tables and partitions (`reader.group_reading`)             |
+| `left`    | whether the groups are done         | state tables and partitions (`group_reading`)             |
 | `groups`  | Spark's side of the second table    | the same                                                         |
-| `follow`  | start of the streams                | `readStream.format("mq")` (`reader.streaming`)                   |
+| `follow`  | start of the streams                | `readStream.format("mq")` (`streaming`)                   |
 | `streams` | the third table; end of the streams | the tables that the streams wrote                                |
 """
 
@@ -29,8 +29,8 @@ import msgspec
 import pyarrow as pa
 
 from deltamq.jobs.flights.account import Account, PartitionCount
-from deltamq.jobs.flights.data.events import BODY_FIELDS, DEPARTURE
-from deltamq.jobs.flights.reader.statements import statements
+from deltamq.jobs.flights.events import BODY_FIELDS, DEPARTURE
+from deltamq.jobs.flights.statements import statements
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
@@ -39,10 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from deltamq.jobs.flights.group_account import GroupAccount
-    from deltamq.jobs.flights.reader.group_reading import GroupReader
-    from deltamq.jobs.flights.reader.streaming import FlightStreams
+    from deltamq.jobs.flights.group_reading import GroupReader
     from deltamq.jobs.flights.stream_account import StreamAccount
-
+    from deltamq.jobs.flights.streaming import FlightStreams
 
 QUERIES: Final = Path(__file__).with_name("queries.sql")
 SHOWN: Final = 3
@@ -186,7 +185,7 @@ class _Answering:
     """Answers the questions, one after another."""
 
     def __init__(self, spark: SparkSession, warehouse: str) -> None:
-        from deltamq.jobs.flights.reader.group_reading import GroupReader
+        from deltamq.jobs.flights.group_reading import GroupReader
 
         self._spark = spark
         self._warehouse = warehouse
@@ -214,7 +213,7 @@ class _Answering:
         return msgspec.structs.replace(seen, typed=self._streams.rows() if self._streams else 0)
 
     def _follow(self, topic: str) -> Following:
-        from deltamq.jobs.flights.reader.streaming import FlightStreams
+        from deltamq.jobs.flights.streaming import FlightStreams
 
         folder = f"{self._warehouse}/spark/flights/{topic}"
         self._streams = FlightStreams(self._spark, topic, folder)

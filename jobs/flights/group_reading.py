@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from deltamq.jobs.flights.group_account import GroupAccount
-from deltamq.jobs.flights.group_left import GroupsLeft
-from deltamq.jobs.flights.reader.statements import statements
+from deltamq.jobs.flights.group_account import GroupAccount, GroupsLeft
+from deltamq.jobs.flights.statements import statements
 from deltamq.jobs.merge.state_tables import STATE_TABLES
 from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.sql.views import register_views
