@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deltamq.tables.delta.actions import DataFile
-from deltamq.tables.log.rollup import RUN_FACTOR, final_end, plan_rollup
+from deltamq.tables.log.upkeep import RUN_FACTOR, final_end, plan_rollup
 
 
 def files_of(sizes: Sequence[tuple[int, int]]) -> list[DataFile]:
