@@ -162,10 +162,9 @@ def is_proved(prover: Prover, scope: Scope) -> bool:
 
 def _proved_parts(call: Call) -> tuple[bytes, ...]:
     """Return the parts of a forwarded request that its proof is about."""
-    named = [b",".join(value for name, value in call.headers if name == one) for one in (*_BETWEEN[:2], *_WHO)]
-    # Only where there is one: processes of earlier releases prove without it.
-    caller = [value for name, value in call.headers if name == CALLED_BY]
-    return (call.method.encode(), call.target, *named, *caller)
+    names = (*_BETWEEN[:2], *_WHO, CALLED_BY)
+    named = [b",".join(value for name, value in call.headers if name == one) for one in names]
+    return (call.method.encode(), call.target, *named)
 
 
 async def answer_before(

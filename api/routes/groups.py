@@ -270,7 +270,7 @@ class GroupViews:
             for answer in await ask_others(self._owners, brokers, call, all_of_them=False):
                 for topic in answer["topics"]:
                     told.lanes.add(topic["topic"], topic["partitions"])
-                for member in answer.get("members", ()):  # an older release has none
+                for member in answer["members"]:
                     for topic in member["topics"]:
                         its = told.members.setdefault(member["group"], Others())
                         its.add(topic["topic"], topic["partitions"])

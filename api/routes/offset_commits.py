@@ -231,8 +231,7 @@ def _part(asked: CommitRequest, names: Collection[str]) -> CommitRequest:
         locks=its(asked.locks),
         epochs=its(asked.epochs),
         attempts=its(asked.attempts),
-        # An earlier release knows no such field.
-        metadata=its(asked.metadata) or None,
+        metadata=its(asked.metadata),
     )
 
 

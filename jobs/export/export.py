@@ -160,7 +160,7 @@ def replay_quarantine(spark: SparkSession, store: Store, found: Definition, ware
     """Parse the quarantine table again by the definition's current schema; what fits moves to the typed table."""
     other = sharing(store, found)
     if other is not None:
-        # It would take what the other one has put there meanwhile with it. (Earlier releases allowed two.)
+        # It would take what the other one has put there meanwhile with it.
         raise Refused(f"to: exports {found.name} and {other} share a quarantine; give one of them its own", field="to")
     with shard_lock(store, "export", found.name):
         export_now = _Export(spark, store, found, warehouse)

@@ -312,7 +312,7 @@ def _broker_of(partition: str) -> str:
 
 
 def _time(ms: int) -> datetime:
-    """Return a stored time, or the nearest that a calendar has: earlier releases took others, too."""
+    """Return a stored time, or the nearest that a calendar has."""
     return _EPOCH + timedelta(milliseconds=min(max(ms, _LEAST_MS), _GREATEST_MS))
 
 

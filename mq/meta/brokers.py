@@ -41,11 +41,11 @@ class Host:
     renewal: int
     #: Requests a second, for display and for choices by load.
     load: int
-    #: Identifies its machine since the last boot; empty when that is not known, and for hosts of earlier releases.
+    #: Identifies its machine since the last boot; empty when that is not known.
     machine: str = ""
     #: Where Kafka clients connect to, `HOST:PORT`; empty if they cannot.
     kafka: str = ""
-    #: The features that its release knows (`mq.meta.features`); none for hosts of earlier releases.
+    #: The features that its release knows (`mq.meta.features`).
     features: tuple[str, ...] = ()
 
 

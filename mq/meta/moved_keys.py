@@ -130,15 +130,15 @@ MoveEvent = KeysMoved | MoveSealed
 
 
 class StoredMove(msgspec.Struct, array_like=True):
-    """The stored form of a move in a snapshot; those of earlier releases end with the end offset."""
+    """The stored form of a move in a snapshot."""
 
     epoch: int
     source: str
     target: str
     ranges: tuple[tuple[int, int], ...]
     end_offset: int | None
-    remaps: bool = False
-    at_once: bool = False
+    remaps: bool
+    at_once: bool
 
     @classmethod
     def of(cls, move: Move) -> StoredMove:
@@ -149,14 +149,14 @@ class StoredMove(msgspec.Struct, array_like=True):
 
 
 class _NewMove(msgspec.Struct, array_like=True):
-    """The stored form of a move that is not sealed yet; that of earlier releases ends with the ranges."""
+    """The stored form of a move that is not sealed yet."""
 
     epoch: int
     source: str
     target: str
     ranges: tuple[tuple[int, int], ...]
-    remaps: bool = False
-    at_once: bool = False
+    remaps: bool
+    at_once: bool
 
     @classmethod
     def of(cls, move: Move) -> _NewMove:

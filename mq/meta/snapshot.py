@@ -90,10 +90,10 @@ class _Groups(msgspec.Struct):
     #: Topic id, group, retry, partition, epoch, offset.
     resets: list[tuple[str, str, bool, str, int, int]]
     epoch: int
-    #: Group, topic id, partitions. Snapshots of earlier releases have none.
-    began: list[tuple[str, str, int]] = []
-    #: Member, epoch. Snapshots of earlier releases have none.
-    forgotten: list[tuple[str, int]] = []
+    #: Group, topic id, partitions.
+    began: list[tuple[str, str, int]]
+    #: Member, epoch.
+    forgotten: list[tuple[str, int]]
 
     @classmethod
     def of(cls, state: GroupsState) -> _Groups:
@@ -241,14 +241,11 @@ class _Stored(msgspec.Struct):
     brokers: _Brokers
     online: _Online
     moved: dict[str, list[StoredMove]]
-    #: The mappings of each static topic, by its id. Snapshots of earlier releases have none.
-    static: dict[str, dict[str, QueueMapping]] = {}
-    #: Snapshots of earlier releases have none.
-    access: _Access = msgspec.field(default_factory=_Access)
-    #: Snapshots of earlier releases have none.
-    auth: _Auth = msgspec.field(default_factory=_Auth)
-    #: Snapshots of earlier releases have none.
-    features: _Features = msgspec.field(default_factory=_Features)
+    #: The mappings of each static topic, by its id.
+    static: dict[str, dict[str, QueueMapping]]
+    access: _Access
+    auth: _Auth
+    features: _Features
 
     @classmethod
     def of(cls, snapshot: MetaSnapshot) -> _Stored:

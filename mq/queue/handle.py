@@ -50,7 +50,6 @@ _RETRY: Final = 0b001
 _DIFFS: Final = 0b010
 _ATTEMPTS: Final = 0b100
 #: Key id, flags, start offset, pop time, invisible time, revive queue, tenure, epoch, count, attempt, life, 2 lengths.
-#: Earlier releases had one number for tenure and epoch, so their handles have tenure 0, which no process has.
 _FIXED: Final = struct.Struct(f">BBQQIHIIBI{_LIFE_BYTES}sBH")
 _DOMAIN: Final = b"deltamq handle"
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")

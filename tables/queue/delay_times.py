@@ -3,8 +3,7 @@
     files --all ended? nothing due by their statistics?--> remaining files --deliver times--> offsets that are due
 
 A data file never changes. The deliver times of its waiting messages are kept, sorted, in a bounded cache; for a file
-that is not in the cache, that one column is read again. Files of earlier releases have no statistics of deliver times,
-so they are always read.
+that is not in the cache, that one column is read again.
 """
 
 from __future__ import annotations

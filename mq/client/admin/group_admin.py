@@ -31,7 +31,7 @@ class GroupPartition:
     """One partition as the group sees it; `retry` marks the group's retry partition of a broker.
 
     `lag` counts the messages that the group has not committed; None if unknown. `metadata` is the text that was
-    committed with `committed_offset`; None without one, and from a service of an earlier release.
+    committed with `committed_offset`; None without one.
     """
 
     partition: str

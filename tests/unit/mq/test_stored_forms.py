@@ -349,9 +349,9 @@ STORED: Mapping[str, tuple[str, Any]] = {
     for line in map(json.loads, Path(__file__).with_name("stored_forms.jsonl").read_text(encoding="utf-8").splitlines())
 }
 
-#: Fields that an earlier release did not write, or that are written only where there is something in them.
+#: Fields that are written only where there is something in them, or have a default.
 OPTIONAL = {
-    *("machine", "kafka", "began", "forgotten", "done", "delivered", "d", "rp", "dr", "filter"),
+    *("machine", "kafka", "done", "delivered", "d", "rp", "dr", "filter"),
     # without static or global topics
     *("world", "held_by", "local_end", "at_once"),
     *("features", "on"),
@@ -564,12 +564,6 @@ EARLIER: Mapping[str, tuple[str, Path_, object, object]] = {
         {name: value for name, value in STORED["a topic"][1]["topic"]["settings"].items() if name != "partitioner"},
         TopicPut(topic=TOPIC),
     ),
-    "moves of before static topics": (
-        "moves",
-        ("moves",),
-        [move[:4] for move in STORED["moves"][1]["moves"]],
-        EXAMPLES["moves"][1],
-    ),
     "a group without settings": ("an exclusive group", ("group", "settings"), {}, EXAMPLES["a group"][1]),
     "a policy without numbers": (
         "a group",
@@ -606,13 +600,6 @@ def test_meta_04_what_an_earlier_release_wrote_is_read(name: str) -> None:
     tag, document = STORED[example]
     text = changed(document, path, lambda holder, key: holder.__setitem__(key, there))
     assert EXAMPLES[example][0].read(tag, text) == value
-
-
-def test_meta_04_a_snapshot_of_an_earlier_release_says_nothing_of_beginnings() -> None:
-    tag, document = STORED["a snapshot"]
-    read = SNAPSHOT.read(tag, changed(document, ("groups", "began"), lambda holder, key: holder.pop(key)))
-    assert isinstance(read, MetaSnapshot)
-    assert read.meta.groups.began == {}
 
 
 #: An example, a value in it, and what cannot stand there.

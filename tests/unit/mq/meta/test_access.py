@@ -60,7 +60,7 @@ def test_route_09_access_ends_by_itself_at_its_time(meta: Meta) -> None:
     assert meta.access.at(100).ends_ms is None
 
 
-def test_route_09_access_is_in_snapshots_and_old_snapshots_have_none(meta: Meta) -> None:
+def test_route_09_access_is_in_snapshots(meta: Meta) -> None:
     closed = applied(
         meta,
         BrokerAccessPut(broker="A", access=CLOSED),
@@ -68,10 +68,6 @@ def test_route_09_access_is_in_snapshots_and_old_snapshots_have_none(meta: Meta)
     )
     body = MetaSnapshot(meta=closed, previous=0, told={}).to_json()
     assert MetaSnapshot.from_json(body).meta == closed
-    old = (
-        MetaSnapshot(meta=meta, previous=0, told={}).to_json().replace(b',"access":{"brokers":{},"partitions":[]}', b"")
-    )
-    assert b"access" not in old and MetaSnapshot.from_json(old).meta == meta
 
 
 def test_route_09_the_access_of_a_partition_ends_with_its_topic(meta: Meta) -> None:
