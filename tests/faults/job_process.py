@@ -41,7 +41,7 @@ class JobRuns:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         order = {
-            "arguments": ["run", *jobs, "--once", "--warehouse", str(warehouse)],
+            "arguments": ["run", *jobs, "--once", "--engine", "local", "--warehouse", str(warehouse)],
             "failpoints": failpoints,
             "environment": dict(environment or {}),
         }

@@ -192,7 +192,16 @@ def _delay_storm(session: Session, messages: int) -> Callable[[float], Window]:
 @contextmanager
 def driver(folder: Path, *jobs: str, **settings: str) -> Iterator[None]:
     """`deltamq jobs run revive delay` with some settings of the environment, after its first run."""
-    command = [sys.executable, "-m", "deltamq.mq.client.cli", "jobs", "run", *(jobs or ("revive", "delay"))]
+    command = [
+        sys.executable,
+        "-m",
+        "deltamq.mq.client.cli",
+        "jobs",
+        "run",
+        "--engine",
+        "local",
+        *(jobs or ("revive", "delay")),
+    ]
     command += ["--warehouse", str(folder)]
     environment = os.environ | settings
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
