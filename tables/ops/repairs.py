@@ -19,17 +19,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 
 from deltamq.mq.errors import Corrupt, Unprocessable
 from deltamq.mq.offset_ranges import OffsetRanges
-from deltamq.tables.delta.actions import Commit, DataFile, commit_name
+from deltamq.tables.delta.actions import DataFile, commit_name
 from deltamq.tables.delta.checkpoint import hint_key, hint_version, write_checkpoint
 from deltamq.tables.delta.foreign import ForeignCommit
 from deltamq.tables.delta.head import can_put_back, head_key, put_back, read_head
-from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.snapshot import (
     CommitLost,
     PartitionNotFound,
@@ -48,11 +46,9 @@ from deltamq.tables.ops.checkpoints import (
     write_own_hint,
     wrong_for_others,
 )
-from deltamq.tables.ops.refill import find_refill
+from deltamq.tables.ops.refill import commit_if_whole, find_refill, is_damaged
 from deltamq.tables.paths import LOG_FOLDER, PartitionRef
 from deltamq.tables.store.store import FileMissing, Store
-
-_CACHE_BYTES: Final = 1
 
 
 class RepairKind(enum.Enum):
@@ -157,7 +153,7 @@ def load_before(store: Store, folder: str) -> Snapshot:
             snapshot = start(store, folder, base)
         except (Corrupt, FileMissing):
             continue
-        while (commit := _readable(store, folder, snapshot.version + 1, snapshot.table_id)) is not None:
+        while (commit := commit_if_whole(store, folder, snapshot.version + 1, snapshot.table_id)) is not None:
             try:
                 snapshot.apply(commit)
             except Corrupt:
@@ -166,27 +162,15 @@ def load_before(store: Store, folder: str) -> Snapshot:
     raise Corrupt(f"{folder}: neither a checkpoint nor version 0 can be read")
 
 
-def _readable(store: Store, folder: str, version: int, table_id: str) -> Commit | None:
-    try:
-        return read_commit(store, folder, version, table_id)
-    except (Corrupt, FileMissing):
-        return None
-
-
 def _torn_version(store: Store, folder: str, snapshot: Snapshot) -> int | None:
     """Return the first unsynced version after the checkpoint whose data is damaged or missing; None if none is."""
-    reader = FileReader(store, folder, RowCache(_CACHE_BYTES))
     live = {f.path for f in snapshot.files}
     for version in range(snapshot.checkpoint_version + 1, snapshot.version + 1):
-        commit = _readable(store, folder, version, snapshot.table_id) if version else None
+        commit = commit_if_whole(store, folder, version, snapshot.table_id) if version else None
         if commit is None or commit.flushed:
             continue
-        for file in commit.adds:
-            try:
-                if file.path in live:
-                    reader.verify(file)
-            except Corrupt:
-                return version
+        if is_damaged(store, folder, (file for file in commit.adds if file.path in live)):
+            return version
     return None
 
 
@@ -201,7 +185,7 @@ def _find_cut(store: Store, ref: PartitionRef, before: int | None = None) -> Rep
         return None  # a checkpoint's commits were synced: this is no torn tail, and a cut would lose the checkpoint
     lost_from, lost_to, durable = good.end_offset, None, False
     for version in range(stays + 1, max([*commits, stays]) + 1):
-        commit = _readable(store, ref.folder, version, good.table_id) if version in commits else None
+        commit = commit_if_whole(store, ref.folder, version, good.table_id) if version in commits else None
         if commit is not None and commit.end_offset is not None:
             lost_to = commit.end_offset
             lost_from = min([lost_from, *(f.start for f in commit.adds)])
@@ -327,7 +311,7 @@ def _keys_after(store: Store, folder: str, version: int) -> Iterator[str]:
     yield head_key(folder)
     data = []
     for after in sorted((v for v in commits if v > version), reverse=True):
-        commit = _readable(store, folder, after, table_id)
+        commit = commit_if_whole(store, folder, after, table_id)
         data += [f"{folder}/{f.path}" for f in commit.adds] if commit else []
         yield f"{log}/{commit_name(after)}"
     yield from data

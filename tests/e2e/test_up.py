@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,48 +14,35 @@ import psutil
 import pytest
 
 from deltamq import PopClient, Producer
+from tests.api.running import until
 
 _UP = (sys.executable, "-m", "deltamq.mq.client.cli", "up")
 _PATIENCE_S = 60.0
 
 
 class _Up:
-    """A process of `deltamq up`, whose lines are read while it runs."""
+    """A process of `deltamq up`; its output goes to a file, which is read at any time."""
 
     def __init__(self, warehouse: Path, *flags: str) -> None:
         environ = {**os.environ, "JAVA_HOME": "/nowhere", "DELTAMQ_QUEUE_INVISIBLE_MS_MIN": "100"}
         command = [*_UP, "--warehouse", str(warehouse), *flags]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ
-        )
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        self._seen: list[str] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as output:
-            for line in output:
-                self._lines.put(line)
-        self._lines.put(None)
+        self._output = warehouse.with_name("up.log")
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ)
 
     def close(self) -> None:
-        """End the command, if it runs, and read its output to the end."""
+        """End the command, if it runs."""
         self.process.terminate()
         self.process.wait(_PATIENCE_S)
-        self._reader.join(_PATIENCE_S)
 
     def line_with(self, part: str) -> str:
-        """Return the first line that has this part, awaited; fail when the output ends without it."""
-        for line in self._seen:
-            if part in line:
-                return line
-        while (line := self._lines.get(timeout=_PATIENCE_S)) is not None:
-            self._seen.append(line)
-            if part in line:
-                return line
-        raise AssertionError(f"the output ended without {part!r}: {self._seen}")
+        """Return the first line that has this part, awaited; fail if none comes."""
+        until(lambda: self._lines_with(part), _PATIENCE_S)
+        return self._lines_with(part)[0]
+
+    def _lines_with(self, part: str) -> list[str]:
+        whole = self._output.read_text(errors="replace").rpartition("\n")[0]
+        return [line for line in whole.splitlines() if part in line]
 
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children()

@@ -86,11 +86,7 @@ def _options(**values: object) -> list[str]:
 
 def _started(command: list[str]) -> subprocess.Popen[bytes]:
     # a group of its own: Ctrl-C reaches this process alone, which hands it on once
-    return subprocess.Popen(command, process_group=0, preexec_fn=_end_with_parent if _is_linux() else None)
-
-
-def _is_linux() -> bool:
-    return sys.platform == "linux"
+    return subprocess.Popen(command, process_group=0, preexec_fn=_end_with_parent if sys.platform == "linux" else None)
 
 
 def _end_with_parent() -> None:
