@@ -148,13 +148,13 @@ class GlobalCopies:
         ends = closed_ends(self._meta.now, present)
         return ClusterState(cluster=self.clusters.here, id=world.id, epoch=world.epoch, ends=ends)
 
-    async def told(self, name: str, *, starts: bool = False) -> bytes:
+    async def told(self, name: str, *, starts: bool = False) -> Told:
         """Return copy and state of this cluster for another one; with `starts`, what it stores of old stays."""
         self.clusters.refuse_guarded(name)
         await self._meta.refresh()
         topic = (await self._topics.require(name)).topic
         copy = GlobalCopy(world=require_world(topic), settings=topic.settings)
-        return msgspec.json.encode(Told(copy, self.state(topic), await self._starts(name) if starts else {}))
+        return Told(copy, self.state(topic), await self._starts(name) if starts else {})
 
     async def _starts(self, name: str) -> dict[int, int]:
         """Return the first local offsets that are stored, of queues that had a stay here that may be forgotten."""

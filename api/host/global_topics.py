@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from deltamq.api.host.clusters import Clusters
 from deltamq.api.host.global_copies import ClusterState, GlobalCopies, Told, global_path
@@ -28,8 +28,8 @@ from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.global_topics import decide_create_global, decide_move, decide_settle, plan_move, require_world
 from deltamq.mq.meta.static_topics import RemapMode, StaticRequest
 from deltamq.mq.meta.topics import Topic
-from deltamq.mq.static.completeness import MappingFault
 from deltamq.mq.static.global_queues import GlobalQueues
+from deltamq.mq.wire.topics import FaultInfo, TopicInfo
 from deltamq.tables.failpoints import failpoint
 
 log = logging.getLogger("deltamq.api")
@@ -216,27 +216,27 @@ class GlobalTopics:
 
     # Check ------------------------------------------------------------------------------------------------------------
 
-    async def faults(self, topic: Topic) -> list[MappingFault]:
+    async def faults(self, topic: Topic) -> list[FaultInfo]:
         """Return what keeps the clusters' copies from being whole and of one epoch; any cluster may ask."""
         world = require_world(topic)
-        found = [MappingFault("between", None, None, detail) for detail in world.faults()]
+        found = [FaultInfo(kind="between", detail=detail) for detail in world.faults()]
         for cluster in world.clusters:
             detail = None if cluster == self.clusters.here else await self._fault_of(cluster, topic.name, world)
             if detail is not None:
-                found.append(MappingFault("between", None, None, detail))
+                found.append(FaultInfo(kind="between", detail=detail))
         for index, (old, new) in world.moving.items():
             detail = f"queue {index} moves from cluster {old} to {new}, where its beginning is not decided yet"
-            found.append(MappingFault("between", None, index, detail))
+            found.append(FaultInfo(kind="between", queue=index, detail=detail))
         return found
 
-    async def views(self, topic: Topic, principal: str) -> list[dict[str, Any] | None]:
+    async def views(self, topic: Topic, principal: str) -> list[TopicInfo | None]:
         """Return how each other cluster shows its part of the topic to a principal; None for one that is away."""
         world = require_world(topic)
         call = Call("GET", global_path(topic.name), (), b"", timeout_s=_LOOK_S, principal=principal)
         others = [one for one in world.clusters if one != self.clusters.here]
         asked = [self.clusters.told(one, call, epoch=world.epoch) for one in others]
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        return [None if isinstance(one, BaseException) else _view_of(one) for one in answers]
+        return [None if isinstance(one, BaseException) else _topic_of(one) for one in answers]
 
     async def _fault_of(self, cluster: str, name: str, world: GlobalQueues) -> str | None:
         """Return what is wrong with another cluster's copy."""
@@ -262,10 +262,10 @@ class GlobalTopics:
         await self.copies.hold(hosted)
 
 
-def _view_of(body: bytes) -> dict[str, Any] | None:
+def _topic_of(body: bytes) -> TopicInfo | None:
     """Return how a cluster shows a topic; None if something else than a cluster has answered."""
     try:
-        return json_of(body, dict[str, Any])
+        return json_of(body, TopicInfo)
     except Unavailable:
         return None
 

@@ -12,7 +12,7 @@ import contextlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -23,7 +23,10 @@ from deltamq.api.wire.answer import Answer
 from deltamq.mq.errors import DeltaMQError, Forbidden, Unavailable
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.handle import HandleKeys, claimed_topics, open_handles
+from deltamq.mq.wire.cluster import Readiness
 from deltamq.mq.wire.pop import FailedHandle
+
+T = TypeVar("T")
 
 _PROBLEM: Final = frozenset({"type", "title", "status", "detail", "code", "field"})
 #: How long `tell` waits for a process, in seconds.
@@ -113,8 +116,8 @@ class Owners:
         left = [handle for at, handle in enumerate(handles) if at not in barred]
         return left, [FailedHandle(handles[at], Forbidden.code) for at in sorted(barred)]
 
-    async def ask(self, peer: Peer, call: Call) -> dict[str, Any]:
-        """Ask another process, and return its answer from JSON.
+    async def ask(self, peer: Peer, call: Call, kind: type[T]) -> T:
+        """Ask another process, and return its answer from JSON, as this `kind`.
 
         Raises
         ------
@@ -126,7 +129,7 @@ class Owners:
         answer = await self._peers.ask(peer.host, peer.address, call)
         if answer.status != 200:
             raise Relayed.of(answer)
-        return json_of(answer.body, dict[str, Any])
+        return json_of(answer.body, kind)
 
     async def tell(self, brokers: Iterable[str], call: Call) -> None:
         """Let the processes that serve these brokers read the metadata as far as this one has.
@@ -140,7 +143,7 @@ class Owners:
                 if peer is not None:
                     peers.add(peer)
         ready = Call("GET", b"/readyz", [], b"", _TELL_S)
-        await asyncio.gather(*(self.ask(peer, ready) for peer in peers), return_exceptions=True)
+        await asyncio.gather(*(self.ask(peer, ready, Readiness) for peer in peers), return_exceptions=True)
 
     async def ask_all(
         self, theirs: Mapping[Peer, Sequence[int]], call: Call, body: Mapping[str, Any]
@@ -154,7 +157,11 @@ class Owners:
         """
         handles = body["handles"]
         asking = [
-            self.ask(peer, call._replace(body=msgspec.json.encode({**body, "handles": [handles[at] for at in places]})))
+            self.ask(
+                peer,
+                call._replace(body=msgspec.json.encode({**body, "handles": [handles[at] for at in places]})),
+                dict[str, Any],
+            )
             for peer, places in theirs.items()
         ]
         return await together(asking)

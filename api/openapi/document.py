@@ -1,6 +1,6 @@
 """The whole of `/openapi.json`: FastAPI's description of its own calls, and ours of the calls that it does not serve.
 
-Schemas come from the types that decode and encode: msgspec's structs, and the routers' pydantic models of answers.
+Schemas come from the structs that decode requests and encode answers.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from deltamq.api.auth.calls import CALLS, OPEN, access_of, is_audited
 from deltamq.api.openapi.examples import add_examples
 from deltamq.api.openapi.messages import message_paths
 from deltamq.api.openapi.pop import POP_TYPES, pop_paths, tighten_pop
-from deltamq.api.wire.openapi_parts import PROBLEM, REF, Json, problem
+from deltamq.api.wire.openapi_parts import ANSWERS, PROBLEM, REF, Json, problem
 from deltamq.mq.limits import DELAY_MS_MAX
 from deltamq.mq.wire.produce import Message, ProduceAnswer, ProduceRequest
-from deltamq.mq.wire.stored import DeadLetters, FetchAnswer
+from deltamq.mq.wire.stored import FetchAnswer
 
 _SCHEME: Final = "key"
 _KEYS: Final[Json] = {
@@ -40,7 +40,7 @@ def describe(app: FastAPI) -> Json:
         )
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         _, ours = msgspec.json.schema_components(
-            [ProduceRequest, Message, ProduceAnswer, FetchAnswer, DeadLetters, *POP_TYPES],
+            [ProduceRequest, Message, ProduceAnswer, FetchAnswer, *POP_TYPES, *ANSWERS],
             ref_template=f"{REF}{{name}}",
         )
         schemas.update(ours)

@@ -1,7 +1,4 @@
-"""Examples of the answers that FastAPI describes, by the name of their schema; all are about one topic and group.
-
-These examples share partitions and names. An example that shares nothing with others is next to its model.
-"""
+"""Examples of answers, by the name of their schema; all are about one topic and group."""
 
 from __future__ import annotations
 
@@ -225,10 +222,10 @@ _JOB: Final[Json] = {
     "job": "revive",
     "engine": "spark",
     "every_s": 1.0,
-    "started_at": "2013-01-01T05:15:00.123000+00:00",
+    "started_at": "2013-01-01T05:15:00.123000Z",
     "seconds": 0.4,
     "ok": True,
-    "ok_at": "2013-01-01T05:15:00.123000+00:00",
+    "ok_at": "2013-01-01T05:15:00.123000Z",
     "running_since": None,
     "detail": "",
     "facts": {"rows": 3, "behind_ms": 0},
@@ -300,20 +297,20 @@ _PRINCIPAL: Final[Json] = {
 
 _EXAMPLES: Final[Json] = {
     "TopicList": {"topics": ["flights"], "next": "flights"},
-    "TopicView": _TOPIC,
-    "RemappedView": _REMAPPED,
-    "CheckView": _CHECKED,
-    "RepairedView": {"topic": "orders", "plan": True, "faults": [_FAULT], "repaired": ["broker-a", "broker-b"]},
-    "ToldView": {"held": _COPY, "state": _STATE},
-    "StateView": _STATE,
-    "NumbersView": {"numbers": [7]},
+    "TopicInfo": _TOPIC,
+    "Remapping": _REMAPPED,
+    "TopicCheck": _CHECKED,
+    "TopicRepair": {"topic": "orders", "plan": True, "faults": [_FAULT], "repaired": ["broker-a", "broker-b"]},
+    "Told": {"held": _COPY, "state": _STATE},
+    "ClusterState": _STATE,
+    "RememberedNumbers": {"numbers": [7]},
     "OffsetsByTime": _BY_TIME,
     "GroupList": {"groups": ["billing"], "next": "billing"},
-    "GroupView": _GROUP,
+    "GroupInfo": _GROUP,
     "GroupOffsets": {**_COMMITTED, "partitions": [_LANE]},
     "CommittedOffsets": _COMMITTED,
     "ResetOffsets": {"group": "billing", "topic": "flights", "epoch": 2, "offsets": {"flights@broker-a": 0}},
-    "GroupStatisticsView": {
+    "GroupStatistics": {
         "group": "billing",
         "since_time": "2013-01-01T05:15:00.000000Z",
         "seconds": 330.5,
@@ -339,27 +336,51 @@ _EXAMPLES: Final[Json] = {
             }
         ],
     },
-    "ReleaseAnswer": {"partitions": ["flights@broker-a"]},
+    "LocksReturned": {"partitions": ["flights@broker-a"]},
     "AsideAnswer": {"moved": 1},
+    "LocksGiven": {
+        "partitions": ["flights@broker-a"],
+        "locks": {"flights@broker-a": 12_884_901_889},
+        "offsets": {"flights@broker-a": 120},
+        "attempts": {"flights@broker-a": 1},
+        "refused": [],
+        "unanswered": [],
+    },
+    "LockAccount": {
+        "holder": {"client": "worker-1", "joined": 7, "number": 12_884_901_889, "renewed_ms_ago": 8_200},
+        "settles_in_ms": 0,
+        "online_epoch": 12,
+        "given": False,
+        "void": False,
+        "abandoned": False,
+    },
+    "HeartbeatAnswer": {
+        "consume_strategy": "exclusive",
+        "authorized_until_ms": 1_357_017_330_000,
+        "authorized_ms": 30_000,
+        "allocation": {"flights": ["flights@broker-a"]},
+        "routes_epoch": 3,
+        "allocation_epoch": 17,
+    },
     "DeadLetters": {"group": "billing", "total": 1, "messages": [_DEAD_LETTER], "next_offset": None, "cursor": None},
-    "ReplayAnswer": _REPLAYED,
-    "DeleteAnswer": {"deleted": 1, "duplicates": 0, "failed": _REPLAYED["failed"], "failed_total": 1},
+    "Replayed": _REPLAYED,
+    "DeletedLetters": {"deleted": 1, "duplicates": 0, "failed": _REPLAYED["failed"], "failed_total": 1},
     "DeadLetterCounts": {"group": "billing", **_COUNTS, "counts": [{"reason": "cannot be parsed", **_COUNTS}]},
-    "ClusterView": _CLUSTER,
-    "UpgradeView": {"on": [], "ready": [_FEATURE], "waiting": []},
+    "ClusterInfo": _CLUSTER,
+    "UpgradeInfo": {"on": [], "ready": [_FEATURE], "waiting": []},
     "JobList": {"warehouse": "/var/lib/deltamq", "jobs": [_JOB]},
-    "BrokerAccessView": {"broker": "broker-a", **_CLOSED},
+    "BrokerAccess": {"broker": "broker-a", **_CLOSED},
     "PrincipalList": {"principals": ["left", "reports"], "disabled": ["left"], "next": None},
-    "PrincipalView": _PRINCIPAL,
+    "PrincipalInfo": _PRINCIPAL,
     "KeyList": {"keys": [_KEY], "next": None},
-    "NewKeyView": {**_KEY, "key": f"mqk_{_KEY['key_id']}_{'x' * 43}"},
+    "NewKey": {**_KEY, "key": f"mqk_{_KEY['key_id']}_{'x' * 43}"},
     "AclList": {"acls": [_ACL], "next": None},
-    "AclView": _ACL,
-    "QuotaView": _QUOTA,
+    "AclInfo": _ACL,
+    "QuotaInfo": _QUOTA,
     "QuotaList": {"quotas": [_QUOTA], "next": None},
     "ActList": {"acts": [_ACT], "next": None},
     "RefusalList": {"refusals": [_REFUSAL], "next": 1_234},
-    "PartitionAccessView": {"topic": "flights", "partition": "flights@broker-a", **_CLOSED},
+    "PartitionAccess": {"topic": "flights", "partition": "flights@broker-a", **_CLOSED},
 }
 
 

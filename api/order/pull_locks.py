@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from deltamq.api.host.hosted_meta import HostedMeta
@@ -34,23 +33,11 @@ from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.order.pull_lock import LockAccount, PullLocks
 from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.wire.groups import LocksGiven
 from deltamq.tables.clock import Clock
 
 #: Seconds after which a request that waits for a lock looks again: locks end by time, too.
 _LOOK_S: Final = 1.0
-
-
-@dataclass(slots=True)
-class LocksTaken:
-    """The answer to a request for locks, by partition."""
-
-    numbers: dict[str, int] = field(default_factory=dict)
-    #: Where the group goes on in granted partitions, and how often the message there was tried, if it was.
-    offsets: dict[str, int] = field(default_factory=dict)
-    attempts: dict[str, int] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
-    #: Partitions that are neither granted nor refused.
-    unanswered: list[str] = field(default_factory=list)
 
 
 class _Place(NamedTuple):
@@ -130,7 +117,7 @@ class Locks:
 
     # Locks.
 
-    async def take(self, asked: LockRequest) -> LocksTaken:
+    async def take(self, asked: LockRequest) -> LocksGiven:
         """Grant or renew locks of partitions whose brokers are ours.
 
         Raises
@@ -141,7 +128,7 @@ class Locks:
         if not all(self._is_renewal(asked, partition) for partition in asked.partitions):
             await self._meta.refresh()
         epochs = {broker: self._of(broker)[0] for broker in self._brokers(asked)}
-        taken = LocksTaken()
+        taken = LocksGiven()
         for partition in asked.partitions:
             number = self._take(asked, partition)
             if number is None and await self._learn(asked.group.name, asked.topic, partition, asked.headers):
@@ -149,8 +136,8 @@ class Locks:
             if number is None:
                 taken.refused.append(partition)
             else:
-                taken.numbers[partition] = number
-        for partition, number in list(taken.numbers.items()):
+                taken.locks[partition] = number
+        for partition, number in list(taken.locks.items()):
             await self._add_offset(asked, partition, number, taken)
         for broker, epoch in epochs.items():
             self._hosting.check(broker, epoch)
@@ -174,7 +161,7 @@ class Locks:
         seat = self._meta.now.online.seat(group.name, topic.name, partition)
         return LaneKey(topic.id, group.name, False, partition), seat, locks
 
-    async def _add_offset(self, asked: LockRequest, partition: str, number: int, taken: LocksTaken) -> None:
+    async def _add_offset(self, asked: LockRequest, partition: str, number: int, taken: LocksGiven) -> None:
         """Add to `taken` where the group goes on in a partition; if that cannot be found out, take a new lock back."""
         lane = LaneKey(asked.topic.id, asked.group.name, False, partition)
         try:
@@ -185,17 +172,17 @@ class Locks:
         except DeltaMQError:
             if partition not in asked.held:
                 self._release(lane, asked.topic, asked.client, number)
-            del taken.numbers[partition]
+            del taken.locks[partition]
             taken.unanswered.append(partition)
 
-    async def take_or_wait(self, asked: LockRequest, wait_ms: int, client: Client) -> LocksTaken:
+    async def take_or_wait(self, asked: LockRequest, wait_ms: int, client: Client) -> LocksGiven:
         """Take locks; while none is granted, wait until one is. A client that held locks is answered at once."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         while True:
             taken = await self.take(asked)
             left_s = deadline - loop.time()
-            if taken.numbers or taken.unanswered or asked.held or left_s <= 0 or self._stopping:
+            if taken.locks or taken.unanswered or asked.held or left_s <= 0 or self._stopping:
                 return taken
             await self._change(asked, min(left_s, _LOOK_S), client)
             if client.gone.done():

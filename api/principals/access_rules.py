@@ -9,26 +9,36 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi import Path as PathParameter
 from msgspec import Meta as Field
-from pydantic import BaseModel
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Call
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.wire.fields import After, Limit, page
+from deltamq.api.wire.fields import After, Limit, json_answer, page
 from deltamq.api.wire.json_body import JsonBody
-from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.openapi_parts import answers, problems
 from deltamq.mq.auth.changes import decide_put_quota, decide_put_rule, decide_remove_rule
-from deltamq.mq.auth.principals import CLUSTER, PRINCIPAL_PATTERN, AccessRule, Effect, Resource, Verb, quota_of, rule_of
+from deltamq.mq.auth.principals import (
+    CLUSTER,
+    PRINCIPAL_PATTERN,
+    AccessRule,
+    Effect,
+    Quota,
+    Resource,
+    Verb,
+    quota_of,
+    rule_of,
+)
 from deltamq.mq.auth.state import AuthEvent, AuthState
 from deltamq.mq.errors import Conflict
 from deltamq.mq.limits import QUOTA_MAX
+from deltamq.mq.wire.auth import AclInfo, AclList, QuotaInfo, QuotaList
 
 PrincipalName = Annotated[str, PathParameter(json_schema_extra={"pattern": PRINCIPAL_PATTERN}, examples=["reports"])]
 NameInBody = Annotated[str, Field(extra_json_schema={"pattern": PRINCIPAL_PATTERN})]
@@ -108,50 +118,16 @@ _ACL: Final = JsonBody(
 )
 
 
-class AclView(BaseModel):
-    """An access rule: any that denies wins, and nothing is allowed that is not granted."""
-
-    acl_id: str
-    principal: str
-    effect: str
-    resource: str
-    pattern: str
-    verbs: list[str]
-
-
-class AclList(BaseModel):
-    """Access rules by id; `next` is given if more follow: send it as `after` to get them."""
-
-    acls: list[AclView]
-    next: str | None = None
-
-
-class QuotaView(BaseModel):
-    """What a principal may use of each process, per second; null is without a bound."""
-
-    principal: str
-    requests_per_s: int | None
-    bytes_in_per_s: int | None
-    bytes_out_per_s: int | None
-
-
-class QuotaList(BaseModel):
-    """Quotas by principal; `next` is given if more follow: send it as `after` to get them."""
-
-    quotas: list[QuotaView]
-    next: str | None = None
-
-
-def acl_view(rule: AccessRule) -> dict[str, object]:
+def acl_info(rule: AccessRule) -> AclInfo:
     """Return a rule as it is answered."""
-    return {
-        "acl_id": rule.id,
-        "principal": rule.principal,
-        "effect": rule.effect,
-        "resource": rule.resource,
-        "pattern": rule.pattern,
-        "verbs": list(rule.verbs),
-    }
+    return AclInfo(
+        acl_id=rule.id,
+        principal=rule.principal,
+        effect=rule.effect,
+        resource=rule.resource,
+        pattern=rule.pattern,
+        verbs=list(rule.verbs),
+    )
 
 
 # Access rules ---------------------------------------------------------------------------------------------------------
@@ -160,24 +136,24 @@ def acl_view(rule: AccessRule) -> dict[str, object]:
 @router.get(
     "/acls",
     summary="All access rules, or a page of them",
-    response_model=AclList,
-    responses=problems(400, 409, 422, 500),
+    responses=answers(AclList, 400, 409, 422, 500),
 )
-async def list_acls(service: Running, principal: OfPrincipal = None, limit: Limit = None, after: After = None) -> Any:
+async def list_acls(
+    service: Running, principal: OfPrincipal = None, limit: Limit = None, after: After = None
+) -> Response:
     rules = service.meta.now.auth.rules
     ids, following = page((id_ for id_, rule in rules.items() if principal in (None, rule.principal)), limit, after)
-    return {"acls": [acl_view(rules[id_]) for id_ in ids], "next": following}
+    return json_answer(AclList(acls=[acl_info(rules[id_]) for id_ in ids], next=following))
 
 
 @router.post(
     "/acls",
     summary="Add an access rule; one that is there already stays",
     status_code=201,
-    response_model=AclView,
-    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    responses=answers(AclInfo, 400, 404, 409, 413, 415, 422, 500, 507, status=201),
     openapi_extra=_ACL.described,
 )
-async def put_acl(changes: Changes, caller: Asking, request: Request) -> Any:
+async def put_acl(changes: Changes, caller: Asking, request: Request) -> Response:
     asked = await _ACL.read(request)
     rule = rule_of(
         principal=asked.principal,
@@ -188,7 +164,7 @@ async def put_acl(changes: Changes, caller: Asking, request: Request) -> Any:
     )
     await changes.store(request, lambda state: decide_put_rule(state, rule))
     log.info("event=acl_put acl=%s principal=%r by=%r", rule.id, rule.principal, caller.name)
-    return acl_view(rule)
+    return json_answer(acl_info(rule), 201)
 
 
 @router.delete(
@@ -210,23 +186,21 @@ async def remove_acl(
 @router.get(
     "/quotas",
     summary="All quotas, or a page of them",
-    response_model=QuotaList,
-    responses=problems(400, 409, 422, 500),
+    responses=answers(QuotaList, 400, 409, 422, 500),
 )
-async def list_quotas(service: Running, limit: Limit = None, after: After = None) -> Any:
+async def list_quotas(service: Running, limit: Limit = None, after: After = None) -> Response:
     quotas = service.meta.now.auth.quotas
     names, following = page(quotas, limit, after)
-    return {"quotas": [asdict(quotas[name]) for name in names], "next": following}
+    return json_answer(QuotaList(quotas=[_quota(quotas[name]) for name in names], next=following))
 
 
 @router.put(
     "/quotas/{principal}",
     summary="Set what a principal may use of each process; what is left out has no bound",
-    response_model=QuotaView,
-    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    responses=answers(QuotaInfo, 400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra=_QUOTA.described,
 )
-async def put_quota(principal: PrincipalName, changes: Changes, caller: Asking, request: Request) -> Any:
+async def put_quota(principal: PrincipalName, changes: Changes, caller: Asking, request: Request) -> Response:
     asked = await _QUOTA.read(request)
     quota = quota_of(
         principal,
@@ -236,4 +210,8 @@ async def put_quota(principal: PrincipalName, changes: Changes, caller: Asking, 
     )
     await changes.store(request, lambda state: decide_put_quota(state, quota))
     log.info("event=quota_put principal=%r by=%r", principal, caller.name)
-    return asdict(quota)
+    return json_answer(_quota(quota))
+
+
+def _quota(quota: Quota) -> QuotaInfo:
+    return QuotaInfo(**asdict(quota))

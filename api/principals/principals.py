@@ -6,27 +6,25 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from fastapi import Path as PathParameter
 from fastapi import Request, Response
 from msgspec import Meta as Field
-from pydantic import BaseModel
 
 from deltamq.api.principals.access_rules import (
-    AclView,
     Changes,
     NameInBody,
     OfPrincipal,
     PrincipalName,
-    acl_view,
+    acl_info,
     auth_router,
 )
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.wire.fields import After, Limit, page, parse_time, rfc3339
+from deltamq.api.wire.fields import After, Limit, json_answer, moment, page, parse_time
 from deltamq.api.wire.json_body import JsonBody
-from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.openapi_parts import answers, answers_or_makes, problems
 from deltamq.mq.auth.changes import (
     decide_disable_principal,
     decide_enable_principal,
@@ -39,6 +37,7 @@ from deltamq.mq.auth.keys import Key, new_key
 from deltamq.mq.auth.principals import Principal
 from deltamq.mq.auth.state import AuthEvent, AuthState
 from deltamq.mq.limits import KEY_ID_BYTES, NOTE_LENGTH_MAX, SECRET_BYTES
+from deltamq.mq.wire.auth import KeyInfo, KeyList, NewKey, PrincipalInfo, PrincipalList
 
 log = logging.getLogger("deltamq.api")
 
@@ -62,89 +61,40 @@ _PRINCIPAL: Final = JsonBody(PrincipalPutRequest, {"note": "nightly reports, tea
 _KEY: Final = JsonBody(KeyRequest, {"principal": "reports", "until": "2030-01-01T00:00:00Z"})
 
 
-class KeyView(BaseModel):
-    """A key without its secret. One that is over is not `live`."""
-
-    key_id: str
-    principal: str
-    created_time: str
-    until_time: str | None
-    live: bool
-
-
-class NewKeyView(KeyView):
-    """A new key. `key` is what the principal sends as `Authorization: Bearer`; it is shown here and never again."""
-
-    key: str
-
-
-class KeyList(BaseModel):
-    """Keys by id; `next` is given if more follow: send it as `after` to get them."""
-
-    keys: list[KeyView]
-    next: str | None = None
-
-
-class PrincipalView(BaseModel):
-    """A principal with its keys and access rules. One that is disabled may do nothing, whatever its rules say."""
-
-    principal: str
-    note: str
-    created_time: str
-    disabled_time: str | None
-    keys: list[KeyView]
-    acls: list[AclView]
-
-
-class PrincipalList(BaseModel):
-    """Names of principals, sorted; `next` is given if more follow: send it as `after` to get them."""
-
-    principals: list[str]
-    #: Those of them that may do nothing until they are enabled.
-    disabled: list[str]
-    next: str | None = None
-
-
 # Principals -----------------------------------------------------------------------------------------------------------
 
 
 @router.get(
     "/principals",
     summary="Names of all principals, or a page of them",
-    response_model=PrincipalList,
-    response_model_exclude_none=True,
-    responses=problems(400, 409, 422, 500),
+    responses=answers(PrincipalList, 400, 409, 422, 500),
 )
-async def list_principals(service: Running, limit: Limit = None, after: After = None) -> Any:
+async def list_principals(service: Running, limit: Limit = None, after: After = None) -> Response:
     state = service.meta.now.auth
     names, following = page(state.principals, limit, after)
-    return {"principals": names, "disabled": [one for one in names if state.is_disabled(one)], "next": following}
+    disabled = [name for name in names if state.is_disabled(name)]
+    return json_answer(PrincipalList(principals=names, disabled=disabled, next=following))
 
 
 @router.get(
     "/principals/{principal}",
     summary="One principal with its keys and access rules",
-    response_model=PrincipalView,
-    responses=problems(404, 409, 500),
+    responses=answers(PrincipalInfo, 404, 409, 500),
 )
-async def show_principal(principal: PrincipalName, service: Running) -> Any:
+async def show_principal(principal: PrincipalName, service: Running) -> Response:
     state = service.meta.now.auth
-    return _principal_view(state, state.principal(principal), service.now_ms())
+    return json_answer(_principal(state, state.principal(principal), service.now_ms()))
 
 
 @router.put(
     "/principals/{principal}",
     summary="Make a principal, or change its note",
-    response_model=PrincipalView,
-    responses={
-        201: {"model": PrincipalView, "description": "Created"},
-        **problems(400, 409, 413, 415, 422, 500, 507),
-    },
+    responses=answers_or_makes(PrincipalInfo, 400, 409, 413, 415, 422, 500, 507),
     openapi_extra=_PRINCIPAL.described,
 )
 async def put_principal(
-    principal: PrincipalName, service: Running, changes: Changes, caller: Asking, request: Request, response: Response
-) -> Any:
+    principal: PrincipalName, service: Running, changes: Changes, caller: Asking, request: Request
+) -> Response:
     note, now_ms = (await _PRINCIPAL.read(request)).note, service.now_ms()
     is_new = [False]
 
@@ -154,8 +104,7 @@ async def put_principal(
 
     state = await changes.store(request, decide)
     log.info("event=principal_put principal=%r created=%s by=%r", principal, is_new[0], caller.name)
-    response.status_code = 201 if is_new[0] else 200
-    return _principal_view(state, state.principal(principal), now_ms)
+    return json_answer(_principal(state, state.principal(principal), now_ms), 201 if is_new[0] else 200)
 
 
 @router.delete(
@@ -172,30 +121,28 @@ async def remove_principal(principal: PrincipalName, changes: Changes, caller: A
 @router.post(
     "/principals/{principal}/disable",
     summary="Refuse all that a principal asks for, until it is enabled; its keys and access rules stay",
-    response_model=PrincipalView,
-    responses=problems(404, 409, 422, 500, 507),
+    responses=answers(PrincipalInfo, 404, 409, 422, 500, 507),
 )
 async def disable_principal(
     principal: PrincipalName, service: Running, changes: Changes, caller: Asking, request: Request
-) -> Any:
+) -> Response:
     now_ms = service.now_ms()
     state = await changes.store(request, lambda state: decide_disable_principal(state, principal, now_ms))
     log.info("event=principal_disabled principal=%r by=%r", principal, caller.name)
-    return _principal_view(state, state.principal(principal), now_ms)
+    return json_answer(_principal(state, state.principal(principal), now_ms))
 
 
 @router.post(
     "/principals/{principal}/enable",
     summary="Let a principal that was disabled do again what its access rules grant",
-    response_model=PrincipalView,
-    responses=problems(404, 409, 500, 507),
+    responses=answers(PrincipalInfo, 404, 409, 500, 507),
 )
 async def enable_principal(
     principal: PrincipalName, service: Running, changes: Changes, caller: Asking, request: Request
-) -> Any:
+) -> Response:
     state = await changes.store(request, lambda state: decide_enable_principal(state, principal))
     log.info("event=principal_enabled principal=%r by=%r", principal, caller.name)
-    return _principal_view(state, state.principal(principal), service.now_ms())
+    return json_answer(_principal(state, state.principal(principal), service.now_ms()))
 
 
 # Keys -----------------------------------------------------------------------------------------------------------------
@@ -204,24 +151,24 @@ async def enable_principal(
 @router.get(
     "/keys",
     summary="All keys without their secrets, or a page of them",
-    response_model=KeyList,
-    responses=problems(400, 409, 422, 500),
+    responses=answers(KeyList, 400, 409, 422, 500),
 )
-async def list_keys(service: Running, principal: OfPrincipal = None, limit: Limit = None, after: After = None) -> Any:
+async def list_keys(
+    service: Running, principal: OfPrincipal = None, limit: Limit = None, after: After = None
+) -> Response:
     keys, now_ms = service.meta.now.auth.keys, service.now_ms()
     ids, following = page((id_ for id_, key in keys.items() if principal in (None, key.principal)), limit, after)
-    return {"keys": [_key_view(keys[id_], now_ms) for id_ in ids], "next": following}
+    return json_answer(KeyList(keys=[_key(keys[id_], now_ms) for id_ in ids], next=following))
 
 
 @router.post(
     "/keys",
     summary="Make a key; its secret is answered once",
     status_code=201,
-    response_model=NewKeyView,
-    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    responses=answers(NewKey, 400, 404, 409, 413, 415, 422, 500, 507, status=201),
     openapi_extra=_KEY.described,
 )
-async def make_key(service: Running, changes: Changes, caller: Asking, request: Request, response: Response) -> Any:
+async def make_key(service: Running, changes: Changes, caller: Asking, request: Request) -> Response:
     asked, now_ms = await _KEY.read(request), service.now_ms()
     until_ms = None if asked.until is None else parse_time(asked.until) // 1000
     id_, secret = secrets.token_bytes(KEY_ID_BYTES), secrets.token_bytes(SECRET_BYTES)
@@ -229,8 +176,9 @@ async def make_key(service: Running, changes: Changes, caller: Asking, request: 
     key, token = await asyncio.to_thread(new_key, asked.principal, id_, secret, now_ms, until_ms)
     await changes.store(request, lambda state: decide_put_key(state, key))
     log.info("event=key_made key=%s principal=%r by=%r", key.id, key.principal, caller.name)
+    response = json_answer(NewKey(**msgspec.structs.asdict(_key(key, now_ms)), key=token), 201)
     response.headers["cache-control"] = "no-store"
-    return {**_key_view(key, now_ms), "key": token}
+    return response
 
 
 @router.delete("/keys/{key_id}", summary="Revoke a key", status_code=204, responses=problems(404, 409, 500, 507))
@@ -244,23 +192,23 @@ async def revoke_key(
     log.info("event=key_revoked key=%s by=%r", key_id, caller.name)
 
 
-def _principal_view(state: AuthState, principal: Principal, now_ms: int) -> dict[str, object]:
+def _principal(state: AuthState, principal: Principal, now_ms: int) -> PrincipalInfo:
     since_ms = principal.disabled_since_ms
-    return {
-        "principal": principal.name,
-        "note": principal.note,
-        "created_time": rfc3339(principal.created_ms * 1000),
-        "disabled_time": None if since_ms is None else rfc3339(since_ms * 1000),
-        "keys": [_key_view(key, now_ms) for key in state.keys_of(principal.name)],
-        "acls": [acl_view(rule) for rule in state.rules_of(principal.name)],
-    }
+    return PrincipalInfo(
+        principal=principal.name,
+        note=principal.note,
+        created_time=moment(principal.created_ms),
+        disabled_time=None if since_ms is None else moment(since_ms),
+        keys=[_key(key, now_ms) for key in state.keys_of(principal.name)],
+        acls=[acl_info(rule) for rule in state.rules_of(principal.name)],
+    )
 
 
-def _key_view(key: Key, now_ms: int) -> dict[str, object]:
-    return {
-        "key_id": key.id,
-        "principal": key.principal,
-        "created_time": rfc3339(key.created_ms * 1000),
-        "until_time": None if key.until_ms is None else rfc3339(key.until_ms * 1000),
-        "live": key.is_live(now_ms),
-    }
+def _key(key: Key, now_ms: int) -> KeyInfo:
+    return KeyInfo(
+        key_id=key.id,
+        principal=key.principal,
+        created_time=moment(key.created_ms),
+        until_time=None if key.until_ms is None else moment(key.until_ms),
+        live=key.is_live(now_ms),
+    )

@@ -10,7 +10,7 @@ before it are stored (`mq.static.progress`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -34,37 +34,29 @@ from deltamq.mq.static.progress import (
     global_reset_parts,
     shown_in,
 )
-from deltamq.mq.wire.groups import CommitRequest, ResetRequest
+from deltamq.mq.wire.groups import (
+    CommitRequest,
+    CommittedOffsets,
+    GroupOffsets,
+    GroupPartition,
+    ResetOffsets,
+    ResetRequest,
+)
 from deltamq.tables.failpoints import failpoint
 
 #: Seconds in which the clusters must agree about where queues are.
 _AGREED_S: Final = 2.0
 #: Statuses from here on are problems.
 _NOT_DONE: Final = 300
-Json = dict[str, Any]
-
-
-class GlobalLane(msgspec.Struct, kw_only=True):
-    """A queue as a group sees it: a cluster's, as that tells it, or a global one."""
-
-    partition: str
-    retry: bool
-    committed_offset: int | None
-    min_offset: int | None = None
-    end_offset: int | None = None
-    lag: int | None = None
-    in_flight: int
-    last_consume_time: str | None = None
-    epoch: int | None = None
-    metadata: str | None = None
+T = TypeVar("T")
 
 
 class Here(NamedTuple):
     """What this cluster does with its own part."""
 
-    show: Callable[[], Awaitable[Json]]
-    commit: Callable[[CommitRequest], Awaitable[Json]]
-    reset: Callable[[ResetRequest], Awaitable[Json]]
+    show: Callable[[], Awaitable[GroupOffsets]]
+    commit: Callable[[CommitRequest], Awaitable[CommittedOffsets]]
+    reset: Callable[[ResetRequest], Awaitable[ResetOffsets]]
 
 
 def is_for_all(topic: Topic, call: Call) -> bool:
@@ -89,36 +81,45 @@ class GlobalGroup:
 
     # Show -------------------------------------------------------------------------------------------------------------
 
-    async def show(self) -> Json:
+    async def show(self) -> GroupOffsets:
         """Return the group's progress in all queues; raise `Unavailable` if a cluster with messages is away."""
         world, told = await self._agreed(lambda world: world.readers)
-        views = [_view(world, queue, told) for queue in range(len(world.queues))]
-        offsets = {one.partition: one.committed_offset for one in views if one.committed_offset is not None}
-        epochs = {one.partition: one.epoch for one in views if one.epoch is not None}
-        return self._place(world) | {"offsets": offsets, "epochs": epochs, "partitions": msgspec.to_builtins(views)}
+        shown = tuple(_shown(world, queue, told) for queue in range(len(world.queues)))
+        return GroupOffsets(
+            group=self._group,
+            topic=self._hosted.name,
+            topic_id=world.id,
+            offsets={lane.partition: lane.committed_offset for lane in shown if lane.committed_offset is not None},
+            epochs={lane.partition: lane.epoch for lane in shown if lane.epoch is not None},
+            partitions=shown,
+        )
 
     async def _agreed(
         self, clusters: Callable[[GlobalQueues], Collection[str]]
-    ) -> tuple[GlobalQueues, dict[str, dict[str, GlobalLane]]]:
+    ) -> tuple[GlobalQueues, dict[str, dict[str, GroupPartition]]]:
         """Return a copy, and by it the lanes of the group in clusters, by their own names."""
 
-        async def tried() -> tuple[GlobalQueues, dict[str, dict[str, GlobalLane]]] | Unavailable:
-            world, told = self._copies.world(self._hosted), dict[str, dict[str, GlobalLane]]()
+        async def tried() -> tuple[GlobalQueues, dict[str, dict[str, GroupPartition]]] | Unavailable:
+            world, told = self._copies.world(self._hosted), dict[str, dict[str, GroupPartition]]()
             for cluster in sorted(clusters(world)):
                 try:
-                    shown = await self._ask(cluster, "GET", None)
+                    if cluster == world.here:
+                        shown: GroupOffsets | Unavailable = await self._here.show()
+                    else:
+                        shown = await self._ask(cluster, "GET", None, GroupOffsets)
                 except NotFound:
-                    shown = {"partitions": []}  # there is no such group there
+                    told[cluster] = {}  # there is no such group there
+                    continue
                 if isinstance(shown, Unavailable):
                     return shown
-                told[cluster] = {view.partition: view for view in map(_as_lane, shown["partitions"])}
+                told[cluster] = {lane.partition: lane for lane in shown.partitions}
             return world, told
 
         return await self._copies.agreed(self._hosted.name, tried, within_s=_AGREED_S)
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    async def commit(self, asked: CommitRequest) -> Json:
+    async def commit(self, asked: CommitRequest) -> CommittedOffsets:
         """Commit global offsets; an offset that was already higher stays.
 
         Raises
@@ -142,7 +143,7 @@ class GlobalGroup:
         texts = {self._queue(name, "metadata"): text for name, text in (asked.metadata or {}).items()}
         epochs = await self._epochs(wanted, asked.epochs or {})
 
-        async def tried() -> Json | Unavailable:
+        async def tried() -> CommittedOffsets | Unavailable:
             world = self._copies.world(self._hosted)
             if asked.topic_id not in (None, world.id):
                 raise Conflict(
@@ -162,7 +163,7 @@ class GlobalGroup:
         epochs: Mapping[tuple[str, int], int],
         texts: Mapping[int, str],
         client_id: str | None,
-    ) -> Json | Unavailable:
+    ) -> CommittedOffsets | Unavailable:
         parts = {queue: list(global_commit_parts(world, queue, offset).items()) for queue, offset in wanted.items()}
         reached: dict[int, int] = {}
         counted: dict[int, dict[str, int]] = {queue: {} for queue in wanted}
@@ -181,15 +182,18 @@ class GlobalGroup:
                     reached[queue], counted[queue][cluster] = at, epoch
             failpoint("global.after_commit_part")
         names = {queue: global_queue_name(queue) for queue in wanted}
-        return self._place(world) | {
-            "offsets": {name: reached[queue] for queue, name in names.items()},
+        return CommittedOffsets(
+            group=self._group,
+            topic=self._hosted.name,
+            topic_id=world.id,
+            offsets={name: reached[queue] for queue, name in names.items()},
             # That of a queue of which not all clusters were asked is not known.
-            "epochs": {
+            epochs={
                 name: sum(counted[queue].values())
                 for queue, name in names.items()
                 if counted[queue].keys() >= set(world.clusters_of(queue))
             },
-        }
+        )
 
     async def _commit_part(
         self,
@@ -206,14 +210,17 @@ class GlobalGroup:
         noted = {queue_name(queue): text for queue, text in texts.items()}
         part = CommitRequest(offsets=local, epochs=meant or None, client_id=client_id, metadata=noted or None)
         try:
-            told = await self._ask(cluster, "PUT", part)
+            if cluster == world.here:
+                told: CommittedOffsets | Unavailable = await self._here.commit(part)
+            else:
+                told = await self._ask(cluster, "PUT", part, CommittedOffsets)
         except DeltaMQError as error:
             _tell_globally(world, cluster, error)
             raise
         if isinstance(told, Unavailable):
             return told
         return {
-            queue: (told["offsets"][name], told["epochs"][name])
+            queue: (told.offsets[name], told.epochs[name])
             for queue, name in ((queue, queue_name(queue)) for queue in offsets)
         }
 
@@ -239,7 +246,7 @@ class GlobalGroup:
 
     # Reset ------------------------------------------------------------------------------------------------------------
 
-    async def reset(self, asked: ResetRequest) -> Json:
+    async def reset(self, asked: ResetRequest) -> ResetOffsets:
         """Reset the group in all clusters with messages of the queues; the same again finishes one that was cut short.
 
         Raises
@@ -256,7 +263,7 @@ class GlobalGroup:
                 found = await self._times.offsets_at(self._hosted, time_ms * 1_000, self._by_time(asked.to))
                 targets = {self._queue(one.partition, "to"): one.offset for one in found}
 
-        async def tried() -> Json | Unavailable:
+        async def tried() -> ResetOffsets | Unavailable:
             world = self._copies.world(self._hosted)
             return await self._reset(world, asked, targets)
 
@@ -264,7 +271,7 @@ class GlobalGroup:
 
     async def _reset(
         self, world: GlobalQueues, asked: ResetRequest, targets: Mapping[int, int] | None
-    ) -> Json | Unavailable:
+    ) -> ResetOffsets | Unavailable:
         to: dict[str, dict[str, int]] = {}
         for queue, offset in (targets or {}).items():
             for cluster, at in global_reset_parts(world, queue, offset).items():
@@ -275,7 +282,10 @@ class GlobalGroup:
         for cluster in sorted(clusters):
             request = asked if targets is None else msgspec.structs.replace(asked, to=to[cluster])
             try:
-                done = await self._ask(cluster, "POST", request, "/reset")
+                if cluster == world.here:
+                    done: ResetOffsets | Unavailable = await self._here.reset(request)
+                else:
+                    done = await self._ask(cluster, "POST", request, ResetOffsets)
             except NotFound:
                 continue  # there is no such group there
             except DeltaMQError as error:
@@ -284,11 +294,11 @@ class GlobalGroup:
             if isinstance(done, Unavailable):
                 return done
             failpoint("global.after_reset_part")
-            epoch += done["epoch"]
+            epoch += done.epoch
             if targets is None:
-                offsets |= _at_the_edge(world, cluster, done["offsets"], is_first=asked.to == "first")
+                offsets |= _at_the_edge(world, cluster, done.offsets, is_first=asked.to == "first")
         shown = {global_queue_name(queue): offset for queue, offset in (targets or {}).items()}
-        return {"group": self._group, "topic": self._hosted.name, "epoch": epoch, "offsets": shown | offsets}
+        return ResetOffsets(group=self._group, topic=self._hosted.name, epoch=epoch, offsets=shown | offsets)
 
     def _by_time(self, time: str) -> Call:
         path = global_path(self._hosted.name, f"/offsets?time={quote(time)}")
@@ -297,13 +307,9 @@ class GlobalGroup:
     # Parts ------------------------------------------------------------------------------------------------------------
 
     async def _ask(
-        self, cluster: str, method: str, body: CommitRequest | ResetRequest | None, rest: str = ""
-    ) -> Json | Unavailable:
-        """Return what a cluster answers to its part; or why there is no answer: it has a newer copy."""
-        if cluster == self._copies.clusters.here:
-            if isinstance(body, CommitRequest):
-                return await self._here.commit(body)
-            return await (self._here.show() if body is None else self._here.reset(body))
+        self, cluster: str, method: str, body: CommitRequest | ResetRequest | None, kind: type[T]
+    ) -> T | Unavailable:
+        """Return what another cluster answers to its part; or why there is no answer: it has a newer copy."""
         call = self._call._replace(method=method)
         call = call.without_body() if body is None else call.with_json(msgspec.json.encode(body))
         answer = await self._copies.elsewhere(self._hosted.name, cluster, call, f"a part is in cluster {cluster}")
@@ -314,7 +320,7 @@ class GlobalGroup:
             if problem.code == "group_not_found":
                 raise NotFound(problem.detail, code=problem.code, field=problem.field)
             raise problem
-        return json_of(answer.body, dict[str, Any])
+        return json_of(answer.body, kind)
 
     def _queue(self, name: str, field: str) -> int:
         """Return the number of the queue with a global name; raise `NotFound` or `Unprocessable` for any other name."""
@@ -327,15 +333,8 @@ class GlobalGroup:
             )
         return index
 
-    def _place(self, world: GlobalQueues) -> Json:
-        return {"group": self._group, "topic": self._hosted.name, "topic_id": world.id}
 
-
-Told = Mapping[str, Mapping[str, GlobalLane]]
-
-
-def _as_lane(told: object) -> GlobalLane:
-    return msgspec.convert(told, GlobalLane, from_attributes=True)
+Told = Mapping[str, Mapping[str, GroupPartition]]
 
 
 def _at_the_edge(world: GlobalQueues, cluster: str, told: Mapping[str, int], *, is_first: bool) -> dict[str, int]:
@@ -348,42 +347,44 @@ def _at_the_edge(world: GlobalQueues, cluster: str, told: Mapping[str, int], *, 
     return found
 
 
-def _view(world: GlobalQueues, queue: int, told: Told) -> GlobalLane:
+def _shown(world: GlobalQueues, queue: int, told: Told) -> GroupPartition:
     """Return a queue as the group sees it; what a cluster without the group would have to tell is null."""
     lanes = {cluster: told[cluster].get(queue_name(queue)) for cluster in world.clusters_of(queue)}
     known = [lane for lane in lanes.values() if lane is not None]
-    committed = {cluster: lane.committed_offset for cluster, lane in lanes.items() if lane is not None}
-    shown = GlobalLane(
+    offset, metadata = _committed(world, queue, lanes)
+    first, newest = world.readable(queue)[0], world.readable(queue)[-1]
+    oldest, last = lanes[first.cluster], lanes[newest.cluster]
+    low, high = None if oldest is None else oldest.min_offset, None if last is None else last.end_offset
+    lags = [None if lane is None else lane.lag for lane in lanes.values()]
+    return GroupPartition(
         partition=global_queue_name(queue),
-        retry=False,
-        committed_offset=None,
+        committed_offset=offset,
+        min_offset=None if low is None else shown_in(world, queue, first.cluster, low),
+        end_offset=None if high is None else shown_in(world, queue, newest.cluster, high),
+        lag=None if None in lags else sum(lag for lag in lags if lag is not None),
         in_flight=sum(lane.in_flight for lane in known),
         last_consume_time=max((lane.last_consume_time for lane in known if lane.last_consume_time), default=None),
         epoch=_epoch(world, queue, told),
+        metadata=metadata,
     )
-    if any(at is not None for at in committed.values()):
-        shown.committed_offset = global_position(world, queue, committed)
-        # The newest cluster with a commit of that offset has its text.
-        for stay in world.readable(queue):
-            lane = lanes[stay.cluster]
-            at = None if lane is None else lane.committed_offset
-            if (
-                lane is not None
-                and at is not None
-                and stay.local_start <= at
-                and (at <= stay.local_end or not stay.is_ended)
-                and stay.shown(at) == shown.committed_offset
-            ):
-                shown.metadata = lane.metadata
-    first, newest = world.readable(queue)[0], world.readable(queue)[-1]
-    oldest, last = lanes[first.cluster], lanes[newest.cluster]
-    if oldest is not None and oldest.min_offset is not None:
-        shown.min_offset = shown_in(world, queue, first.cluster, oldest.min_offset)
-    if last is not None and last.end_offset is not None:
-        shown.end_offset = shown_in(world, queue, newest.cluster, last.end_offset)
-    lags = [None if lane is None else lane.lag for lane in lanes.values()]
-    shown.lag = None if None in lags else sum(lag for lag in lags if lag is not None)
-    return shown
+
+
+def _committed(
+    world: GlobalQueues, queue: int, lanes: Mapping[str, GroupPartition | None]
+) -> tuple[int | None, str | None]:
+    """Return the committed global offset and its text: that of the newest cluster with a commit of that offset."""
+    committed = {cluster: lane.committed_offset for cluster, lane in lanes.items() if lane is not None}
+    if all(at is None for at in committed.values()):
+        return None, None
+    offset, metadata = global_position(world, queue, committed), None
+    for stay in world.readable(queue):
+        lane = lanes[stay.cluster]
+        at = None if lane is None else lane.committed_offset
+        if lane is None or at is None or at < stay.local_start or (stay.is_ended and at > stay.local_end):
+            continue
+        if stay.shown(at) == offset:
+            metadata = lane.metadata
+    return offset, metadata
 
 
 def _epoch(world: GlobalQueues, queue: int, told: Told) -> int | None:

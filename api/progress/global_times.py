@@ -8,8 +8,6 @@ The stays of one cluster are parts of one queue of its own, so that one search t
 
 from __future__ import annotations
 
-import msgspec
-
 from deltamq.api.host.clusters import from_cluster
 from deltamq.api.host.global_copies import GlobalCopies
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
@@ -17,18 +15,7 @@ from deltamq.api.host.peers import Call, json_of
 from deltamq.api.progress.group_progress import QueueProgress
 from deltamq.mq.static.global_queues import GlobalQueues, global_queue_name
 from deltamq.mq.static.logical_queue import queue_name
-
-
-class FoundByTime(msgspec.Struct, omit_defaults=True):
-    """What was found of one queue; between clusters, `found` says whether it is a message and not the queue's end."""
-
-    partition: str
-    offset: int
-    found: bool | None = None
-
-
-class _Told(msgspec.Struct):
-    offsets: list[FoundByTime]
+from deltamq.mq.wire.topics import OffsetsByTime, PartitionOffset
 
 
 class GlobalTimes:
@@ -39,7 +26,7 @@ class GlobalTimes:
         self._topics = topics
         self._progress = progress
 
-    async def offsets_at(self, hosted: HostedTopic, time_us: int, call: Call) -> list[FoundByTime]:
+    async def offsets_at(self, hosted: HostedTopic, time_us: int, call: Call) -> list[PartitionOffset]:
         """Return for each queue the first global offset at or after a time; if another cluster asks, what is here.
 
         Raises
@@ -51,14 +38,17 @@ class GlobalTimes:
         if from_cluster(call.headers):
             return await self._here(hosted, await self._copies.by_copy_of(hosted, call.headers), time_us)
         world, told = await self._copies.told_by_all(hosted, lambda copy: copy.readers, call)
-        parts = [await self._here(hosted, world, time_us), *(json_of(body, _Told).offsets for body in told.values())]
+        parts = [
+            await self._here(hosted, world, time_us),
+            *(json_of(body, OffsetsByTime).offsets for body in told.values()),
+        ]
         names = [global_queue_name(queue) for queue in range(len(world.queues))]
-        by_name: dict[str, list[FoundByTime]] = {name: [] for name in names}
+        by_name: dict[str, list[PartitionOffset]] = {name: [] for name in names}
         for one in (one for part in parts for one in part):
             by_name[one.partition].append(one)
-        return [FoundByTime(name, _first(by_name[name])) for name in names]
+        return [PartitionOffset(name, _first(by_name[name])) for name in names]
 
-    async def _here(self, hosted: HostedTopic, world: GlobalQueues, time_us: int) -> list[FoundByTime]:
+    async def _here(self, hosted: HostedTopic, world: GlobalQueues, time_us: int) -> list[PartitionOffset]:
         """Return what this cluster holds: the first message of each queue, or the end, if that is here."""
         found = []
         for queue in range(len(world.queues)):
@@ -70,12 +60,14 @@ class GlobalTimes:
             newest = world.readable(queue)[-1]
             name, shown = global_queue_name(queue), world.shown(queue, at)
             if at < end and shown >= 0:
-                found.append(FoundByTime(name, shown, found=True))
+                found.append(PartitionOffset(name, shown, found=True))
             elif newest.cluster == world.here:
-                found.append(FoundByTime(name, newest.logic_end if newest.is_ended else newest.shown(end), found=False))
+                found.append(
+                    PartitionOffset(name, newest.logic_end if newest.is_ended else newest.shown(end), found=False)
+                )
         return found
 
 
-def _first(told: list[FoundByTime]) -> int:
+def _first(told: list[PartitionOffset]) -> int:
     """Return the smallest offset of a message, or the end, which the cluster of the newest stay tells."""
     return min(told, key=lambda one: (not one.found, one.offset)).offset

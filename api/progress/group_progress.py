@@ -43,7 +43,7 @@ from deltamq.mq.static.progress import (
     unfinished,
 )
 from deltamq.mq.static.reading import place_of
-from deltamq.mq.wire.groups import CommitRequest
+from deltamq.mq.wire.groups import CommitRequest, CommittedOffsets
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.reader import Born
 
@@ -381,8 +381,8 @@ class LaneCommits:
 
     async def there(self, peer: Peer, call: Call, asked: CommitRequest) -> dict[str, Committed]:
         """Let another process commit `asked`, which is a part of what `call` asks."""
-        answer = await self._owners.ask(peer, call._replace(body=msgspec.json.encode(asked)))
-        return {name: Committed(answer["epochs"][name], at) for name, at in answer["offsets"].items()}
+        answer = await self._owners.ask(peer, call._replace(body=msgspec.json.encode(asked)), CommittedOffsets)
+        return {name: Committed(answer.epochs[name], at) for name, at in answer.offsets.items()}
 
     async def begin(
         self, topic: str, lane: LaneKey, offset: int, *, found_again: bool, headers: Collection[Header]

@@ -7,17 +7,18 @@ from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from fastapi import APIRouter, Query
-from pydantic import BaseModel
+from fastapi import APIRouter, Query, Response
+from msgspec.structs import replace
 
 from deltamq.api.audit.audit import ActView, Audit, read_acts, read_refusals
 from deltamq.api.log.partition import Partitions
 from deltamq.api.service.dependencies import Running
-from deltamq.api.wire.fields import parse_time, rfc3339
-from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.fields import json_answer, moment, parse_time
+from deltamq.api.wire.openapi_parts import answers
 from deltamq.mq.audit import ActBegun, RefusalCount
 from deltamq.mq.errors import Conflict
 from deltamq.mq.limits import ACTS_DEFAULT, ACTS_MAX, OFFSET_MAX
+from deltamq.mq.wire.auth import ActInfo, ActList, RefusalInfo, RefusalList
 from deltamq.tables.log.log import PartitionLog
 
 R = TypeVar("R")
@@ -30,62 +31,10 @@ _Limit = Annotated[int, Query(ge=1, le=ACTS_MAX, description="How many at most."
 _After = Annotated[int | None, Query(ge=0, le=OFFSET_MAX, description="The `next` of the page before.")]
 
 
-class ActInfo(BaseModel):
-    """An administrative act.
-
-    `outcome` is `done`, `refused` (the caller's fault, nothing was done), `failed` (an error, and no change of the
-    metadata) or `unknown` (also while it is carried out). `before` and `after` are the states that it changed.
-    """
-
-    id: str
-    time: str
-    principal: str
-    address: str
-    process: str
-    call: str
-    resource: str
-    name: str
-    asked: Any
-    outcome: str
-    status: int | None
-    code: str | None
-    detail: str | None
-    before: Any
-    after: Any
-
-
-class ActList(BaseModel):
-    """Acts, the oldest first; `next` is given if more follow: send it as `after` to get them."""
-
-    acts: list[ActInfo]
-    next: int | None = None
-
-
-class RefusalInfo(BaseModel):
-    """How often a principal was refused a call in a minute, by one process; `address` is where the last came from."""
-
-    minute: str
-    principal: str
-    call: str
-    status: int
-    code: str
-    count: int
-    address: str
-    process: str
-
-
-class RefusalList(BaseModel):
-    """Refusals by minute, the oldest first; `next` is given if more follow: send it as `after` to get them."""
-
-    refusals: list[RefusalInfo]
-    next: int | None = None
-
-
 @router.get(
     "",
     summary="What administrators did, the oldest first",
-    response_model=ActList,
-    responses=problems(400, 409, 422, 500),
+    responses=answers(ActList, 400, 409, 422, 500),
 )
 async def list_acts(
     service: Running,
@@ -93,7 +42,7 @@ async def list_acts(
     principal: _OfPrincipal = None,
     limit: _Limit = ACTS_DEFAULT,
     after: _After = None,
-) -> Any:
+) -> Response:
     def wanted(begun: ActBegun) -> bool:
         return principal in (None, begun.principal) and begun.time_ms >= since_ms
 
@@ -102,14 +51,13 @@ async def list_acts(
     found, following = await _read(
         service.audit, service.partitions, since_us, after, partial(read_acts, wanted=wanted, limit=limit)
     )
-    return {"acts": [_act(one) for one in found], "next": following}
+    return json_answer(ActList(acts=[_act(one) for one in found], next=following))
 
 
 @router.get(
     "/refusals",
     summary="What was refused, by minute, the oldest first",
-    response_model=RefusalList,
-    responses=problems(400, 409, 422, 500),
+    responses=answers(RefusalList, 400, 409, 422, 500),
 )
 async def list_refusals(
     service: Running,
@@ -117,14 +65,14 @@ async def list_refusals(
     principal: _OfPrincipal = None,
     limit: _Limit = ACTS_DEFAULT,
     after: _After = None,
-) -> Any:
+) -> Response:
     def wanted(one: RefusalCount) -> bool:
         return principal in (None, one.principal)
 
     found, following = await _read(
         service.audit, service.partitions, _since_us(since), after, partial(read_refusals, wanted=wanted, limit=limit)
     )
-    return {"refusals": [_refusal(one) for one in found], "next": following}
+    return json_answer(RefusalList(refusals=[_refusal(one) for one in found], next=following))
 
 
 def _since_us(since: str | None) -> int | None:
@@ -153,39 +101,45 @@ async def _read(
     return await partitions.run(page)
 
 
-def _act(view: ActView) -> dict[str, Any]:
+def _act(view: ActView) -> ActInfo:
     begun, ended = view.begun, view.ended
-    return {
-        "id": begun.id,
-        "time": rfc3339(begun.time_ms * 1_000),
-        "principal": begun.principal,
-        "address": begun.address,
-        "process": begun.process,
-        "call": begun.call,
-        "resource": begun.resource,
-        "name": begun.name,
-        "asked": _json(begun.asked),
-        "outcome": "unknown" if ended is None else ended.outcome,
-        "status": None if ended is None else ended.status or None,
-        "code": None if ended is None else ended.code or None,
-        "detail": None if ended is None else ended.detail or None,
-        "before": None if ended is None else _json(ended.before),
-        "after": None if ended is None else _json(ended.after),
-    }
+    shown = ActInfo(
+        id=begun.id,
+        time=moment(begun.time_ms),
+        principal=begun.principal,
+        address=begun.address,
+        process=begun.process,
+        call=begun.call,
+        resource=begun.resource,
+        name=begun.name,
+        asked=_json(begun.asked),
+        outcome="unknown",
+    )
+    if ended is None:
+        return shown
+    return replace(
+        shown,
+        outcome=ended.outcome,
+        status=ended.status or None,
+        code=ended.code or None,
+        detail=ended.detail or None,
+        before=_json(ended.before),
+        after=_json(ended.after),
+    )
 
 
 def _json(text: str) -> Any:
     return msgspec.json.decode(text) if text else None
 
 
-def _refusal(one: RefusalCount) -> dict[str, Any]:
-    return {
-        "minute": rfc3339(one.minute_ms * 1_000),
-        "principal": one.principal,
-        "call": one.call,
-        "status": one.status,
-        "code": one.code,
-        "count": one.count,
-        "address": one.address,
-        "process": one.process,
-    }
+def _refusal(one: RefusalCount) -> RefusalInfo:
+    return RefusalInfo(
+        minute=moment(one.minute_ms),
+        principal=one.principal,
+        call=one.call,
+        status=one.status,
+        code=one.code,
+        count=one.count,
+        address=one.address,
+        process=one.process,
+    )

@@ -9,38 +9,48 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import HTMLResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from pydantic import BaseModel
 
 from deltamq.api.auth.caller import Caller
 from deltamq.api.auth.gate import guarded_warehouse
 from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.static_topics import queue_states
 from deltamq.api.log.metrics import QueueGauges, of_partitions, of_queues, rendered
-from deltamq.api.routes.jobs import MissingJob, missing_jobs
+from deltamq.api.routes.jobs import missing_jobs
 from deltamq.api.routes.topics import TopicName, brought_up
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.service.health import Stopped
 from deltamq.api.wire.answer import Answer
-from deltamq.api.wire.fields import AccessAsked, AccessFields
+from deltamq.api.wire.fields import AccessAsked, access_fields, json_answer
 from deltamq.api.wire.json_body import JsonBody
-from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, Json, problems
+from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, answers, problems
 from deltamq.mq.auth.principals import CLUSTER
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.meta.access_changes import decide_broker_access, decide_partition_access
-from deltamq.mq.meta.brokers import META_ROLE, Host
+from deltamq.mq.meta.brokers import META_ROLE, BrokersState
 from deltamq.mq.meta.features import decide_upgrade, upgrade_of
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.names import broker_of, check_broker, check_topic
+from deltamq.mq.wire.cluster import (
+    BrokerAccess,
+    BrokerInfo,
+    ClusterInfo,
+    FeatureInfo,
+    Health,
+    HostInfo,
+    MetaInfo,
+    PartitionAccess,
+    Readiness,
+    StoppedPartition,
+    UpgradeInfo,
+)
 from deltamq.tables.paths import Space
 
 log = logging.getLogger("deltamq.api")
@@ -72,161 +82,74 @@ _ACCESS: Final = JsonBody(AccessAsked, {"writable": False, "reason": "disk is re
 _TOPICS_MAX: Final = 100
 
 
-class BrokerView(AccessFields):
-    """A broker, the process that serves it, and the epoch since which it does; no process does if not `online`."""
-
-    broker: str
-    address: str | None
-    host: str | None
-    roles: list[str]
-    epoch: int
-    partitions: int
-    online: bool
-
-
-class MetaView(BaseModel):
-    """The process that has the meta role: it answers heartbeats of exclusive groups."""
-
-    address: str
-    host: str
-    epoch: int
-
-
-class HostView(BaseModel):
-    """A service process; `brokers` are those it was started for, `load` its requests a second at the last renewal."""
-
-    host: str
-    address: str
-    brokers: list[str]
-    load: int
+@router.get("/v1/cluster", summary="Brokers, roles and warehouse", responses=answers(ClusterInfo, 500))
+async def cluster(service: Running, caller: Asking, request: Request) -> Response:
+    state, roles = service.topics.state, service.meta.now.brokers
+    meta = roles.owner(META_ROLE)
+    shown = ClusterInfo(
+        warehouse=service.warehouse.uri,
+        version=request.app.version,
+        host=service.hosting.id,
+        routes_epoch=state.routes_epoch,
+        topics=len(state.topics),
+        brokers=_brokers(roles, service.topics),
+        meta=None if meta is None else MetaInfo(address=meta.address, host=meta.id, epoch=roles.roles[META_ROLE].epoch),
+        hosts=tuple(
+            HostInfo(host=host.id, address=host.address, brokers=tuple(host.brokers), load=host.load)
+            for host in sorted(roles.hosts.values(), key=lambda one: one.id)
+        ),
+        auth=service.gate is not None,
+        missing_jobs=missing_jobs(await service.job_watch.reports()),
+        stopped=tuple(islice(filter(_visible_to(caller), service.stops.all()), _STOPPED_SHOWN)),
+    )
+    return json_answer(shown)
 
 
-class StoppedPartition(BaseModel):
-    """A partition that refuses all calls of this process, with the error; `queue` is its logical queue, if any.
-
-    `space` is `topics`, `retry` for groups' retries, `dlq` for dead letters, or `sys` for the service's own logs.
-    """
-
-    space: str
-    topic: str
-    partition: str
-    queue: str | None
-    code: str
-    detail: str
-
-
-class ClusterView(BaseModel):
-    """The warehouse, its brokers, and the processes that serve them.
-
-    `host` is the process that answers, `auth` whether it asks callers who they are.
-    """
-
-    warehouse: str
-    version: str
-    #: The process that answers.
-    host: str
-    routes_epoch: int
-    topics: int
-    brokers: list[BrokerView]
-    meta: MetaView | None
-    hosts: list[HostView]
-    #: Whether each caller must show who it is; if not, anyone who can reach this process may do everything.
-    auth: bool
-    #: Jobs that the queue needs and that run nowhere.
-    missing_jobs: list[MissingJob]
-    #: What has stopped, as far as the caller may see it: a hundred partitions at most.
-    stopped: list[StoppedPartition]
-
-
-class Health(BaseModel):
-    """The state of this process."""
-
-    status: str
-
-
-class Readiness(BaseModel):
-    """Whether this process serves, and the number of partitions that have stopped; the cluster's view names them."""
-
-    status: str
-    stopped_partitions: int
-
-
-def _shown(**example: object) -> Json:
-    """Return the description of a success with an example."""
-    return {"content": {"application/json": {"example": example}}}
-
-
-@router.get("/v1/cluster", summary="Brokers, roles and warehouse", response_model=ClusterView, responses=problems(500))
-async def cluster(service: Running, caller: Asking, request: Request) -> Any:
-    state, brokers, access = service.topics.state, service.meta.now.brokers, service.topics.access
-    hosted = Counter(broker_of(name) for topic in state.topics.values() for name in topic.route.partitions)
-    meta_owner = brokers.owner(META_ROLE)
-    views: list[BrokerView] = []
-    for broker in brokers.brokers:
-        owner = brokers.owner(broker)
-        # The meta role is shown once: with the first broker of the process that has it.
-        is_meta = meta_owner is not None and owner is meta_owner and not any("meta" in view.roles for view in views)
-        views.append(
-            BrokerView.model_validate(
-                {
-                    "broker": broker,
-                    "address": None if owner is None else owner.address,
-                    "host": None if owner is None else owner.id,
-                    "roles": ["broker", "meta"] if is_meta else ["broker"],
-                    "epoch": brokers.roles[broker].epoch,
-                    "partitions": hosted[broker],
-                    "online": owner is not None,
-                    **AccessFields.of(access.of_broker(broker)),
-                }
-            )
+def _brokers(roles: BrokersState, topics: Topics) -> tuple[BrokerInfo, ...]:
+    hosted = Counter(broker_of(name) for topic in topics.state.topics.values() for name in topic.route.partitions)
+    owners = {broker: roles.owner(broker) for broker in roles.brokers}
+    meta = roles.owner(META_ROLE)
+    # The meta role is shown once: with the first broker of the process that has it.
+    with_meta = next((broker for broker, owner in owners.items() if owner is meta and meta is not None), None)
+    return tuple(
+        BrokerInfo(
+            broker=broker,
+            address=None if owner is None else owner.address,
+            host=None if owner is None else owner.id,
+            roles=("broker", "meta") if broker == with_meta else ("broker",),
+            epoch=roles.roles[broker].epoch,
+            partitions=hosted[broker],
+            online=owner is not None,
+            **access_fields(topics.access.of_broker(broker)),
         )
-    return {
-        "warehouse": service.warehouse.uri,
-        "version": request.app.version,
-        "host": service.hosting.id,
-        "routes_epoch": state.routes_epoch,
-        "topics": len(state.topics),
-        "brokers": views,
-        "meta": None if meta_owner is None else _role_view(meta_owner, brokers.roles[META_ROLE].epoch),
-        "hosts": [
-            HostView(host=host.id, address=host.address, brokers=list(host.brokers), load=host.load)
-            for host in sorted(brokers.hosts.values(), key=lambda one: one.id)
-        ],
-        "auth": service.gate is not None,
-        "missing_jobs": missing_jobs(await service.job_watch.reports()),
-        "stopped": [asdict(one) for one in islice(filter(_visible_to(caller), service.stops.all()), _STOPPED_SHOWN)],
-    }
+        for broker, owner in owners.items()
+    )
 
 
-def _visible_to(caller: Caller) -> Callable[[Stopped], bool]:
+def _visible_to(caller: Caller) -> Callable[[StoppedPartition], bool]:
     """Return whether a caller may see that a partition has stopped."""
     sees_all = caller.allows("cluster", CLUSTER, "metrics")
     return lambda one: sees_all or (one.space == Space.TOPICS.value and caller.allows("topic", one.topic, "describe"))
 
 
-def _role_view(owner: Host, epoch: int) -> MetaView:
-    return MetaView(address=owner.address, host=owner.id, epoch=epoch)
-
-
-@router.get("/healthz", summary="Liveness", response_model=Health, responses={200: _shown(status="alive")})
-async def alive() -> Any:
-    return {"status": "alive"}
+@router.get("/healthz", summary="Liveness", responses=answers(Health, example={"status": "alive"}))
+async def alive() -> Response:
+    return json_answer(Health("alive"))
 
 
 @router.get(
     "/readyz",
     summary="Readiness",
-    response_model=Readiness,
-    responses={200: _shown(status="serving", stopped_partitions=0), **problems(503)},
+    responses=answers(Readiness, 503, example={"status": "serving", "stopped_partitions": 0}),
 )
-async def ready(service: Running) -> Any:
+async def ready(service: Running) -> Response:
     if service.stopping:
         raise Unavailable("the service is stopping", code="stopping")
     service.meta.check()
     service.meta.check_read()
     if service.is_outsider:
         raise guarded_warehouse()
-    return {"status": "serving", "stopped_partitions": service.stops.partitions}
+    return json_answer(Readiness("serving", service.stops.partitions))
 
 
 @router.get(
@@ -310,41 +233,26 @@ def asking_console(refusal: Answer) -> Answer:
 # Access ---------------------------------------------------------------------------------------------------------------
 
 
-class BrokerAccessView(AccessFields):
-    """The access of a broker."""
-
-    broker: str
-
-
-class PartitionAccessView(AccessFields):
-    """The access of a partition, as far as it and its broker both allow."""
-
-    topic: str
-    partition: str
-
-
 @router.put(
     "/v1/brokers/{broker}",
     summary="Set whether a broker may be read and written to",
-    response_model=BrokerAccessView,
-    responses=problems(400, 404, 413, 415, 422, 500, 503, 507),
+    responses=answers(BrokerAccess, 400, 404, 413, 415, 422, 500, 503, 507),
     openapi_extra=_ACCESS.described,
 )
 async def put_broker(
     broker: Annotated[str, PathParameter(examples=["broker-a"])], service: Running, request: Request
-) -> Any:
+) -> Response:
     check_broker(broker)
     access, now_ms = (await _ACCESS.read(request)).access(), service.now_ms()
     meta = await service.meta.submit_any(lambda meta: decide_broker_access(meta, broker, access, now_ms))
     log.info("event=broker_access broker=%r readable=%s writable=%s", broker, access.readable, access.writable)
-    return {"broker": broker, **AccessFields.of(meta.access.of_broker(broker))}
+    return json_answer(BrokerAccess(broker=broker, **access_fields(meta.access.of_broker(broker))))
 
 
 @router.put(
     "/v1/topics/{topic}/partitions/{partition}",
     summary="Set whether a partition may be read and written to",
-    response_model=PartitionAccessView,
-    responses=problems(400, 404, 413, 415, 422, 500, 503, 507),
+    responses=answers(PartitionAccess, 400, 404, 413, 415, 422, 500, 503, 507),
     openapi_extra=_ACCESS.described,
 )
 async def put_partition(
@@ -352,7 +260,7 @@ async def put_partition(
     partition: Annotated[str, PathParameter(examples=["flights@broker-a"])],
     service: Running,
     request: Request,
-) -> Any:
+) -> Response:
     check_topic(topic)
     access, now_ms = (await _ACCESS.read(request)).access(), service.now_ms()
     meta = await service.meta.submit_any(lambda meta: decide_partition_access(meta, topic, partition, access, now_ms))
@@ -364,53 +272,38 @@ async def put_partition(
         access.writable,
     )
     topic_id = meta.topics.topic(topic).id
-    return {"topic": topic, "partition": partition, **AccessFields.of(meta.access.at(now_ms).of(topic_id, partition))}
+    allowed = access_fields(meta.access.at(now_ms).of(topic_id, partition))
+    return json_answer(PartitionAccess(topic=topic, partition=partition, **allowed))
 
 
 upgrade_router = APIRouter(prefix="/v1/cluster/upgrade", tags=["service"])
 
 
-class FeatureView(BaseModel):
-    """A feature and what it changes; `lacking` are the addresses of the processes that do not know it yet."""
-
-    feature: str
-    says: str
-    lacking: list[str] = []
-
-
-class UpgradeView(BaseModel):
-    """Features that are on, those that an upgrade switches on now, and those that wait for processes."""
-
-    on: list[FeatureView]
-    ready: list[FeatureView]
-    waiting: list[FeatureView]
-
-
-@upgrade_router.get("", summary="Features that are on, and what an upgrade would do", response_model=UpgradeView)
-async def upgrade(service: Running) -> Any:
-    return _view(await service.meta.refresh())
+@upgrade_router.get("", summary="Features that are on, and what an upgrade would do", responses=answers(UpgradeInfo))
+async def upgrade(service: Running) -> Response:
+    return json_answer(_upgrade(await service.meta.refresh()))
 
 
 @upgrade_router.post(
     "",
     summary="Switch on every feature that all processes know",
-    response_model=UpgradeView,
-    responses=problems(500, 503, 507),
+    responses=answers(UpgradeInfo, 500, 503, 507),
 )
-async def switch_on(service: Running) -> Any:
-    return _view(await service.meta.submit_any(lambda meta: decide_upgrade(meta.features, _known(meta))))
+async def switch_on(service: Running) -> Response:
+    meta = await service.meta.submit_any(lambda meta: decide_upgrade(meta.features, _known(meta)))
+    return json_answer(_upgrade(meta))
 
 
 def _known(meta: Meta) -> Mapping[str, Sequence[str]]:
     return {host.address or host.id: host.features for host in meta.brokers.hosts.values()}
 
 
-def _view(meta: Meta) -> dict[str, list[FeatureView]]:
+def _upgrade(meta: Meta) -> UpgradeInfo:
     found = upgrade_of(meta.features, _known(meta))
-    return {
-        "on": [FeatureView(feature=name, says=says) for name, says in meta.features.on.items()],
-        "ready": [FeatureView(feature=name, says=says) for name, says in found.ready.items()],
-        "waiting": [
-            FeatureView(feature=name, says="", lacking=list(lacking)) for name, lacking in found.waiting.items()
-        ],
-    }
+    return UpgradeInfo(
+        on=tuple(FeatureInfo(feature=name, says=says) for name, says in meta.features.on.items()),
+        ready=tuple(FeatureInfo(feature=name, says=says) for name, says in found.ready.items()),
+        waiting=tuple(
+            FeatureInfo(feature=name, says="", lacking=tuple(lacking)) for name, lacking in found.waiting.items()
+        ),
+    )

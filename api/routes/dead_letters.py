@@ -8,30 +8,38 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from fastapi import APIRouter, Query, Request, Response
 from numpy.typing import NDArray
-from pydantic import BaseModel
 
 from deltamq.api.routes.groups import GroupName
 from deltamq.api.sending.letters import KEPT_STATES, LetterCount, LetterFailures, Letters, LettersWanted, some_letters
 from deltamq.api.sending.replay import Replayer
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.wire.fields import parse_time
+from deltamq.api.wire.fields import json_answer, parse_time
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.message_json import dead_letters, shown_origins
-from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.openapi_parts import answers
 from deltamq.mq.errors import Corrupt, Forbidden, NotFound, Refused
 from deltamq.mq.limits import MIB, NAME_LENGTH_MAX, OFFSET_MAX, REASON_LENGTH_MAX
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.dead_letters import Deleted, LetterState
-from deltamq.mq.wire.stored import DeadLetters, DeleteLettersRequest, LetterFilter, ReplayRequest
+from deltamq.mq.wire.stored import (
+    CountedLetters,
+    DeadLetterCounts,
+    DeadLetters,
+    DeletedLetters,
+    DeleteLettersRequest,
+    FailedReplay,
+    LetterFilter,
+    Replayed,
+    ReplayRequest,
+)
 from deltamq.tables.queue.dead_marks import LETTER_STATES
 
 log = logging.getLogger("deltamq.api")
@@ -55,78 +63,13 @@ _OfTopic = Annotated[str | None, Query(description="Only those from this topic."
 _FromTime = Annotated[str | None, Query(description="RFC 3339: only those that are dead since then or later.")]
 
 
-class FailedReplay(BaseModel):
-    """A dead letter with which it could not be done, and why.
-
-    `code` is `topic_not_found`, `offset_out_of_range`, `dead_letter_deleted` or another code.
-    """
-
-    partition: str
-    offset: int
-    code: str
-
-
-class ReplayAnswer(BaseModel):
-    """`replayed` dead letters were sent to their target; `duplicates` others had been sent back before.
-
-    `failed` names the first thousand of `failed_total`.
-    """
-
-    replayed: int
-    duplicates: int
-    failed: list[FailedReplay]
-    failed_total: int
-
-
-class DeleteAnswer(BaseModel):
-    """`deleted` dead letters are deleted; `duplicates` others were deleted before.
-
-    `failed` names the first thousand of `failed_total`.
-    """
-
-    deleted: int
-    duplicates: int
-    failed: list[FailedReplay]
-    failed_total: int
-
-
-class CountedLetters(BaseModel):
-    """How many dead letters there are with a `reason`, or from a `topic`, by state."""
-
-    reason: str | None = None
-    topic: str | None = None
-    new: int
-    sent_back: int
-    deleted: int
-
-
-class DeadLetterCounts(BaseModel):
-    """How many dead letters the group has, by state.
-
-    `counts` has those with the most that are not deleted first, and at most a thousand; it is empty without `by`.
-    """
-
-    group: str
-    new: int
-    sent_back: int
-    deleted: int
-    counts: list[CountedLetters]
-
-
 # List -----------------------------------------------------------------------------------------------------------------
 
 
 @router.get(
     "",
     summary="A group's dead letters, broker by broker, oldest first",
-    response_class=Response,
-    responses={
-        200: {
-            "description": "A page of dead letters",
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/DeadLetters"}}},
-        },
-        **problems(400, 404, 422, 429, 500),
-    },
+    responses=answers(DeadLetters, 400, 404, 422, 429, 500),
 )
 async def list_dead_letters(
     group: GroupName,
@@ -177,8 +120,7 @@ async def list_dead_letters(
         if page.next is not None:
             following = page.next[1] if partition is not None else offset + page.taken
         after = None if page.next is None else cursor_to(*page.next)
-        answer = DeadLetters(group, total, messages, following, after)
-        return Response(msgspec.json.encode(answer), media_type="application/json")
+        return json_answer(DeadLetters(group, total, messages, following, after))
 
 
 def _chosen(letters: Mapping[str, Letters | None], wanted: LettersWanted) -> dict[str, Chosen]:
@@ -191,9 +133,7 @@ def _chosen(letters: Mapping[str, Letters | None], wanted: LettersWanted) -> dic
 @router.get(
     "/counts",
     summary="How many dead letters a group has, by state, and by reason or topic",
-    response_model=DeadLetterCounts,
-    response_model_exclude_unset=True,
-    responses=problems(400, 404, 422, 500),
+    responses=answers(DeadLetterCounts, 400, 404, 422, 500),
 )
 async def count_dead_letters(
     group: GroupName,
@@ -203,7 +143,7 @@ async def count_dead_letters(
     reason: _Reason = None,
     topic: _OfTopic = None,
     from_time: _FromTime = None,
-) -> Any:
+) -> Response:
     found = await service.groups.require(group)
     wanted = letters_wanted(
         LETTER_STATES,
@@ -213,18 +153,21 @@ async def count_dead_letters(
         may_read=caller.filter("topic", "subscribe"),
     )
     letters = [one for one in (await service.dead_letters.of(found)).values() if one is not None]
-    counts = await service.partitions.run(partial(_counts, letters, wanted, by))
-    return {"group": group, **counts}
+    return json_answer(await service.partitions.run(partial(_counts, group, letters, wanted, by)))
 
 
-def _counts(letters: Sequence[Letters], wanted: LettersWanted, by: str | None) -> dict[str, object]:
+def _counts(group: str, letters: Sequence[Letters], wanted: LettersWanted, by: str | None) -> DeadLetterCounts:
     total, by_value = LetterCount(), dict[str | None, LetterCount]()
     for one in letters:
         total.add(one.count(wanted))
         if by is not None:
             one.count_by(by, wanted, by_value)
     most = sorted(by_value.items(), key=lambda found: (-found[1].new - found[1].sent_back, found[0] or ""))
-    return {**asdict(total), "counts": [{by: value, **asdict(count)} for value, count in most[:_COUNTS_MAX]]}
+    counts = tuple(
+        CountedLetters(**{by or "": value}, new=count.new, sent_back=count.sent_back, deleted=count.deleted)
+        for value, count in most[:_COUNTS_MAX]
+    )
+    return DeadLetterCounts(group=group, new=total.new, sent_back=total.sent_back, deleted=total.deleted, counts=counts)
 
 
 # Send back, delete ----------------------------------------------------------------------------------------------------
@@ -233,11 +176,10 @@ def _counts(letters: Sequence[Letters], wanted: LettersWanted, by: str | None) -
 @router.post(
     "/replay",
     summary="Send dead letters back: those that are new, or those that are asked for",
-    response_model=ReplayAnswer,
-    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    responses=answers(Replayed, 400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra=_REPLAY.described,
 )
-async def replay_dead_letters(group: GroupName, service: Running, caller: Asking, request: Request) -> Any:
+async def replay_dead_letters(group: GroupName, service: Running, caller: Asking, request: Request) -> Response:
     asked = await _REPLAY.read(request)
     found = await service.groups.require(group)
     letters, failures = await service.dead_letters.of(found), LetterFailures()
@@ -256,17 +198,22 @@ async def replay_dead_letters(group: GroupName, service: Running, caller: Asking
         service.topics, service.partitions, service.meta, service.fencing, service.sealer, service.dead_letters
     )
     done = await replayer.replay(found, to_send, asked.to or "origin", caller, failures)
-    return {"replayed": done.replayed, "duplicates": before + done.duplicates, **_failed(failures)}
+    answer = Replayed(
+        replayed=done.replayed,
+        duplicates=before + done.duplicates,
+        failed=_failed(failures),
+        failed_total=failures.total,
+    )
+    return json_answer(answer)
 
 
 @router.delete(
     "",
     summary="Delete dead letters: lists show them no more, nothing sends them back",
-    response_model=DeleteAnswer,
-    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    responses=answers(DeletedLetters, 400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra=_DELETE.described,
 )
-async def delete_dead_letters(group: GroupName, service: Running, caller: Asking, request: Request) -> Any:
+async def delete_dead_letters(group: GroupName, service: Running, caller: Asking, request: Request) -> Response:
     asked = await _DELETE.read(request)
     if asked.all is not asked.is_empty:
         wrong = "nothing else with it" if asked.all else "which: offsets, state, reason, topic, from_time; or all: true"
@@ -285,12 +232,14 @@ async def delete_dead_letters(group: GroupName, service: Running, caller: Asking
         deleted += len(offsets)
     log.info("event=dead_letters_deleted group=%r count=%d", group, deleted)
     duplicates = sum(len(one.in_state("deleted")) for one in chosen)
-    return {"deleted": deleted, "duplicates": duplicates, **_failed(failures)}
+    answer = DeletedLetters(
+        deleted=deleted, duplicates=duplicates, failed=_failed(failures), failed_total=failures.total
+    )
+    return json_answer(answer)
 
 
-def _failed(failures: LetterFailures) -> dict[str, object]:
-    listed = [{"partition": partition, "offset": offset, "code": code} for partition, offset, code in failures.listed]
-    return {"failed": listed, "failed_total": failures.total}
+def _failed(failures: LetterFailures) -> list[FailedReplay]:
+    return [FailedReplay(partition, offset, code) for partition, offset, code in failures.listed]
 
 
 Int64s = NDArray[np.int64]

@@ -13,10 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel
 
 from deltamq.api.host.global_topics import refuse_global
 from deltamq.api.queue.lanes import Lanes
@@ -26,8 +25,9 @@ from deltamq.api.routes.order_request import check_client
 from deltamq.api.routes.topics import TopicName
 from deltamq.api.service.dependencies import Running
 from deltamq.api.statistics import Outcome
+from deltamq.api.wire.fields import json_answer
 from deltamq.api.wire.json_body import JsonBody
-from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.openapi_parts import answers
 from deltamq.mq.errors import Conflict, NotFound, Unprocessable
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic
@@ -35,7 +35,7 @@ from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.retry import RetryTopic, check_reason
 from deltamq.mq.static.logical_queue import LogicalQueue, SegmentOf, TopicQueues
-from deltamq.mq.wire.groups import AsideRequest
+from deltamq.mq.wire.groups import AsideAnswer, AsideRequest
 from deltamq.tables.log.log import PartitionLog
 
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/aside", tags=["order"])
@@ -58,20 +58,13 @@ _ASIDE: Final = JsonBody(
 )
 
 
-class AsideAnswer(BaseModel):
-    """How many messages are at their target now; retention took the others, which is recorded."""
-
-    moved: int
-
-
 @router.post(
     "",
     summary="Copy failed messages to the dead letters or to the retry topic",
-    response_model=AsideAnswer,
-    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    responses=answers(AsideAnswer, 400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra=_ASIDE.described,
 )
-async def set_aside(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
+async def set_aside(group: GroupName, topic: TopicName, service: Running, request: Request) -> Response:
     asked = await _ASIDE.read(request)
     check_client(asked.client_id)
     reason = _REASON if asked.reason is None else check_reason(asked.reason)
@@ -90,7 +83,7 @@ async def set_aside(group: GroupName, topic: TopicName, service: Running, reques
     service.hosting.check(broker, epoch)
     outcome = Outcome.DEAD if asked.to == "dead" else Outcome.FAILED
     service.statistics.put_aside(group, found, asked.partition, broker, asked.offsets, outcome)
-    return {"moved": moved}
+    return json_answer(AsideAnswer(moved))
 
 
 def _check_allowed(group: Group, topic: Topic, queues: TopicQueues | None, asked: AsideRequest) -> LogicalQueue | None:

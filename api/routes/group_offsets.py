@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel
+from fastapi import APIRouter, Depends, Request, Response
 
 from deltamq.api.host.clusters import from_cluster
 from deltamq.api.host.global_copies import GlobalCopies
@@ -28,57 +27,25 @@ from deltamq.api.progress.group_progress import QueueProgress, check_offset
 from deltamq.api.queue.group_topic import bounds_at
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.routes.groups import ReaderName
-from deltamq.api.routes.lane_views import LaneView, LaneViews, Others, ask_others
+from deltamq.api.routes.lane_views import LaneViews, Others, ask_others
 from deltamq.api.routes.offset_commits import EMPTY, OffsetCommits, check_not_broadcast, check_texts, named
 from deltamq.api.routes.topics import TopicName
 from deltamq.api.service.dependencies import Running
+from deltamq.api.wire.fields import json_answer
 from deltamq.api.wire.json_body import JsonBody
-from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.openapi_parts import answers
 from deltamq.mq.meta.reset import lanes_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Bounds, Start, reset_position
 from deltamq.mq.static.logical_queue import LogicalQueue
-from deltamq.mq.wire.groups import CommitRequest, ResetRequest
+from deltamq.mq.wire.groups import CommitRequest, CommittedOffsets, GroupOffsets, ResetOffsets, ResetRequest
 
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/offsets", tags=["groups"])
 
 _COMMIT: Final = JsonBody(CommitRequest, {"offsets": {"orders@broker-a": 120}, "client_id": "worker-1"})
 _RESET: Final = JsonBody(ResetRequest, {"to": "first", "retries": "drop"})
-
-
-class GroupOffsets(BaseModel):
-    """The group's progress: `offsets` of partitions where it has committed, and `partitions` with details of all.
-
-    `epochs` and `topic_id` may be sent with a commit.
-    """
-
-    group: str
-    topic: str
-    topic_id: str
-    offsets: dict[str, int]
-    epochs: dict[str, int]
-    partitions: list[LaneView]
-
-
-class CommittedOffsets(BaseModel):
-    """The group's offsets after the commit, and their epochs; an offset that was already higher stays."""
-
-    group: str
-    topic: str
-    topic_id: str
-    offsets: dict[str, int]
-    epochs: dict[str, int]
-
-
-class ResetOffsets(BaseModel):
-    """Where the group goes on, and its new epoch there; handles of earlier epochs are refused."""
-
-    group: str
-    topic: str
-    epoch: int
-    offsets: dict[str, int]
 
 
 async def _offsets_of(service: Running) -> TopicOffsets:
@@ -131,14 +98,14 @@ class TopicOffsets:
         self._copies = copies
         self._times = times
 
-    async def show(self, group: str, topic: str, call: Call) -> dict[str, Any]:
+    async def show(self, group: str, topic: str, call: Call) -> GroupOffsets:
         """Return the group's offsets."""
         hosted = await self._topics.require(topic)
         if is_for_all(hosted.topic, call):
             return await self._in_all(group, hosted, call).show()
         return await self._show_here(group, hosted, call)
 
-    async def commit(self, group: str, topic: str, call: Call, asked: CommitRequest) -> dict[str, Any]:
+    async def commit(self, group: str, topic: str, call: Call, asked: CommitRequest) -> CommittedOffsets:
         """Commit offsets; they are durable when this returns."""
         hosted = await self._topics.require(topic)
         if is_for_all(hosted.topic, call):
@@ -150,7 +117,7 @@ class TopicOffsets:
         await self._check_copy(hosted, call)
         return await self._commits.store(group, topic, call, asked)
 
-    async def reset(self, group: str, topic: str, call: Call, asked: ResetRequest) -> dict[str, Any]:
+    async def reset(self, group: str, topic: str, call: Call, asked: ResetRequest) -> ResetOffsets:
         """Reset offsets, in a new epoch."""
         hosted = await self._topics.require(topic)
         if is_for_all(hosted.topic, call):
@@ -171,7 +138,7 @@ class TopicOffsets:
         if hosted.topic.world is not None and from_cluster(call.headers) and not is_forwarded(call.headers):
             await self._copies.by_copy_of(hosted, call.headers)
 
-    async def _show_here(self, group: str, hosted: HostedTopic, call: Call) -> dict[str, Any]:
+    async def _show_here(self, group: str, hosted: HostedTopic, call: Call) -> GroupOffsets:
         """Return the group's offsets in a topic, or in this cluster's part of a global one."""
         await self._check_copy(hosted, call)
         await self._groups.reader(group)
@@ -180,15 +147,19 @@ class TopicOffsets:
         if not is_forwarded(call.headers):
             others = Others()
             brokers = {broker_of(name) for name in found.route.partitions}
-            for answer in await ask_others(self._owners, brokers, call, all_of_them=True):
-                others.add(topic, answer["partitions"])
+            for answer in await ask_others(self._owners, brokers, call, GroupOffsets, all_of_them=True):
+                others.add(topic, answer.partitions)
         views = await self._views.of(group, found, consumed=False, others=others)
-        offsets = {view.partition: view.committed_offset for view in views if view.committed_offset is not None}
-        epochs = {view.partition: view.epoch for view in views if view.epoch is not None}
-        place = {"group": group, "topic": topic, "topic_id": found.id}
-        return place | {"offsets": offsets, "epochs": epochs, "partitions": views}
+        return GroupOffsets(
+            group=group,
+            topic=topic,
+            topic_id=found.id,
+            offsets={view.partition: view.committed_offset for view in views if view.committed_offset is not None},
+            epochs={view.partition: view.epoch for view in views if view.epoch is not None},
+            partitions=tuple(views),
+        )
 
-    async def _reset_here(self, group: str, hosted: HostedTopic, call: Call, asked: ResetRequest) -> dict[str, Any]:
+    async def _reset_here(self, group: str, hosted: HostedTopic, call: Call, asked: ResetRequest) -> ResetOffsets:
         await self._check_copy(hosted, call)
         return await self._resets.store(group, hosted, call, asked)
 
@@ -196,36 +167,32 @@ class TopicOffsets:
 _Offsets = Annotated[TopicOffsets, Depends(_offsets_of)]
 
 
-@router.get(
-    "", summary="A group's offsets in a topic", response_model=GroupOffsets, responses=problems(400, 404, 500, 503)
-)
-async def show_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Any:
-    return await offsets.show(group, topic, Call.of(request.scope))
+@router.get("", summary="A group's offsets in a topic", responses=answers(GroupOffsets, 400, 404, 500, 503))
+async def show_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Response:
+    return json_answer(await offsets.show(group, topic, Call.of(request.scope)))
 
 
 @router.put(
     "",
     summary="Commit offsets; durable when answered",
-    response_model=CommittedOffsets,
-    responses=problems(400, 404, 409, 413, 415, 422, 500, 503, 507),
+    responses=answers(CommittedOffsets, 400, 404, 409, 413, 415, 422, 500, 503, 507),
     openapi_extra=_COMMIT.described,
 )
-async def commit_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Any:
+async def commit_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Response:
     asked = await _COMMIT.read(request)
     check_texts(asked)
-    return await offsets.commit(group, topic, Call.of(request.scope), asked)
+    return json_answer(await offsets.commit(group, topic, Call.of(request.scope), asked))
 
 
 @router.post(
     "/reset",
     summary="Reset a group's offsets in a topic, in a new epoch",
-    response_model=ResetOffsets,
-    responses=problems(400, 404, 413, 415, 422, 500, 503, 507),
+    responses=answers(ResetOffsets, 400, 404, 413, 415, 422, 500, 503, 507),
     openapi_extra=_RESET.described,
 )
-async def reset_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Any:
+async def reset_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Response:
     asked = await _RESET.read(request)
-    return await offsets.reset(group, topic, Call.of(request.scope), asked)
+    return json_answer(await offsets.reset(group, topic, Call.of(request.scope), asked))
 
 
 class OffsetResets:
@@ -248,7 +215,7 @@ class OffsetResets:
         self._lanes = lanes
         self._progress = progress
 
-    async def store(self, group: str, hosted: HostedTopic, call: Call, asked: ResetRequest) -> dict[str, Any]:
+    async def store(self, group: str, hosted: HostedTopic, call: Call, asked: ResetRequest) -> ResetOffsets:
         """Reset offsets, those of a global topic in this cluster's own names and offsets; return the answer."""
         drop = asked.retries == "drop"
         target = Start.from_json(asked.to, field="to") if isinstance(asked.to, str) else asked.to
@@ -266,13 +233,8 @@ class OffsetResets:
             epoch, _ = await self._groups.reset(group, found, offsets)
         # The next request to the owners of the lanes must find them in the new epoch.
         await self._owners.tell({broker_of(lane.partition) for lane in offsets}, call)
-        return {
-            "group": group,
-            "topic": hosted.name,
-            "epoch": epoch,
-            "offsets": shown
-            | {lane.partition: at for lane, at in offsets.items() if found.static is None or lane.retry},
-        }
+        shown |= {lane.partition: at for lane, at in offsets.items() if found.static is None or lane.retry}
+        return ResetOffsets(group=group, topic=hosted.name, epoch=epoch, offsets=shown)
 
     async def _targets(
         self, group: str, topic: Topic, target: Start | Mapping[str, int]

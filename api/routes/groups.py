@@ -7,13 +7,13 @@ process knows those that it heard of.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi import Path as PathParameter
 from msgspec import UNSET, Meta, UnsetType
-from pydantic import BaseModel, Field, WithJsonSchema
+from msgspec.structs import replace
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosting import Hosting
@@ -22,11 +22,11 @@ from deltamq.api.host.peers import Call, is_forwarded
 from deltamq.api.order.online_clients import OnlineClients
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.seen_clients import SeenClients
-from deltamq.api.routes.lane_views import LaneView, LaneViews, Others, ask_others
+from deltamq.api.routes.lane_views import LaneViews, Others, ask_others
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.wire.fields import After, Limit, page, rfc3339
+from deltamq.api.wire.fields import After, Limit, json_answer, moment, page
 from deltamq.api.wire.json_body import JsonBody
-from deltamq.api.wire.openapi_parts import GROUP_PATTERN, problems, schema_of
+from deltamq.api.wire.openapi_parts import GROUP_PATTERN, answers, answers_or_makes, problems
 from deltamq.mq.errors import NotFound
 from deltamq.mq.limits import (
     INVISIBLE_MS_MAX,
@@ -40,7 +40,17 @@ from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.group_settings import ConsumeStrategy, GroupRequest, Ordering
 from deltamq.mq.meta.online import Member, Subscription
 from deltamq.mq.names import check_group, split_member
-from deltamq.mq.wire.groups import StartText
+from deltamq.mq.queue.retry import policy_to_json
+from deltamq.mq.wire.groups import (
+    ClientSubscription,
+    GroupAllocation,
+    GroupClient,
+    GroupInfo,
+    GroupList,
+    GroupMember,
+    GroupTopic,
+    StartText,
+)
 
 router = APIRouter(prefix="/v1/groups", tags=["groups"])
 
@@ -100,88 +110,11 @@ class GroupPutRequest(msgspec.Struct, forbid_unknown_fields=True):
 _PUT: Final = JsonBody(GroupPutRequest, {"max_attempts": 5, "retry_policy": {"fixed_ms": 1_000}}, required=False)
 
 
-class TopicProgress(BaseModel):
-    """A group's progress in a topic; `lag` is the sum over its partitions."""
-
-    topic: str
-    lag: int
-    partitions: list[LaneView]
-
-
-class MemberProgress(BaseModel):
-    """The progress of one client of a broadcast group, as a group of its own: `GROUP@CLIENT`."""
-
-    group: str
-    client_id: str
-    lag: int
-    topics: list[TopicProgress]
-
-
-class AllocationView(BaseModel):
-    """The partitions of a topic, by client; `epoch` grows with each change."""
-
-    epoch: int
-    clients: Annotated[dict[str, list[str]], Field(examples=[{"worker-1": ["orders@broker-a"]}])]
-
-
-class SubscribedView(BaseModel):
-    """How a client consumes a topic."""
-
-    order: bool
-    tags: str
-    filter: str | None = None
-
-
-class ClientView(BaseModel):
-    """A known client; one that is not `online` is leaving, and may still finish what it holds.
-
-    Only the owner of the meta role knows `authorized_ms`; elsewhere it is null. Clients of a shared group need no
-    authorization: they are those that named themselves in pops or heartbeats lately.
-    """
-
-    client_id: str
-    online: bool
-    topics: dict[str, SubscribedView]
-    since_time: str
-    authorized_ms: int | None
-
-
-class GroupView(BaseModel):
-    """A group's settings, its clients, and its progress in each topic that it consumed or that a client subscribes to.
-
-    So a backlog is lag even before the first pop or commit. `allocation` is that of an exclusive group. Clients of a
-    shared group do not register: `clients` are those that named themselves in pops or heartbeats within the time of an
-    authorization. Of a broadcast group, `members` has the clients that have committed, each with its progress.
-    """
-
-    group: str
-    epoch: int
-    consume_strategy: str
-    allocation_strategy: str
-    order: bool | Literal["key"]
-    consume_from: str
-    max_attempts: int
-    retry_policy: Annotated[Any, WithJsonSchema(schema_of(RetryPolicyJson))]
-    invisible_ms: int
-    created_time: str
-    clients: list[ClientView]
-    allocation: dict[str, AllocationView]
-    topics: list[TopicProgress]
-    members: list[MemberProgress] = []
-
-
-class GroupList(BaseModel):
-    """Names of groups, sorted; `next` is given if more follow: send it as `after` to get them."""
-
-    groups: list[str]
-    next: str | None = None
-
-
 class _Told(NamedTuple):
     """What other processes know of a group: its lanes, its clients, and the lanes of each member."""
 
     lanes: Others
-    clients: list[ClientView]
+    clients: list[GroupClient]
     members: dict[str, Others]
 
 
@@ -207,7 +140,7 @@ class GroupViews:
         self._online = online
         self._seen = seen
 
-    async def of(self, group: Group, call: Call) -> dict[str, object]:
+    async def of(self, group: Group, call: Call) -> GroupInfo:
         """Return the view of a group; other processes are sent `call` for their part, unless one of them asks."""
         told = None if is_forwarded(call.headers) else await self._others(call)
         heard = [] if told is None else told.clients
@@ -217,23 +150,30 @@ class GroupViews:
             clients = seen_views(self._seen, group.name, heard)
         allocation = allocation_views(self._meta, group.name)
         wanted = {*allocation, *(topic for client in clients for topic in client.topics)}
-        progress, members = [], []
+        topics, members = list[GroupTopic](), list[GroupMember]()
         if group.is_broadcast:
             members = await self._members(group.name, told)
         else:
-            progress = await self._progress(group.name, wanted, None if told is None else told.lanes)
-        return {
-            "group": group.name,
-            "epoch": group.epoch,
-            **group.settings.to_json(),
-            "created_time": rfc3339(group.created_ms * 1000),
-            "clients": clients,
-            "allocation": allocation,
-            "topics": progress,
-            "members": members,
-        }
+            topics = await self._progress(group.name, wanted, None if told is None else told.lanes)
+        settings = group.settings
+        return GroupInfo(
+            group=group.name,
+            epoch=group.epoch,
+            consume_strategy=settings.consume_strategy,
+            allocation_strategy=settings.allocation_strategy,
+            order=settings.order,
+            consume_from=settings.consume_from.to_json(),
+            max_attempts=settings.max_attempts,
+            retry_policy=policy_to_json(settings.retry_policy),
+            invisible_ms=settings.invisible_ms,
+            created_time=moment(group.created_ms),
+            clients=tuple(clients),
+            allocation=allocation,
+            topics=tuple(topics),
+            members=tuple(members),
+        )
 
-    async def _members(self, group: str, told: _Told | None) -> list[MemberProgress]:
+    async def _members(self, group: str, told: _Told | None) -> list[GroupMember]:
         """Return the clients of a broadcast group that have progress, sorted."""
         found = []
         for member in sorted(self._lanes.members_of(group) | (told.members.keys() if told is not None else set())):
@@ -242,10 +182,10 @@ class GroupViews:
             parts = split_member(member)
             if progress and parts is not None:
                 lag = sum(topic.lag for topic in progress)
-                found.append(MemberProgress(group=member, client_id=parts[1], lag=lag, topics=progress))
+                found.append(GroupMember(group=member, client_id=parts[1], lag=lag, topics=tuple(progress)))
         return found
 
-    async def _progress(self, group: str, wanted: Collection[str], others: Others | None) -> list[TopicProgress]:
+    async def _progress(self, group: str, wanted: Collection[str], others: Others | None) -> list[GroupTopic]:
         """Return the progress in the topics `wanted`, and in those that the group has touched, by name."""
         topics = []
         touched, told = self._lanes.topics_of(group), others.topics if others is not None else set()
@@ -259,7 +199,7 @@ class GroupViews:
                 continue
             if lanes:
                 lag = sum(lane.lag or 0 for lane in lanes)
-                topics.append(TopicProgress(topic=topic.name, lag=lag, partitions=lanes))
+                topics.append(GroupTopic(topic=topic.name, lag=lag, partitions=tuple(lanes)))
         return topics
 
     async def _others(self, call: Call) -> _Told:
@@ -267,14 +207,13 @@ class GroupViews:
         told = _Told(Others(), [], {})
         if not self._hosting.alone:
             brokers = self._meta.now.brokers.brokers
-            for answer in await ask_others(self._owners, brokers, call, all_of_them=False):
-                for topic in answer["topics"]:
-                    told.lanes.add(topic["topic"], topic["partitions"])
-                for member in answer["members"]:
-                    for topic in member["topics"]:
-                        its = told.members.setdefault(member["group"], Others())
-                        its.add(topic["topic"], topic["partitions"])
-                told.clients.extend(map(ClientView.model_validate, answer["clients"]))
+            for answer in await ask_others(self._owners, brokers, call, GroupInfo, all_of_them=False):
+                for topic in answer.topics:
+                    told.lanes.add(topic.topic, topic.partitions)
+                for member in answer.members:
+                    for topic in member.topics:
+                        told.members.setdefault(member.group, Others()).add(topic.topic, topic.partitions)
+                told.clients.extend(answer.clients)
         return told
 
 
@@ -296,61 +235,52 @@ Views = Annotated[GroupViews, Depends(_views_of)]
 @router.get(
     "",
     summary="Names of all groups, or a page of them",
-    response_model=GroupList,
-    response_model_exclude_none=True,
-    responses=problems(400, 422, 500),
+    responses=answers(GroupList, 400, 422, 500),
 )
-async def list_groups(service: Running, caller: Asking, limit: Limit = None, after: After = None) -> Any:
+async def list_groups(service: Running, caller: Asking, limit: Limit = None, after: After = None) -> Response:
     names, following = page(filter(caller.filter("group", "describe"), service.groups.state.groups), limit, after)
-    return {"groups": names, "next": following}
+    return json_answer(GroupList(groups=names, next=following))
 
 
-@router.get(
-    "/{group}", summary="One group with its progress", response_model=GroupView, responses=problems(400, 404, 500)
-)
-async def show_group(group: ReaderName, service: Running, caller: Asking, views: Views, request: Request) -> Any:
-    view = await views.of(await service.groups.reader(group), Call.of(request.scope))
-    return _describable(view, caller.filter("topic", "describe"))
+@router.get("/{group}", summary="One group with its progress", responses=answers(GroupInfo, 400, 404, 500))
+async def show_group(group: ReaderName, service: Running, caller: Asking, views: Views, request: Request) -> Response:
+    shown = await views.of(await service.groups.reader(group), Call.of(request.scope))
+    return json_answer(_describable(shown, caller.filter("topic", "describe")))
 
 
 @router.put(
     "/{group}",
     summary="Create or change a group",
-    response_model=GroupView,
-    responses={
-        201: {"model": GroupView, "description": "Created"},
-        **problems(400, 409, 413, 415, 422, 500, 507),
-    },
+    responses=answers_or_makes(GroupInfo, 400, 409, 413, 415, 422, 500, 507),
     openapi_extra=_PUT.described,
 )
-async def put_group(
-    group: GroupName, service: Running, caller: Asking, views: Views, request: Request, response: Response
-) -> Any:
+async def put_group(group: GroupName, service: Running, caller: Asking, views: Views, request: Request) -> Response:
     check_group(group)
     wanted = GroupRequest.from_json(msgspec.to_builtins(await _PUT.read(request)), service.invisible)
     found, created = await service.groups.put(group, wanted)
-    response.status_code = 201 if created else 200
     asked = Call.of(request.scope)
-    shown = Call.on_behalf("GET", asked.target.decode("ascii"), asked.headers)
-    return _describable(await views.of(found, shown), caller.filter("topic", "describe"))
+    call = Call.on_behalf("GET", asked.target.decode("ascii"), asked.headers)
+    shown = _describable(await views.of(found, call), caller.filter("topic", "describe"))
+    return json_answer(shown, 201 if created else 200)
 
 
-def _describable(view: dict[str, Any], may: Callable[[str], bool] | None) -> dict[str, Any]:
-    """Return the view of a group without topics that the caller may not describe."""
+def _describable(shown: GroupInfo, may: Callable[[str], bool] | None) -> GroupInfo:
+    """Return a group without topics that the caller may not describe."""
     if may is None:
-        return view
-    shown = {**view, "allocation": {topic: one for topic, one in view["allocation"].items() if may(topic)}}
-    shown["topics"] = [one for one in view["topics"] if may(one.topic)]
-    shown["clients"] = [_of_topics(one, may) for one in view["clients"]]
-    shown["members"] = [
-        one.model_copy(update={"topics": [topic for topic in one.topics if may(topic.topic)]})
-        for one in view["members"]
-    ]
-    return shown
-
-
-def _of_topics(client: ClientView, may: Callable[[str], bool]) -> ClientView:
-    return client.model_copy(update={"topics": {topic: how for topic, how in client.topics.items() if may(topic)}})
+        return shown
+    return replace(
+        shown,
+        allocation={topic: one for topic, one in shown.allocation.items() if may(topic)},
+        topics=tuple(one for one in shown.topics if may(one.topic)),
+        clients=tuple(
+            replace(client, topics={topic: how for topic, how in client.topics.items() if may(topic)})
+            for client in shown.clients
+        ),
+        members=tuple(
+            replace(member, topics=tuple(topic for topic in member.topics if may(topic.topic)))
+            for member in shown.members
+        ),
+    )
 
 
 @router.delete(
@@ -365,48 +295,49 @@ async def delete_group(group: ReaderName, service: Running) -> None:
     service.statistics.forget(group)
 
 
-def client_views(meta: HostedMeta, online: OnlineClients, group: str) -> list[ClientView]:
+def client_views(meta: HostedMeta, online: OnlineClients, group: str) -> list[GroupClient]:
     """Return the clients of an exclusive group, sorted."""
     clients = meta.now.online.group(group).clients
     return [
-        ClientView(
+        GroupClient(
             client_id=one.id,
             online=not one.leaving,
             topics={topic: _subscribed(want) for topic, want in one.topics.items()},
-            since_time=rfc3339(one.since_ms * 1000),
+            since_time=moment(one.since_ms),
             authorized_ms=online.authorized_ms(Member(group, one.id, one.joined)),
         )
         for _, one in sorted(clients.items())
     ]
 
 
-def _subscribed(one: Subscription) -> SubscribedView:
-    return SubscribedView(order=one.order, tags=one.tags, filter=one.filter)
+def _subscribed(one: Subscription) -> ClientSubscription:
+    return ClientSubscription(order=one.order, tags=one.tags, filter=one.filter)
 
 
-def seen_views(seen_here: SeenClients, group: str, others: Iterable[ClientView]) -> list[ClientView]:
+def seen_views(seen_here: SeenClients, group: str, others: Iterable[GroupClient]) -> list[GroupClient]:
     """Return the clients of a shared group, sorted: those that this process has heard of, and those in `others`."""
     found = {one.client_id: one for one in others}
     for client, seen in seen_here.of(group).items():
         told = found.get(client)
-        found[client] = ClientView(
+        since = moment(seen.since_ms)
+        found[client] = GroupClient(
             client_id=client,
             online=True,
             topics={
                 **(told.topics if told is not None else {}),
                 **{topic: _subscribed(want) for topic, want in seen.topics.items()},
             },
-            since_time=min(rfc3339(seen.since_ms * 1000), told.since_time if told is not None else "~"),
+            since_time=since if told is None else min(since, told.since_time),
             authorized_ms=None,
         )
     return [one for _, one in sorted(found.items())]
 
 
-def allocation_views(meta: HostedMeta, group: str) -> dict[str, AllocationView]:
+def allocation_views(meta: HostedMeta, group: str) -> dict[str, GroupAllocation]:
     """Return the allocation of each topic of an exclusive group."""
     topics = meta.now.online.group(group).topics
     return {
-        topic: AllocationView(
+        topic: GroupAllocation(
             epoch=found.epoch, clients={client: list(those) for client, those in found.owners.items()}
         )
         for topic, found in sorted(topics.items())

@@ -125,7 +125,7 @@ class HandlesEndpoint:
         if barred:
             raise Forbidden("handle: the topic of its message may not be consumed any more", field="handle")
         for peer in self._owners.split(group.name, [request.handle], asked.call).theirs:
-            return InvisibleAnswer((await self._owners.ask(peer, asked.call))["handle"])
+            return await self._owners.ask(peer, asked.call, InvisibleAnswer)
         failed, renewed = await self._handles.change(group, [request.handle], lambda _: disposition)
         if failed:
             raise _refused(failed[0])

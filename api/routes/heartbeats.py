@@ -6,11 +6,10 @@ allocation changes, so that a handover begins at once.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as PathParameter
-from pydantic import BaseModel, ConfigDict, Field
 
 from deltamq.api.auth.caller import require_also
 from deltamq.api.host.global_topics import refuse_global
@@ -18,55 +17,24 @@ from deltamq.api.order.online_clients import Beat
 from deltamq.api.routes.groups import GroupName
 from deltamq.api.routes.order_request import HEARTBEAT, check_client, check_wait, heartbeat_of
 from deltamq.api.service.dependencies import Running
-from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.fields import json_answer
+from deltamq.api.wire.openapi_parts import answers
 from deltamq.api.wire.request import Client
 from deltamq.mq.limits import WAIT_MS_MAX
 from deltamq.mq.meta.brokers import META_ROLE
 from deltamq.mq.meta.group import Group
 from deltamq.mq.names import check_group
-from deltamq.mq.wire.groups import CLIENT_PATTERN
+from deltamq.mq.wire.groups import CLIENT_PATTERN, HeartbeatAnswer
 
 router = APIRouter(prefix="/v1/groups/{group}/clients", tags=["order"])
 
 ClientId = Annotated[str, PathParameter(json_schema_extra={"pattern": CLIENT_PATTERN}, examples=["worker-1"])]
 
 
-class HeartbeatAnswer(BaseModel):
-    """What the client may consume, and how long.
-
-    `authorized_ms` counts from the moment when the client sent the heartbeat; 0 means no authorization.
-    `authorized_until_ms` is the same in the service's wall time, for display. A leaving client gets no new
-    authorization: under its last one it may finish, commit and release what it holds. `allocation_epoch` changes with
-    the client's allocation.
-    """
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "consume_strategy": "exclusive",
-                    "authorized_until_ms": 1_357_017_330_000,
-                    "authorized_ms": 30_000,
-                    "allocation": {"orders": ["orders@broker-a"]},
-                    "routes_epoch": 3,
-                    "allocation_epoch": 17,
-                }
-            ]
-        }
-    )
-    consume_strategy: str
-    authorized_until_ms: int
-    authorized_ms: Annotated[int, Field(ge=0)]
-    allocation: dict[str, list[str]]
-    routes_epoch: int
-    allocation_epoch: int
-
-
 @router.post(
     "/{client_id}/heartbeat",
     summary="Renew a client's authorization, and return its allocation",
-    response_model=HeartbeatAnswer,
-    responses=problems(400, 404, 409, 413, 415, 422, 429, 500, 507),
+    responses=answers(HeartbeatAnswer, 400, 404, 409, 413, 415, 422, 429, 500, 507),
     openapi_extra=HEARTBEAT.described,
 )
 async def heartbeat(
@@ -80,7 +48,7 @@ async def heartbeat(
     allocation_epoch: Annotated[
         int | None, Query(ge=0, description="Epoch of the allocation that the client knows; needed to wait.")
     ] = None,
-) -> Any:
+) -> Response:
     check_group(group)
     check_client(client_id)
     check_wait(wait_ms)
@@ -90,7 +58,7 @@ async def heartbeat(
         subscribed = service.topics.find(name)
         if subscribed is not None:
             refuse_global(subscribed.topic, "a subscription")
-    elsewhere = await service.peers.elsewhere_as_response(META_ROLE, request, wait_ms=wait_ms)
+    elsewhere: Response | None = await service.peers.elsewhere_as_response(META_ROLE, request, wait_ms=wait_ms)
     if elsewhere is not None:
         return elsewhere
     beat = Beat(group, client_id, subscriptions, online)
@@ -104,14 +72,15 @@ async def heartbeat(
             client.close()
     if not granted.exclusive:
         service.seen.beat(group, client_id, subscriptions) if online else service.seen.gone(group, client_id)
-    return {
-        "consume_strategy": "exclusive" if granted.exclusive else _strategy(service.groups.find(group)),
-        "authorized_until_ms": service.now_ms() + granted.authorized_ms,
-        "authorized_ms": granted.authorized_ms,
-        "allocation": {topic: list(partitions) for topic, partitions in granted.allocation.items()},
-        "routes_epoch": service.topics.state.routes_epoch,
-        "allocation_epoch": granted.epoch,
-    }
+    answer = HeartbeatAnswer(
+        consume_strategy="exclusive" if granted.exclusive else _strategy(service.groups.find(group)),
+        authorized_until_ms=service.now_ms() + granted.authorized_ms,
+        authorized_ms=granted.authorized_ms,
+        allocation={topic: list(partitions) for topic, partitions in granted.allocation.items()},
+        routes_epoch=service.topics.state.routes_epoch,
+        allocation_epoch=granted.epoch,
+    )
+    return json_answer(answer)
 
 
 def _strategy(group: Group | None) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TypeVar
 
-from pydantic import BaseModel
+from msgspec.structs import replace
 
 from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.hosting import Hosting
@@ -19,7 +19,7 @@ from deltamq.api.host.peers import Call, Peer
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.moved_progress import MovedProgress
 from deltamq.api.queue.redelivered import settle_overdue
-from deltamq.api.wire.fields import rfc3339
+from deltamq.api.wire.fields import moment
 from deltamq.mq.errors import Corrupt, Unavailable, Unknown
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.reset import lanes_of
@@ -29,31 +29,9 @@ from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Bounds, lag_messages
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.progress import committed_at, committed_offset
+from deltamq.mq.wire.groups import GroupPartition
 
-
-class LaneView(BaseModel):
-    """One partition as the group sees it.
-
-    `retry`: whether it is the group's retry partition for the topic on one broker. `lag` is the number of messages
-    after its committed offset, all if it has committed nothing. `in_flight` is the number of messages that clients
-    hold, or that wait to be delivered again after their invisible time. A message that a client holds for long leaves
-    the lag when its checkpoint is stored, within a minute, and stays in flight: both together are not done. Unknown
-    values of a damaged partition are null. `last_consume_time` is the time of the last pop, acknowledgement, commit,
-    or pull under a lock; null if there was none since the service began. `epoch` is the epoch of these offsets: each
-    reset, and each life of the group, has a new one. `metadata` is the text that was committed with
-    `committed_offset`, null without one.
-    """
-
-    partition: str
-    retry: bool
-    committed_offset: int | None
-    min_offset: int | None = None
-    end_offset: int | None = None
-    lag: int | None = None
-    in_flight: int
-    last_consume_time: str | None
-    epoch: int | None = None
-    metadata: str | None = None
+T = TypeVar("T")
 
 
 class LaneViews:
@@ -65,7 +43,9 @@ class LaneViews:
         self._topics = topics
         self._moved = moved
 
-    async def of(self, group: str, topic: Topic, *, consumed: bool, others: Others | None = None) -> list[LaneView]:
+    async def of(
+        self, group: str, topic: Topic, *, consumed: bool, others: Others | None = None
+    ) -> list[GroupPartition]:
         """Return all partitions of a topic in route order, retries last.
 
         With `consumed`, none is returned if the group has touched none. A retry partition that does not exist yet is
@@ -109,39 +89,43 @@ async def _queue_view(
     group: Group,
     name: str,
     queue: LogicalQueue | None,
-    views: Mapping[str, LaneView],
-) -> LaneView:
+    views: Mapping[str, GroupPartition],
+) -> GroupPartition:
     """Return a logical queue as the group sees it, from the views of its segments' lanes (SPEC STATIC-15, 16).
 
     Its lag is the number of messages in all segments. A queue that cannot be had is shown without numbers.
     """
-    shown = LaneView(partition=name, retry=False, committed_offset=None, in_flight=0, last_consume_time=None)
     if queue is None:
-        return shown
+        return GroupPartition(partition=name)
     lanes = [views[segment.partition] for segment in queue.segments]
     positions = {lane.partition: lane.committed_offset for lane in lanes}
+    offset, metadata = None, None
     if any(at is not None for at in positions.values()):
         for lane in lanes:
             if lane.committed_offset is None:
                 positions[lane.partition] = await moved.position(topic, group, lane.partition, pop=False)
         known = {partition: at for partition, at in positions.items() if at is not None}
         committed = {lane.partition: lane.committed_offset for lane in lanes}
-        shown.committed_offset = committed_offset(queue, committed, known)
-        noting = committed_at(queue, committed, shown.committed_offset)
-        shown.metadata = None if noting is None else views[noting.partition].metadata
+        offset = committed_offset(queue, committed, known)
+        noting = committed_at(queue, committed, offset)
+        metadata = None if noting is None else views[noting.partition].metadata
     lags = [_lag(lane, positions[lane.partition]) for lane in lanes]
     first, newest = views[queue.readable[0].partition], views[queue.newest_readable.partition]
-    if first.min_offset is not None and newest.end_offset is not None:
-        shown.min_offset = queue.readable[0].logical(first.min_offset)
-        shown.end_offset = queue.newest_readable.logical(newest.end_offset)
-    shown.lag = None if None in lags else sum(lag for lag in lags if lag is not None)
-    shown.in_flight = sum(lane.in_flight for lane in lanes)
-    shown.last_consume_time = max((lane.last_consume_time for lane in lanes if lane.last_consume_time), default=None)
-    shown.epoch = max((lane.epoch for lane in lanes if lane.epoch is not None), default=None)
-    return shown
+    low, high = first.min_offset, newest.end_offset
+    return GroupPartition(
+        partition=name,
+        committed_offset=offset,
+        min_offset=None if low is None or high is None else queue.readable[0].logical(low),
+        end_offset=None if low is None or high is None else queue.newest_readable.logical(high),
+        lag=None if None in lags else sum(lag for lag in lags if lag is not None),
+        in_flight=sum(lane.in_flight for lane in lanes),
+        last_consume_time=max((lane.last_consume_time for lane in lanes if lane.last_consume_time), default=None),
+        epoch=max((lane.epoch for lane in lanes if lane.epoch is not None), default=None),
+        metadata=metadata,
+    )
 
 
-def _lag(lane: LaneView, position: int | None) -> int | None:
+def _lag(lane: GroupPartition, position: int | None) -> int | None:
     """Return how many messages the group has not consumed in a lane; None if the lane's bounds are not known."""
     if lane.min_offset is None or lane.end_offset is None:
         return None
@@ -152,26 +136,26 @@ class Others:
     """The lanes of other processes' brokers, as those processes answered."""
 
     def __init__(self) -> None:
-        self._views: dict[tuple[str, str], LaneView] = {}
+        self._views: dict[tuple[str, str], GroupPartition] = {}
 
-    def add(self, topic: str, views: Iterable[Mapping[str, object]]) -> None:
+    def add(self, topic: str, lanes: Iterable[GroupPartition]) -> None:
         """Add one process's answer about a topic."""
-        for view in views:
-            told = LaneView.model_validate(view)
-            self._views[topic, told.partition] = told
+        self._views.update({(topic, lane.partition): lane for lane in lanes})
 
     @property
     def topics(self) -> set[str]:
         """The names of the topics in their answers."""
         return {topic for topic, _ in self._views}
 
-    def get(self, topic: str, partition: str) -> LaneView | None:
+    def get(self, topic: str, partition: str) -> GroupPartition | None:
         """Return the lane, if the process that serves it has answered that the group has touched it."""
         return self._views.get((topic, partition))
 
 
-async def ask_others(owners: Owners, brokers: Iterable[str], call: Call, *, all_of_them: bool) -> list[dict[str, Any]]:
-    """Ask the processes that serve these brokers, and return their answers.
+async def ask_others(
+    owners: Owners, brokers: Iterable[str], call: Call, kind: type[T], *, all_of_them: bool
+) -> list[T]:
+    """Ask the processes that serve these brokers, and return their answers, each of this `kind`.
 
     If a process cannot be reached, it raises with `all_of_them`; otherwise it leaves that process out.
     """
@@ -186,9 +170,9 @@ async def ask_others(owners: Owners, brokers: Iterable[str], call: Call, *, all_
         if peer is not None:
             peers.add(peer)
 
-    async def asked(peer: Peer) -> dict[str, Any] | None:
+    async def asked(peer: Peer) -> T | None:
         try:
-            return await owners.ask(peer, call)
+            return await owners.ask(peer, call, kind)
         except (Unavailable, Unknown, Relayed):
             if all_of_them:
                 raise
@@ -201,37 +185,35 @@ def _broker(lane: LaneKey) -> str:
     return broker_of(lane.partition)
 
 
-def _told(others: Others | None, topic: Topic, lane: LaneKey) -> LaneView:
+def _told(others: Others | None, topic: Topic, lane: LaneKey) -> GroupPartition:
     told = None if others is None else others.get(topic.name, lane.partition)
-    return told or LaneView(
-        partition=lane.partition, retry=lane.retry, committed_offset=None, in_flight=0, last_consume_time=None
-    )
+    return told or GroupPartition(partition=lane.partition, retry=lane.retry)
 
 
-def _is_touched(view: LaneView) -> bool:
+def _is_touched(view: GroupPartition) -> bool:
     return view.committed_offset is not None or view.in_flight > 0 or view.last_consume_time is not None
 
 
-async def _begun(lanes: Lanes, lane: LaneKey) -> LaneView:
+async def _begun(lanes: Lanes, lane: LaneKey) -> GroupPartition:
     """Return the part of a lane's view that memory knows."""
     committed = await lanes.committed(lane)
     last_ms = lanes.last_consumed_ms(lane)
-    return LaneView(
+    return GroupPartition(
         partition=lane.partition,
         retry=lane.retry,
         committed_offset=None if committed is None else committed.offset,
         in_flight=lanes.in_flight(lane),
-        last_consume_time=None if last_ms is None else rfc3339(last_ms * 1000),
+        last_consume_time=None if last_ms is None else moment(last_ms),
         epoch=lanes.groups.epoch_of(lane) if committed is None else committed.epoch,
         metadata=None if committed is None else committed.metadata or None,
     )
 
 
-def _with_bounds(view: LaneView, bounds: Bounds | None) -> LaneView:
+def _with_bounds(view: GroupPartition, bounds: Bounds | None) -> GroupPartition:
     if bounds is None:
         return view
     lag = lag_messages(view.committed_offset, bounds)
-    return view.model_copy(update={"min_offset": bounds.min_offset, "end_offset": bounds.end_offset, "lag": lag})
+    return replace(view, min_offset=bounds.min_offset, end_offset=bounds.end_offset, lag=lag)
 
 
 async def _readable_bounds(lanes: Lanes, lane: LaneKey, topic: str) -> Bounds | None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
-from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict
+from fastapi import APIRouter, Query, Request, Response
 
 from deltamq.api.host.global_topics import refuse_global
 from deltamq.api.host.hosted_group import Groups
@@ -21,105 +20,25 @@ from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Call, Peer, Peers, is_forwarded, json_of
 from deltamq.api.order.lock_handover import LockRequest
-from deltamq.api.order.pull_locks import Locks, LocksTaken
+from deltamq.api.order.pull_locks import Locks
 from deltamq.api.routes.groups import GroupName
 from deltamq.api.routes.order_request import LOCKS, RELEASE, LocksAsked, LocksReleased, locks_of, release_of
 from deltamq.api.routes.topics import TopicName
 from deltamq.api.service.dependencies import Running
-from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.fields import json_answer
+from deltamq.api.wire.openapi_parts import answers
 from deltamq.api.wire.request import Client
 from deltamq.mq.errors import Conflict, Unavailable, Unknown, Unprocessable
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import check_broker
+from deltamq.mq.order.pull_lock import LockAccount
 from deltamq.mq.queue.checkpoint import LaneKey
-from deltamq.mq.wire.groups import LocksGiven
+from deltamq.mq.wire.groups import LocksGiven, LocksReturned
 
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/locks", tags=["order"])
 
 T = TypeVar("T")
-
-
-class LocksAnswer(BaseModel):
-    """The outcome for each named partition.
-
-    `partitions` are those whose locks the client has now, `locks` are the locks' numbers, `offsets` is where the group
-    goes on there, and `attempts` is how often the message at that offset was tried before, if it was. `refused` are
-    partitions whose lock another client has, or that are not allocated to this client. `unanswered` are those whose
-    broker's process did not answer.
-    """
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "partitions": ["orders@broker-a"],
-                    "locks": {"orders@broker-a": 12_884_901_889},
-                    "offsets": {"orders@broker-a": 120},
-                    "attempts": {"orders@broker-a": 1},
-                    "refused": [],
-                    "unanswered": [],
-                }
-            ]
-        }
-    )
-    partitions: list[str]
-    locks: dict[str, int]
-    offsets: dict[str, int]
-    attempts: dict[str, int]
-    refused: list[str]
-    unanswered: list[str]
-
-
-class ReleaseAnswer(BaseModel):
-    """The partitions whose locks the client had and released."""
-
-    partitions: list[str]
-
-
-class _Released(msgspec.Struct):
-    """What another process answers of its share."""
-
-    partitions: list[str]
-
-
-class HolderView(BaseModel):
-    """The client that has the lock, the number of its stay and of the lock, and when the lock was renewed last."""
-
-    client: str
-    joined: int
-    number: int
-    renewed_ms_ago: int
-
-
-class LockAnswer(BaseModel):
-    """What the process of a broker knows of a pull lock.
-
-    `holder` is null if no client has it there. For `settles_in_ms` another client may have it that is not known there.
-    The rest is for processes: when that was, and what has happened to the lock since.
-    """
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "holder": {"client": "worker-1", "joined": 7, "number": 12_884_901_889, "renewed_ms_ago": 8_200},
-                    "settles_in_ms": 0,
-                    "online_epoch": 12,
-                    "given": False,
-                    "void": False,
-                    "abandoned": False,
-                }
-            ]
-        }
-    )
-    holder: HolderView | None
-    settles_in_ms: int
-    online_epoch: int
-    given: bool
-    void: bool
-    abandoned: bool
-
 
 QueueName = Annotated[str, Query(description="A logical queue.", examples=["0@__logical_queue_broker__"])]
 BrokerName = Annotated[str, Query(description="A broker that led it before.", examples=["broker-a"])]
@@ -135,11 +54,10 @@ class _Share(NamedTuple):
 @router.post(
     "",
     summary="Ask for pull locks, or renew them",
-    response_model=LocksAnswer,
-    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    responses=answers(LocksGiven, 400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra=LOCKS.described,
 )
-async def take_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
+async def take_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Response:
     body = await LOCKS.read(request)
     found, hosted = await _exclusive(service.topics, service.groups, service.meta, group, topic)
     asked = locks_of(body, hosted, service.topics.queues_of(hosted))
@@ -147,13 +65,13 @@ async def take_locks(group: GroupName, topic: TopicName, service: Running, reque
     wait_ms = asked.wait_ms if len(shares) == 1 and not nobody else 0
     client = Client(request.scope, request.receive)
     try:
-        parts: list[Awaitable[LocksTaken]] = [
+        parts: list[Awaitable[LocksGiven]] = [
             _take_here(service.locks, found, hosted, asked, share, wait_ms, client, request)
             if share.owner is None
             else _take_there(service.peers, request, asked, share, share.owner, wait_ms, client)
             for share in shares
         ]
-        return _joined(await asyncio.gather(*parts), nobody)
+        return json_answer(_joined(await asyncio.gather(*parts), nobody))
     finally:
         client.close()
 
@@ -161,33 +79,30 @@ async def take_locks(group: GroupName, topic: TopicName, service: Running, reque
 @router.get(
     "",
     summary="What a broker knows of the lock of a logical queue that it led before",
-    response_model=LockAnswer,
-    responses=problems(400, 404, 409, 422),
+    responses=answers(LockAccount, 400, 404, 409, 422),
 )
 async def show_lock(
     group: GroupName, topic: TopicName, partition: QueueName, broker: BrokerName, service: Running, request: Request
-) -> Any:
+) -> Response:
     _, hosted = await _exclusive(service.topics, service.groups, service.meta, group, topic)
     queues = service.topics.queues_of(hosted)
     if queues is None:
         raise Unprocessable(f"topic {topic} is not static: its partitions stay at their brokers", field="topic")
     queues.require(partition, topic)
     check_broker(broker)
-    there = await service.peers.elsewhere_as_response(broker, request, b"")
+    there: Response | None = await service.peers.elsewhere_as_response(broker, request, b"")
     if there is not None:
         return there
-    told = await service.locks.account(broker, topic, LaneKey(hosted.id, group, False, partition))
-    return msgspec.to_builtins(told)
+    return json_answer(await service.locks.account(broker, topic, LaneKey(hosted.id, group, False, partition)))
 
 
 @router.delete(
     "",
     summary="Give pull locks back",
-    response_model=ReleaseAnswer,
-    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    responses=answers(LocksReturned, 400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra=RELEASE.described,
 )
-async def release_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
+async def release_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Response:
     body = await RELEASE.read(request)
     _, hosted = await _exclusive(service.topics, service.groups, service.meta, group, topic)
     asked = release_of(body, hosted, service.topics.queues_of(hosted))
@@ -203,7 +118,7 @@ async def release_locks(group: GroupName, topic: TopicName, service: Running, re
         released.update(there)
     if nobody:
         raise Unavailable(f"no process serves the broker of {nobody[0]} now; ask again", code="broker_unavailable")
-    return {"partitions": [partition for partition in asked.partitions if partition in released]}
+    return json_answer(LocksReturned([partition for partition in asked.partitions if partition in released]))
 
 
 async def _exclusive(topics: Topics, groups: Groups, meta: HostedMeta, group: str, topic: str) -> tuple[Group, Topic]:
@@ -250,13 +165,13 @@ async def _take_here(
     wait_ms: int,
     client: Client,
     request: Request,
-) -> LocksTaken:
+) -> LocksGiven:
     held, headers = asked.held.intersection(share.partitions), request.scope["headers"]
     here = LockRequest(group, topic, asked.client, share.partitions, held, headers)
     try:
         return await locks.take_or_wait(here, wait_ms, client)
     except Unavailable:
-        return LocksTaken(unanswered=list(share.partitions))
+        return LocksGiven(unanswered=list(share.partitions))
 
 
 async def _take_there(
@@ -267,7 +182,7 @@ async def _take_there(
     owner: Peer,
     wait_ms: int,
     client: Client,
-) -> LocksTaken:
+) -> LocksGiven:
     body: dict[str, object] = {
         "client_id": asked.client,
         "partitions": share.partitions,
@@ -275,28 +190,21 @@ async def _take_there(
         "wait_ms": wait_ms,
     }
     try:
-        answer = await _ask(peers, request, owner, body, wait_ms, client, LocksGiven)
+        return await _ask(peers, request, owner, body, wait_ms, client, LocksGiven)
     except (Unavailable, Unknown):
-        return LocksTaken(unanswered=list(share.partitions))
-    return LocksTaken(answer.locks, answer.offsets, answer.attempts, answer.refused, answer.unanswered)
+        return LocksGiven(unanswered=list(share.partitions))
 
 
-def _joined(parts: Sequence[LocksTaken], nobody: Sequence[str]) -> dict[str, object]:
-    whole = LocksTaken(unanswered=list(nobody))
-    for part in parts:
-        whole.numbers |= part.numbers
-        whole.offsets |= part.offsets
-        whole.attempts |= part.attempts
-        whole.refused += part.refused
-        whole.unanswered += part.unanswered
-    return {
-        "partitions": list(whole.numbers),
-        "locks": whole.numbers,
-        "offsets": whole.offsets,
-        "attempts": whole.attempts,
-        "refused": whole.refused,
-        "unanswered": whole.unanswered,
-    }
+def _joined(parts: Sequence[LocksGiven], nobody: Sequence[str]) -> LocksGiven:
+    locks = {name: number for part in parts for name, number in part.locks.items()}
+    return LocksGiven(
+        partitions=list(locks),
+        locks=locks,
+        offsets={name: offset for part in parts for name, offset in part.offsets.items()},
+        attempts={name: count for part in parts for name, count in part.attempts.items()},
+        refused=[name for part in parts for name in part.refused],
+        unanswered=[*nobody, *(name for part in parts for name in part.unanswered)],
+    )
 
 
 # Giving back ----------------------------------------------------------------------------------------------------------
@@ -308,7 +216,7 @@ async def _release_there(peers: Peers, request: Request, asked: LocksReleased, s
         "partitions": share.partitions,
         "locks": {name: number for name, number in asked.numbers.items() if name in share.partitions},
     }
-    return (await _ask(peers, request, owner, body, 0, None, _Released)).partitions
+    return (await _ask(peers, request, owner, body, 0, None, LocksReturned)).partitions
 
 
 async def _ask(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -27,7 +27,7 @@ from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Bounds, Committed, check_epoch, check_metadata
 from deltamq.mq.static.logical_queue import LogicalQueue
-from deltamq.mq.wire.groups import CommitRequest
+from deltamq.mq.wire.groups import CommitRequest, CommittedOffsets
 
 #: A lane or a logical queue.
 K = TypeVar("K")
@@ -63,7 +63,7 @@ class OffsetCommits:
         self._progress = progress
         self._statistics = statistics
 
-    async def store(self, group: str, topic: str, call: Call, asked: CommitRequest) -> dict[str, Any]:
+    async def store(self, group: str, topic: str, call: Call, asked: CommitRequest) -> CommittedOffsets:
         """Commit offsets, those of a global topic in this cluster's own names and offsets; return the answer."""
         numbers, attempts = asked.locks or {}, asked.attempts or {}
         check_named(numbers, "locks", asked.offsets)
@@ -109,8 +109,8 @@ class OffsetCommits:
         leaders |= {queue.name: queue.leader.broker for queue in our_queues}
         for name, broker in leaders.items():
             self._statistics.committed(group, found, name, broker, offsets[name])
-        place = {"group": group, "topic": topic, "topic_id": found.id}
-        return place | {"offsets": offsets, "epochs": {name: committed[name].epoch for name in asked.offsets}}
+        epochs = {name: committed[name].epoch for name in asked.offsets}
+        return CommittedOffsets(group=group, topic=topic, topic_id=found.id, offsets=offsets, epochs=epochs)
 
     async def _topic_meant(self, name: str, topic_id: str | None) -> Topic:
         """Return the topic, checked against `topic_id` if one is given."""

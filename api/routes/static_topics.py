@@ -5,30 +5,31 @@ The calls below `/global` are those of clusters among each other (SPEC STATIC-19
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 from msgspec import Meta
-from pydantic import BaseModel, Field
+from msgspec.structs import replace
 
 from deltamq.api.host.clusters import from_cluster, global_epoch_of
+from deltamq.api.host.global_copies import ClusterState, RememberedNumbers, Told
 from deltamq.api.host.global_topics import GlobalTopics
 from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.peers import Call, as_response
-from deltamq.api.routes.topics import StayView, TopicName
+from deltamq.api.routes.topics import TopicName
 from deltamq.api.service.dependencies import Running
+from deltamq.api.wire.fields import json_answer
 from deltamq.api.wire.json_body import JsonBody
-from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.openapi_parts import answers
 from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.mq.limits import BROKERS_NAMED_MAX, PARTITIONS_MAX, PRODUCER_ID_LENGTH_MAX
 from deltamq.mq.meta.global_topics import GlobalCopy, require_world
 from deltamq.mq.meta.static_topics import RemapMode
 from deltamq.mq.meta.topic_settings import TopicSettings
-from deltamq.mq.static.completeness import MappingFault
 from deltamq.mq.static.global_queues import GlobalQueues
+from deltamq.mq.wire.topics import MovedQueue, Remapping, TopicCheck, TopicRepair
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"])
 
@@ -68,78 +69,13 @@ _REMAP: Final = JsonBody(RemapRequest, {"brokers": ["broker-a", "broker-b"], "mo
 _REPAIR: Final = JsonBody(RepairRequest, {"plan": True}, required=False)
 
 
-class MovedQueueView(BaseModel):
-    """A logical queue that moved; `end_offset` is the physical one at which its old partition was sealed.
-
-    `logic_offset` is where the new partition begins. Both are null in a plan, and as long as the seal failed.
-    """
-
-    queue: int
-    source: str = Field(alias="from", description="The broker that led the queue, or its cluster.")
-    target: str = Field(alias="to", description="The broker that leads it now, or its cluster.")
-    old_partition: str | None = None
-    new_partition: str | None = None
-    end_offset: int | None = None
-    logic_offset: int | None = None
-
-
-class RemappedView(BaseModel):
-    """The queues that moved; `seal_ms` is how long messages of one queue waited for its seal at most."""
-
-    topic: str
-    plan: bool
-    mode: str
-    moved: list[MovedQueueView]
-    seal_ms: float | None = None
-
-
-class FaultView(BaseModel):
-    """What is missing or torn; `broker` and `queue` are null if it is in no single mapping or queue."""
-
-    kind: str
-    broker: str | None = None
-    queue: int | None = None
-    detail: str
-
-
-class MappingView(BaseModel):
-    """The mapping that a broker holds: the number of queues that it leads, and of its copies of others."""
-
-    broker: str
-    epoch: int
-    total_queues: int
-    hosted: int
-    copies: int
-
-
-class CheckView(BaseModel):
-    """Whether the mappings of all brokers are complete and of one epoch."""
-
-    topic: str
-    epoch: int
-    total_queues: int
-    complete: bool
-    faults: list[FaultView]
-    mappings: list[MappingView]
-
-
-class RepairedView(BaseModel):
-    """The faults that were found, and the brokers whose mappings were made anew or removed."""
-
-    topic: str
-    plan: bool
-    faults: list[FaultView]
-    repaired: list[str]
-
-
 @router.post(
     "/{topic}/remap",
     summary="Move the logical queues of a static topic to other brokers",
-    response_model=RemappedView,
-    responses=problems(400, 404, 409, 413, 415, 422, 500, 503, 507),
+    responses=answers(Remapping, 400, 404, 409, 413, 415, 422, 500, 503, 507),
     openapi_extra=_REMAP.described,
 )
-async def remap(topic: TopicName, service: Running, request: Request) -> Any:
+async def remap(topic: TopicName, service: Running, request: Request) -> Response:
     asked = await _REMAP.read(request)
     if asked.brokers is None and asked.clusters is None:
         detail = "brokers: name the brokers, or the clusters of a global topic"
@@ -150,25 +86,12 @@ async def remap(topic: TopicName, service: Running, request: Request) -> Any:
         return await _remap_clusters(topic, service.topics, service.global_topics, request, asked, asked.clusters)
     assert asked.brokers is not None, "one of both is given"
     change = service.static_topics.plan_remap if asked.plan else service.static_topics.remap
-    found = await change(topic, asked.brokers, asked.mode, asked.queues)
-    moved = [
-        {
-            "queue": one.queue,
-            "from": one.source,
-            "to": one.target,
-            "old_partition": one.old_partition,
-            "new_partition": one.new_partition,
-            "end_offset": one.end_offset,
-            "logic_offset": one.logic_offset,
-        }
-        for one in found.moved
-    ]
-    return {"topic": topic, "plan": asked.plan, "mode": asked.mode, "moved": moved, "seal_ms": found.seal_ms}
+    return json_answer(await change(topic, asked.brokers, asked.mode, asked.queues))
 
 
 async def _remap_clusters(
     topic: str, topics: Topics, of_clusters: GlobalTopics, request: Request, asked: RemapRequest, clusters: list[str]
-) -> Any:
+) -> Response:
     """Move queues of a global topic between clusters; its home does it, whatever cluster is asked."""
     elsewhere = await _at_home(topic, topics, of_clusters, request)
     if elsewhere is not None:
@@ -177,10 +100,11 @@ async def _remap_clusters(
         found = await of_clusters.plan_remap(topic, clusters, asked.queues)
     else:
         found = await of_clusters.remap(topic, clusters, asked.mode, asked.queues)
-    moved = [
-        {"queue": one.queue, "from": one.source, "to": one.target, "logic_offset": one.logic_offset} for one in found
-    ]
-    return {"topic": topic, "plan": asked.plan, "mode": asked.mode, "moved": moved}
+    moved = tuple(
+        MovedQueue(queue=one.queue, source=one.source, target=one.target, logic_offset=one.logic_offset)
+        for one in found
+    )
+    return json_answer(Remapping(topic=topic, plan=asked.plan, mode=asked.mode, moved=moved))
 
 
 async def _at_home(topic: str, topics: Topics, of_clusters: GlobalTopics, request: Request) -> Response | None:
@@ -195,40 +119,24 @@ async def _at_home(topic: str, topics: Topics, of_clusters: GlobalTopics, reques
 @router.post(
     "/{topic}/check",
     summary="Check the mappings of a static topic",
-    response_model=CheckView,
-    responses=problems(400, 404, 409, 500),
+    responses=answers(TopicCheck, 400, 404, 409, 500),
 )
-async def check(topic: TopicName, service: Running) -> Any:
+async def check(topic: TopicName, service: Running) -> Response:
     checked = await service.static_topics.check(topic)
     found = (await service.topics.require(topic)).topic
-    between = [] if found.world is None else await service.global_topics.faults(found)
-    return {
-        "topic": topic,
-        "epoch": checked.static.epoch,
-        "total_queues": checked.static.total,
-        "complete": not checked.faults and not between,
-        "faults": _faults([*checked.faults, *between]),
-        "mappings": [
-            {
-                "broker": holder,
-                "epoch": mapping.epoch,
-                "total_queues": mapping.total_queues,
-                "hosted": len(mapping.hosted),
-                "copies": len(mapping.copies),
-            }
-            for holder, mapping in sorted(checked.mappings.items())
-        ],
-    }
+    if found.world is not None:
+        faults = (*checked.faults, *await service.global_topics.faults(found))
+        checked = replace(checked, faults=faults, complete=not faults)
+    return json_answer(checked)
 
 
 @router.post(
     "/{topic}/repair",
     summary="Make the mappings of a static topic anew from the copies that survive",
-    response_model=RepairedView,
-    responses=problems(400, 404, 409, 413, 415, 422, 500, 503, 507),
+    responses=answers(TopicRepair, 400, 404, 409, 413, 415, 422, 500, 503, 507),
     openapi_extra=_REPAIR.described,
 )
-async def repair(topic: TopicName, service: Running, request: Request) -> Any:
+async def repair(topic: TopicName, service: Running, request: Request) -> Response:
     asked = await _REPAIR.read(request)
     change = service.static_topics.plan_repair if asked.plan else service.static_topics.repair
     repaired = await change(topic)
@@ -236,18 +144,7 @@ async def repair(topic: TopicName, service: Running, request: Request) -> Any:
     between = [] if found.world is None else await service.global_topics.faults(found)
     if between and not asked.plan:
         await service.global_topics.repair(topic)
-    return {
-        "topic": topic,
-        "plan": asked.plan,
-        "faults": _faults([*repaired.faults, *between]),
-        "repaired": list(repaired.brokers),
-    }
-
-
-def _faults(faults: Sequence[MappingFault]) -> list[dict[str, object]]:
-    return [
-        {"kind": fault.kind, "broker": fault.broker, "queue": fault.queue, "detail": fault.detail} for fault in faults
-    ]
+    return json_answer(replace(repaired, faults=(*repaired.faults, *between)))
 
 
 # Between clusters ----------------------------------------------------------------------------------------------------
@@ -279,94 +176,31 @@ _COPY: Final = JsonBody(
 )
 
 
-class WorldView(BaseModel):
-    """Where the queues of a global topic are, as the copy of the cluster `here` says."""
-
-    id: str
-    home: str
-    here: str
-    epoch: int
-    clusters: list[str]
-    queues: list[list[StayView]]
-    held_by: list[str]
-
-
-class SettingsView(BaseModel):
-    """The settings of a global topic, the same in all its clusters."""
-
-    order_strategy: str
-    retention_ms: int
-    message_type: str
-    flush: str | None = None
-    partitioner: str = "lp"
-
-
-class CopyView(BaseModel):
-    """A copy of a global topic."""
-
-    world: WorldView
-    settings: SettingsView
-
-
-class StateView(BaseModel):
-    """What a cluster tells of its part: `ends` are its own offsets at which queues that are elsewhere were closed."""
-
-    cluster: str
-    id: str
-    epoch: int
-    ends: dict[str, int]
-
-
-class ToldView(BaseModel):
-    """A cluster's copy of a global topic, and its state.
-
-    With `starts`, also the first of its own offsets that are stored, of queues with stays there that may be forgotten.
-    """
-
-    held: CopyView
-    state: StateView
-    starts: dict[str, int] = {}
-
-
-class NumbersView(BaseModel):
-    """The numbers of a producer's requests that are stored in this cluster."""
-
-    numbers: list[int]
-
-
 @router.get(
     "/{topic}/global",
     summary="This cluster's copy of a global topic",
-    response_model=None,
-    responses={200: {"model": ToldView}, **problems(400, 404, 409, 500)},
+    responses=answers(Told, 400, 404, 409, 500),
 )
-async def show_copy(topic: TopicName, service: Running, starts: bool = False) -> Any:
-    return _json(await service.global_copies.told(topic, starts=starts))
+async def show_copy(topic: TopicName, service: Running, starts: bool = False) -> Response:
+    return json_answer(await service.global_copies.told(topic, starts=starts))
 
 
 @router.put(
     "/{topic}/global",
     summary="Take over a copy of a global topic, if it is newer",
-    response_model=None,
-    responses={200: {"model": StateView}, **problems(400, 409, 413, 415, 422, 500, 503, 507)},
+    responses=answers(ClusterState, 400, 409, 413, 415, 422, 500, 503, 507),
     openapi_extra=_COPY.described,
 )
-async def put_copy(topic: TopicName, service: Running, request: Request) -> Any:
+async def put_copy(topic: TopicName, service: Running, request: Request) -> Response:
     asked = await _COPY.read(request)
-    state = await service.global_copies.adopt(topic, GlobalCopy(world=asked.world, settings=asked.settings))
-    return _json(msgspec.json.encode(state))
+    return json_answer(await service.global_copies.adopt(topic, GlobalCopy(world=asked.world, settings=asked.settings)))
 
 
 @router.get(
     "/{topic}/global/producers/{producer_id}",
     summary="The requests of an idempotent producer that this cluster remembers",
-    response_model=None,
-    responses={200: {"model": NumbersView}, **problems(400, 404, 409, 422, 500, 503)},
+    responses=answers(RememberedNumbers, 400, 404, 409, 422, 500, 503),
 )
-async def show_numbers(topic: TopicName, producer_id: ProducerName, service: Running, request: Request) -> Any:
+async def show_numbers(topic: TopicName, producer_id: ProducerName, service: Running, request: Request) -> Response:
     epoch = global_epoch_of(request.scope["headers"])
-    return _json(msgspec.json.encode(await service.global_copies.remembered(topic, producer_id, epoch)))
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")
+    return json_answer(await service.global_copies.remembered(topic, producer_id, epoch))

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as PathParameter
 from msgspec import Meta
-from pydantic import BaseModel
+from msgspec.structs import replace
 
 from deltamq.api.auth.caller import permit_put
 from deltamq.api.host.clusters import from_cluster
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.peers import Call
-from deltamq.api.host.static_topics import QueueState, queue_states
+from deltamq.api.host.static_topics import UNSERVED, queue_states
 from deltamq.api.log.partition import Partition
 from deltamq.api.progress.group_progress import QueueProgress
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.wire.fields import AccessFields, After, Limit, page, parse_time, rfc3339
+from deltamq.api.wire.fields import After, Limit, access_fields, json_answer, moment, moment_us, page, parse_time
 from deltamq.api.wire.json_body import JsonBody
-from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, problems
+from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, answers, answers_or_makes, problems
 from deltamq.mq.errors import Corrupt, Unprocessable
 from deltamq.mq.limits import (
     BROKERS_NAMED_MAX,
@@ -40,6 +39,7 @@ from deltamq.mq.meta.topic_settings import FlushMode, OrderStrategy, TopicReques
 from deltamq.mq.names import broker_of, check_client_topic
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.static.global_queues import GlobalQueues, global_queue_name
+from deltamq.mq.wire.topics import OffsetsByTime, PartitionInfo, PartitionOffset, QueueInfo, TopicInfo, TopicList
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse
 
@@ -135,164 +135,33 @@ def _static_of(asked: TopicPutRequest) -> StaticRequest | None:
     return StaticRequest(total_queues=asked.total_queues, brokers=brokers, settings=wanted)
 
 
-class PartitionView(AccessFields):
-    """One physical partition; `max_offset` is the next offset to be written.
-
-    `state` is `serving`, or the code of the error that stopped it. Unknown values of a damaged partition are null.
-    What may not be read or written to follows from the partition's broker and from itself.
-    """
-
-    partition: str
-    broker: str
-    state: str
-    logical_partitions: list[tuple[int, int]]
-    location: str
-    min_offset: int | None = None
-    max_offset: int | None = None
-    messages: int | None = None
-    bytes: int | None = None
-    files: int | None = None
-    last_append_time: str | None = None
-    version: int | None = None
-
-
-class SegmentView(BaseModel):
-    """One segment of a logical queue: a physical partition, and the logical offset of its first message.
-
-    `logic_offset` is -1 while it is not decided, `end_offset` until the segment is sealed. `state` is `sealed`,
-    `sealing`, `leader` or `undecided`.
-    """
-
-    gen: int
-    partition: str
-    broker: str
-    logic_offset: int
-    start_offset: int
-    end_offset: int
-    state: str
-
-
-class StayView(BaseModel):
-    """A global topic's queue in one cluster: its own offsets `local_start` to `local_end`, from `logic_offset` on.
-
-    -1 stands for what is not decided yet.
-    """
-
-    cluster: str
-    local_start: int
-    logic_offset: int
-    local_end: int
-    at_once: bool
-    start_ms: int
-    end_ms: int
-
-
-class LogicalQueueView(BaseModel):
-    """One logical queue in logical offsets; `holes` counts those between its segments that no message has.
-
-    `state` is `serving`, or the code of the error that stopped one of its partitions; of a queue that cannot be had it
-    is `queue_unserved`, and the values are null. Of a global topic's queue, `cluster` takes its messages, `stays` say
-    where they lie, and `segments` are those of this cluster; what a cluster would have to tell that is away is null.
-    """
-
-    queue: int
-    partition: str
-    state: str
-    logical_partitions: list[tuple[int, int]]
-    min_offset: int | None = None
-    max_offset: int | None = None
-    messages: int | None = None
-    holes: int | None = None
-    epoch: int | None = None
-    segments: list[SegmentView] = []
-    cluster: str | None = None
-    stays: list[StayView] | None = None
-
-
-class TopicView(BaseModel):
-    """A topic with its route; `logical_partitions` of a partition are half-open ranges within 0 to 1024.
-
-    With the `partitioner` `kafka` there are none: keys go to the partition whose place in the route is their hash
-    modulo the number of partitions.
-
-    Clients of a static topic name its logical queues; its partitions are their segments, sealed ones included.
-    """
-
-    topic: str
-    id: str
-    order_strategy: str
-    retention_ms: int
-    message_type: str
-    flush: str | None
-    created_time: str
-    routes_epoch: int
-    partitioner: Partitioner
-    logical_partitions: int
-    static: bool = False
-    total_queues: int | None = None
-    scope: str | None = None
-    home: str | None = None
-    clusters: list[str] | None = None
-    partitions: list[PartitionView]
-    logical_queues: list[LogicalQueueView] | None = None
-
-
-class TopicList(BaseModel):
-    """Names of topics, sorted; `next` is given if more follow: send it as `after` to get them."""
-
-    topics: list[str]
-    next: str | None = None
-
-
-class PartitionOffset(BaseModel):
-    """The first offset whose append time is at or after the requested time; the end offset if there is none."""
-
-    partition: str
-    offset: int
-    #: Between clusters alone: whether it is a message's, and not the end.
-    found: bool | None = None
-
-
-class OffsetsByTime(BaseModel):
-    """One offset for each partition."""
-
-    topic: str
-    time: str
-    offsets: list[PartitionOffset]
-
-
 @router.get(
     "",
     summary="Names of all topics, or a page of them",
-    response_model=TopicList,
-    response_model_exclude_none=True,
-    responses=problems(400, 422, 500),
+    responses=answers(TopicList, 400, 422, 500),
 )
-async def list_topics(service: Running, caller: Asking, limit: Limit = None, after: After = None) -> Any:
+async def list_topics(service: Running, caller: Asking, limit: Limit = None, after: After = None) -> Response:
     names, following = page(filter(caller.filter("topic", "describe"), service.topics.state.topics), limit, after)
-    return {"topics": names, "next": following}
+    return json_answer(TopicList(topics=names, next=following))
 
 
-@router.get("/{topic}", summary="One topic with its route", response_model=TopicView, responses=problems(400, 404, 500))
-async def show_topic(topic: TopicName, service: Running, caller: Asking, request: Request) -> Any:
+@router.get("/{topic}", summary="One topic with its route", responses=answers(TopicInfo, 400, 404, 500))
+async def show_topic(topic: TopicName, service: Running, caller: Asking, request: Request) -> Response:
     hosted = await service.topics.require(topic)
-    view = await _view(hosted, service.topics, service.warehouse, service.settings.refresh_ms)
+    shown = await _shown(hosted, service.topics, service.warehouse, service.settings.refresh_ms)
     if hosted.topic.world is not None and not from_cluster(request.scope["headers"]):
-        _add_parts(view, await service.global_topics.views(hosted.topic, caller.name))
-    return view
+        others = await service.global_topics.views(hosted.topic, caller.name)
+        shown = replace(shown, logical_queues=tuple(_with_parts(queue, others) for queue in shown.queues))
+    return json_answer(shown)
 
 
 @router.put(
     "/{topic}",
     summary="Create or change a topic",
-    response_model=TopicView,
-    responses={
-        201: {"model": TopicView, "description": "Created"},
-        **problems(400, 409, 413, 415, 422, 500, 503, 507),
-    },
+    responses=answers_or_makes(TopicInfo, 400, 409, 413, 415, 422, 500, 503, 507),
     openapi_extra=_PUT.described,
 )
-async def put_topic(topic: TopicName, service: Running, caller: Asking, request: Request, response: Response) -> Any:
+async def put_topic(topic: TopicName, service: Running, caller: Asking, request: Request) -> Response:
     check_client_topic(topic)
     asked = await _PUT.read(request)
     static = _static_of(asked)
@@ -305,8 +174,8 @@ async def put_topic(topic: TopicName, service: Running, caller: Asking, request:
         hosted, created = await service.global_topics.create(topic, static, clusters, permit)
     else:
         hosted, created = await service.static_topics.put(topic, static, permit)
-    response.status_code = 201 if created else 200
-    return await _view(hosted, service.topics, service.warehouse, service.settings.refresh_ms)
+    shown = await _shown(hosted, service.topics, service.warehouse, service.settings.refresh_ms)
+    return json_answer(shown, 201 if created else 200)
 
 
 @router.delete(
@@ -323,9 +192,7 @@ async def delete_topic(topic: TopicName, service: Running, request: Request) -> 
 @router.get(
     "/{topic}/offsets",
     summary="For each partition the first offset at or after a time",
-    response_model=OffsetsByTime,
-    response_model_exclude_none=True,
-    responses=problems(400, 404, 500, 503),
+    responses=answers(OffsetsByTime, 400, 404, 500, 503),
 )
 async def offsets_by_time(
     topic: TopicName,
@@ -339,35 +206,32 @@ async def offsets_by_time(
         ),
     ],
     request: Request,
-) -> Any:
+) -> Response:
     time_us = parse_time(time)
     hosted = await service.topics.require(topic)
     if hosted.topic.world is not None:
         await service.meta.refresh()
-        found = await service.global_times.offsets_at(hosted, time_us, Call.of(request.scope))
-        return {"topic": topic, "time": rfc3339(time_us), "offsets": msgspec.to_builtins(found)}
-    if hosted.topic.static is not None:
+        offsets = await service.global_times.offsets_at(hosted, time_us, Call.of(request.scope))
+    elif hosted.topic.static is not None:
         await service.meta.refresh()  # the newest segments count
         offsets = await _queue_offsets(hosted, service.topics, service.progress, time_us)
-        return {"topic": topic, "time": rfc3339(time_us), "offsets": offsets}
-    logs = await brought_up(hosted, service.settings.refresh_ms)
-    offsets = []
-    for name in hosted.route.partitions:
-        if name not in logs:
-            raise Corrupt(f"partition {name} is damaged; its offsets are not known")
-        offset = await service.partitions.run(partial(logs[name].offset_at, time_us))
-        offsets.append({"partition": name, "offset": offset})
-    return {"topic": topic, "time": rfc3339(time_us), "offsets": offsets}
+    else:
+        logs = await brought_up(hosted, service.settings.refresh_ms)
+        offsets = []
+        for name in hosted.route.partitions:
+            if name not in logs:
+                raise Corrupt(f"partition {name} is damaged; its offsets are not known")
+            offset = await service.partitions.run(partial(logs[name].offset_at, time_us))
+            offsets.append(PartitionOffset(name, offset))
+    return json_answer(OffsetsByTime(topic=topic, time=moment_us(time_us), offsets=offsets))
 
 
 async def _queue_offsets(
     hosted: HostedTopic, topics: Topics, progress: QueueProgress, time_us: int
-) -> list[dict[str, object]]:
+) -> list[PartitionOffset]:
     """Return for each logical queue the first logical offset at or after a time (SPEC STATIC-15)."""
     queues = [topics.require_queue(hosted, name, "topic") for name in hosted.topic.client_partitions]
-    return [
-        {"partition": queue.name, "offset": await progress.offset_at(hosted.topic, queue, time_us)} for queue in queues
-    ]
+    return [PartitionOffset(queue.name, await progress.offset_at(hosted.topic, queue, time_us)) for queue in queues]
 
 
 async def brought_up(hosted: HostedTopic, refresh_ms: int) -> Mapping[str, PartitionLog]:
@@ -380,92 +244,94 @@ async def brought_up(hosted: HostedTopic, refresh_ms: int) -> Mapping[str, Parti
     return logs
 
 
-def _queue_view(queue: QueueState, world: GlobalQueues | None) -> dict[str, object]:
-    """Return a queue as it is shown; one of a global topic in global offsets, with its stays."""
-    view = asdict(queue)
-    if world is None:
-        return view
+def _in_clusters(queue: QueueInfo, world: GlobalQueues) -> QueueInfo:
+    """Return a global topic's queue in global offsets, with its stays."""
     index, stays = queue.queue, world.queues[queue.queue]
     begins, ends = stays[0].cluster == world.here, world.taker(index) == world.here
-    return view | {
-        "partition": global_queue_name(index),
-        "min_offset": world.shown(index, queue.min_offset) if begins and queue.min_offset is not None else None,
-        "max_offset": world.shown(index, queue.max_offset) if ends and queue.max_offset is not None else None,
-        "holes": None,
-        "cluster": world.taker(index),
-        "stays": [asdict(stay) for stay in stays],
-    }
+    return replace(
+        queue,
+        partition=global_queue_name(index),
+        min_offset=world.shown(index, queue.min_offset) if begins and queue.min_offset is not None else None,
+        max_offset=world.shown(index, queue.max_offset) if ends and queue.max_offset is not None else None,
+        holes=None,
+        cluster=world.taker(index),
+        stays=stays,
+    )
 
 
-def _add_parts(view: dict[str, Any], others: Sequence[Mapping[str, Any] | None]) -> None:
-    """Add what other clusters say of their parts of a global topic's queues; None stands for one that is away."""
-    for at, queue in enumerate(view["logical_queues"]):
-        for other in others:
-            part = {} if other is None else other["logical_queues"][at]
-            for name in ("min_offset", "max_offset"):
-                queue[name] = part.get(name) if queue[name] is None else queue[name]
-            counted = (queue["messages"], part.get("messages"))
-            queue["messages"] = None if None in counted else sum(counted)
-        if queue["max_offset"] is None:
-            queue["state"] = "queue_unserved"
+def _with_parts(queue: QueueInfo, others: Sequence[TopicInfo | None]) -> QueueInfo:
+    """Add what other clusters say of their parts of a global topic's queue; None stands for one that is away."""
+    low, high, messages = queue.min_offset, queue.max_offset, queue.messages
+    for other in others:
+        part = None if other is None else other.queues[queue.queue]
+        if part is not None:
+            low = part.min_offset if low is None else low
+            high = part.max_offset if high is None else high
+        counted = None if part is None else part.messages
+        messages = None if messages is None or counted is None else messages + counted
+    state = UNSERVED if high is None else queue.state
+    return replace(queue, min_offset=low, max_offset=high, messages=messages, state=state)
 
 
-async def _view(hosted: HostedTopic, topics: Topics, warehouse: Warehouse, refresh_ms: int) -> dict[str, object]:
+async def _shown(hosted: HostedTopic, topics: Topics, warehouse: Warehouse, refresh_ms: int) -> TopicInfo:
     topic = hosted.topic
     await brought_up(hosted, refresh_ms)
-    queues = queue_states(hosted, topics.queues(hosted))
-    return {
-        "topic": topic.name,
-        "id": topic.id if topic.world is None else topic.world.id,
-        "order_strategy": topic.settings.order_strategy,
-        "retention_ms": topic.settings.retention_ms,
-        "message_type": topic.settings.message_type,
-        "flush": topic.settings.flush,
-        "created_time": rfc3339(topic.created_ms * 1000),
-        "routes_epoch": topic.route.epoch,
-        "partitioner": topic.settings.partitioner,
-        "logical_partitions": LOGICAL_PARTITIONS if topic.settings.partitioner == "lp" else 0,
-        "static": topic.static is not None,
-        "total_queues": None if topic.static is None else topic.static.total,
-        "partitions": _partition_views(hosted, warehouse, topics.access),
-        "scope": None if topic.static is None else "cluster" if topic.world is None else "global",
-        "home": None if topic.world is None else topic.world.home,
-        "clusters": None if topic.world is None else list(topic.world.clusters),
-        "logical_queues": None if queues is None else [_queue_view(queue, topic.world) for queue in queues],
-    }
+    queues, world = queue_states(hosted, topics.queues(hosted)), topic.world
+    if queues is not None and world is not None:
+        queues = [_in_clusters(queue, world) for queue in queues]
+    return TopicInfo(
+        topic=topic.name,
+        id=topic.id if world is None else world.id,
+        order_strategy=topic.settings.order_strategy,
+        retention_ms=topic.settings.retention_ms,
+        message_type=topic.settings.message_type,
+        flush=topic.settings.flush,
+        created_time=moment(topic.created_ms),
+        routes_epoch=topic.route.epoch,
+        partitioner=topic.settings.partitioner,
+        logical_partitions=LOGICAL_PARTITIONS if topic.settings.partitioner == "lp" else 0,
+        static=topic.static is not None,
+        total_queues=None if topic.static is None else topic.static.total,
+        partitions=_partitions(hosted, warehouse, topics.access),
+        scope=None if topic.static is None else "cluster" if world is None else "global",
+        home=None if world is None else world.home,
+        clusters=None if world is None else world.clusters,
+        logical_queues=None if queues is None else tuple(queues),
+    )
 
 
-def _partition_views(hosted: HostedTopic, warehouse: Warehouse, access: AccessState) -> list[dict[str, object]]:
+def _partitions(hosted: HostedTopic, warehouse: Warehouse, access: AccessState) -> tuple[PartitionInfo, ...]:
     owned: dict[int, list[tuple[int, int]]] = {}
     for low, high, owner in hosted.route.owners if hosted.settings.partitioner == "lp" else ():
         owned.setdefault(owner, []).append((low, high))
-    return [
-        _partition_view(one, warehouse, owned.get(at, []), access.of(hosted.topic.id, one.name))
+    return tuple(
+        _partition(one, warehouse, tuple(owned.get(at, ())), access.of(hosted.topic.id, one.name))
         for at, one in enumerate(hosted.partitions)
-    ]
+    )
 
 
-def _partition_view(
-    partition: Partition, warehouse: Warehouse, owned: list[tuple[int, int]], access: Access
-) -> dict[str, object]:
-    view: dict[str, object] = {
-        "partition": partition.name,
-        "broker": broker_of(partition.name),
-        "state": partition.fault or "serving",
-        "logical_partitions": owned,
-        "location": warehouse.location(partition.ref),
-        **AccessFields.of(access),
-    }
-    if partition.log is not None:
-        stats = partition.log.stats()
-        last_us = stats.last_append_time_us
-        view |= {
-            "min_offset": stats.min_offset,
-            "max_offset": stats.max_offset,
-            "messages": stats.messages,
-            "bytes": stats.bytes,
-            "files": stats.files,
-            "last_append_time": None if last_us is None else rfc3339(last_us),
-            "version": stats.version,
-        }
-    return view
+def _partition(
+    partition: Partition, warehouse: Warehouse, owned: tuple[tuple[int, int], ...], access: Access
+) -> PartitionInfo:
+    shown = PartitionInfo(
+        partition=partition.name,
+        broker=broker_of(partition.name),
+        state=partition.fault or "serving",
+        logical_partitions=owned,
+        location=warehouse.location(partition.ref),
+        **access_fields(access),
+    )
+    if partition.log is None:
+        return shown
+    stats = partition.log.stats()
+    last_us = stats.last_append_time_us
+    return replace(
+        shown,
+        min_offset=stats.min_offset,
+        max_offset=stats.max_offset,
+        messages=stats.messages,
+        bytes=stats.bytes,
+        files=stats.files,
+        last_append_time=None if last_us is None else moment_us(last_us),
+        version=stats.version,
+    )

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -28,23 +27,12 @@ from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.jobs import NEEDED_JOBS, is_missing
 from deltamq.mq.meta.brokers import META_ROLE
 from deltamq.mq.static.logical_queue import ShownPlace
+from deltamq.mq.wire.cluster import StoppedPartition
 from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.ops.job_runs import LastRun, newest_run, read_running, read_runs
 from deltamq.tables.paths import Space
 from deltamq.tables.store.store import Store
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
-    """A partition that refuses all calls; `queue` is the logical queue that it is a segment of, if it is one."""
-
-    space: str
-    topic: str
-    partition: str
-    queue: str | None
-    code: str
-    detail: str
 
 
 class Stops:
@@ -75,11 +63,11 @@ class Stops:
         place = self._place_of(topic, partition)
         return None if place is None else place.name
 
-    def all(self) -> list[Stopped]:
+    def all(self) -> list[StoppedPartition]:
         """Return everything that has stopped, by space, topic and partition."""
         found = sorted(self._warehouse.stopped.items(), key=lambda one: (one[0].space.value, one[0].topic, one[0].name))
         return [
-            Stopped(
+            StoppedPartition(
                 space=ref.space.value,
                 topic=ref.topic,
                 partition=ref.name,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import msgspec
 import pyarrow as pa
 from fastapi import Query
+from fastapi.responses import Response
 from msgspec import Meta
-from pydantic import BaseModel
 
 from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.mq.filters.parser import parse_filter
@@ -22,13 +22,46 @@ from deltamq.mq.names import is_tag
 from deltamq.tables.row_filter import MessageFilter
 
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:[Zz]|[+ -]\d\d:\d\d)")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Moment(datetime):
+    """A time in UTC that answers show with six digits of a second: so texts sort as times do."""
+
+    def text(self) -> str:
+        """Return RFC 3339."""
+        return f"{self.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+_EPOCH: Final = Moment(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(time_ms: int) -> Moment:
+    """Return milliseconds since 1970 as an answer's time."""
+    return _EPOCH + timedelta(milliseconds=time_ms)
+
+
+def moment_us(time_us: int) -> Moment:
+    """Return microseconds since 1970 as an answer's time."""
+    return _EPOCH + timedelta(microseconds=time_us)
 
 
 def rfc3339(time_us: int) -> str:
     """Return microseconds since 1970 as RFC 3339 in UTC."""
-    seconds, micros = divmod(time_us, 1_000_000)
-    return f"{(_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()}.{micros:06d}Z"
+    return moment_us(time_us).text()
+
+
+def _written(value: object) -> str:
+    """Write what msgspec leaves to us: of a datetime of its own it would leave out the digits of a whole second."""
+    assert isinstance(value, Moment), "answers have no other types of ours"
+    return value.text()
+
+
+_encoder: Final = msgspec.json.Encoder(enc_hook=_written)
+
+
+def json_answer(value: object, status: int = 200) -> Response:
+    """Return the answer with this document."""
+    return Response(_encoder.encode(value), status_code=status, media_type="application/json")
 
 
 def parse_time(text: str, field: str = "time") -> int:
@@ -46,23 +79,23 @@ def parse_time(text: str, field: str = "time") -> int:
         raise Refused(f"{field}: write RFC 3339, for example 2013-01-01T05:15:00Z", field=field) from None
 
 
-class AccessFields(BaseModel):
-    """`reason` and `until` belong to what is forbidden; without `until` it stays so until it is changed."""
+class AccessFields(TypedDict):
+    """The fields of `AccessInfo`."""
 
-    readable: bool = True
-    writable: bool = True
-    reason: str | None = None
-    until: str | None = None
+    readable: bool
+    writable: bool
+    reason: str | None
+    until: datetime | None
 
-    @staticmethod
-    def of(access: Access) -> Mapping[str, object]:
-        """Return the fields for an access."""
-        return {
-            "readable": access.readable,
-            "writable": access.writable,
-            "reason": access.reason or None,
-            "until": None if access.until_ms is None else rfc3339(access.until_ms * 1000),
-        }
+
+def access_fields(access: Access) -> AccessFields:
+    """Return the fields that an answer has for an access."""
+    return {
+        "readable": access.readable,
+        "writable": access.writable,
+        "reason": access.reason or None,
+        "until": None if access.until_ms is None else moment(access.until_ms),
+    }
 
 
 class AccessAsked(msgspec.Struct, forbid_unknown_fields=True):

@@ -14,6 +14,8 @@ REF: Final = "#/components/schemas/"
 TOPIC_PATTERN: Final = rf"^[A-Za-z0-9._%|-]{{1,{TOPIC_LENGTH_MAX}}}$"
 GROUP_PATTERN: Final = rf"^[^\x00-\x1f\x7f/@*]{{1,{GROUP_LENGTH_MAX}}}$"
 Json = dict[str, Any]
+#: What a call may answer, by status.
+Responses = dict[int | str, Json]
 
 PROBLEM: Final[Json] = {
     "title": "Problem",
@@ -54,7 +56,32 @@ _STATUSES: Final[dict[int, tuple[str, str, str]]] = {
 _RETRY_AFTER: Final = (429, 503, 507)
 
 
-def problems(*statuses: int) -> dict[int | str, Json]:
+#: The structs of answers, which the document describes.
+ANSWERS: Final[list[type]] = []
+
+
+def answers(kind: type, *statuses: int, example: Json | None = None, status: int = 200) -> Responses:
+    """Return the `responses` of a call that answers with `kind`, or refuses with these statuses.
+
+    The call gives it to its route, and answers by `json_answer`.
+    """
+    if kind not in ANSWERS:
+        ANSWERS.append(kind)
+    content: Json = {"schema": {"$ref": f"{REF}{kind.__name__}"}}
+    if example is not None:
+        content["example"] = example
+    success = {"description": "Success", "content": {"application/json": content}}
+    return {status: success, **problems(*statuses)}
+
+
+def answers_or_makes(kind: type, *statuses: int) -> Responses:
+    """Return the `responses` of a call that changes what `kind` shows, or makes it (201)."""
+    made = answers(kind, status=201)
+    made[201]["description"] = "Created"
+    return {**answers(kind, *statuses), **made}
+
+
+def problems(*statuses: int) -> Responses:
     """Return the `responses` of a call that can refuse with these statuses."""
     return {status: problem(status) for status in statuses}
 

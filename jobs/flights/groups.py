@@ -20,7 +20,7 @@ from deltamq.jobs.flights.child import JobFailed
 from deltamq.jobs.flights.group_account import MAX_ATTEMPTS, GroupAccount
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.admin.dead_letter_admin import DeadLetter
-from deltamq.mq.client.admin.group_admin import GroupInfo, GroupPartition
+from deltamq.mq.wire.groups import GroupInfo, GroupPartition
 
 #: Short, so that a message is a dead letter a few seconds after its first failure.
 RETRY_WAIT_MS: Final = 1_000

@@ -42,9 +42,9 @@ from deltamq.jobs.flights.served import served_account
 from deltamq.jobs.flights.stream_account import StreamAccount, expected_stream
 from deltamq.jobs.flights.watch import await_all, in_thread
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.topic_admin import TopicInfo
 from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.wire.topics import TopicInfo
 
 TOPIC: Final = "flights"
 PARTITIONS: Final = 4

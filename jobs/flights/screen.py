@@ -14,7 +14,7 @@ from rich.table import Table
 
 from deltamq.jobs.flights.agreement import Agreement
 from deltamq.jobs.flights.reading import Look
-from deltamq.mq.client.admin.topic_admin import TopicInfo
+from deltamq.mq.wire.topics import TopicInfo
 
 CAPTION: Final = (
     "gapless: every offset from 0 to the end, once; kept together: all events of an aircraft in one partition; "

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from deltamq.jobs.flights.account import ROWS_SCHEMA, Account, account_of
 from deltamq.jobs.flights.child import JobFailed
-from deltamq.mq.client.admin.topic_admin import TopicInfo
 from deltamq.mq.client.http.endpoint import Endpoint, path_of
 from deltamq.mq.limits import MIB
+from deltamq.mq.wire.topics import TopicInfo
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 FETCH_MESSAGES: Final = 100_000

@@ -12,37 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from deltamq.mq.client.admin.admin import Admin as Admin
-    from deltamq.mq.client.admin.admin import BrokerInfo as BrokerInfo
-    from deltamq.mq.client.admin.admin import ClusterInfo as ClusterInfo
-    from deltamq.mq.client.admin.admin import FeatureInfo as FeatureInfo
-    from deltamq.mq.client.admin.admin import HostInfo as HostInfo
-    from deltamq.mq.client.admin.admin import MissingJob as MissingJob
-    from deltamq.mq.client.admin.admin import StoppedPartition as StoppedPartition
-    from deltamq.mq.client.admin.admin import UpgradeInfo as UpgradeInfo
-    from deltamq.mq.client.admin.auth_admin import AclInfo as AclInfo
-    from deltamq.mq.client.admin.auth_admin import ActInfo as ActInfo
-    from deltamq.mq.client.admin.auth_admin import KeyInfo as KeyInfo
-    from deltamq.mq.client.admin.auth_admin import NewKey as NewKey
-    from deltamq.mq.client.admin.auth_admin import PrincipalInfo as PrincipalInfo
-    from deltamq.mq.client.admin.auth_admin import QuotaInfo as QuotaInfo
-    from deltamq.mq.client.admin.auth_admin import RefusalInfo as RefusalInfo
     from deltamq.mq.client.admin.dead_letter_admin import DeadLetter as DeadLetter
-    from deltamq.mq.client.admin.group_admin import GroupInfo as GroupInfo
-    from deltamq.mq.client.admin.group_admin import GroupMember as GroupMember
-    from deltamq.mq.client.admin.group_admin import GroupPartition as GroupPartition
-    from deltamq.mq.client.admin.group_admin import GroupStatistics as GroupStatistics
-    from deltamq.mq.client.admin.group_admin import GroupTopic as GroupTopic
-    from deltamq.mq.client.admin.group_admin import TopicStatistics as TopicStatistics
-    from deltamq.mq.client.admin.topic_admin import FaultInfo as FaultInfo
-    from deltamq.mq.client.admin.topic_admin import MappingInfo as MappingInfo
-    from deltamq.mq.client.admin.topic_admin import MovedQueue as MovedQueue
-    from deltamq.mq.client.admin.topic_admin import PartitionInfo as PartitionInfo
-    from deltamq.mq.client.admin.topic_admin import QueueInfo as QueueInfo
-    from deltamq.mq.client.admin.topic_admin import Remapping as Remapping
-    from deltamq.mq.client.admin.topic_admin import SegmentInfo as SegmentInfo
-    from deltamq.mq.client.admin.topic_admin import TopicCheck as TopicCheck
-    from deltamq.mq.client.admin.topic_admin import TopicInfo as TopicInfo
-    from deltamq.mq.client.admin.topic_admin import TopicRepair as TopicRepair
     from deltamq.mq.client.http.credentials import OidcClientCredentials as OidcClientCredentials
     from deltamq.mq.client.http.retries import Patience as Patience
     from deltamq.mq.client.messages.message import Failure as Failure
@@ -84,46 +54,76 @@ if TYPE_CHECKING:
     from deltamq.mq.client.pull.offsets import GroupOffsets as GroupOffsets
     from deltamq.mq.order.orderly import Verdict as Verdict
     from deltamq.mq.testing.queue import MemoryQueue as MemoryQueue
+    from deltamq.mq.wire.auth import AclInfo as AclInfo
+    from deltamq.mq.wire.auth import ActInfo as ActInfo
+    from deltamq.mq.wire.auth import KeyInfo as KeyInfo
+    from deltamq.mq.wire.auth import NewKey as NewKey
+    from deltamq.mq.wire.auth import PrincipalInfo as PrincipalInfo
+    from deltamq.mq.wire.auth import QuotaInfo as QuotaInfo
+    from deltamq.mq.wire.auth import RefusalInfo as RefusalInfo
+    from deltamq.mq.wire.cluster import BrokerInfo as BrokerInfo
+    from deltamq.mq.wire.cluster import ClusterInfo as ClusterInfo
+    from deltamq.mq.wire.cluster import FeatureInfo as FeatureInfo
+    from deltamq.mq.wire.cluster import HostInfo as HostInfo
+    from deltamq.mq.wire.cluster import MissingJob as MissingJob
+    from deltamq.mq.wire.cluster import StoppedPartition as StoppedPartition
+    from deltamq.mq.wire.cluster import UpgradeInfo as UpgradeInfo
+    from deltamq.mq.wire.groups import GroupInfo as GroupInfo
+    from deltamq.mq.wire.groups import GroupMember as GroupMember
+    from deltamq.mq.wire.groups import GroupPartition as GroupPartition
+    from deltamq.mq.wire.groups import GroupStatistics as GroupStatistics
+    from deltamq.mq.wire.groups import GroupTopic as GroupTopic
+    from deltamq.mq.wire.groups import TopicStatistics as TopicStatistics
     from deltamq.mq.wire.pop import FailedHandle as FailedHandle
     from deltamq.mq.wire.stored import MessageOrigin as MessageOrigin
+    from deltamq.mq.wire.topics import FaultInfo as FaultInfo
+    from deltamq.mq.wire.topics import MappingInfo as MappingInfo
+    from deltamq.mq.wire.topics import MovedQueue as MovedQueue
+    from deltamq.mq.wire.topics import PartitionInfo as PartitionInfo
+    from deltamq.mq.wire.topics import QueueInfo as QueueInfo
+    from deltamq.mq.wire.topics import Remapping as Remapping
+    from deltamq.mq.wire.topics import SegmentInfo as SegmentInfo
+    from deltamq.mq.wire.topics import TopicCheck as TopicCheck
+    from deltamq.mq.wire.topics import TopicInfo as TopicInfo
+    from deltamq.mq.wire.topics import TopicRepair as TopicRepair
 
 if __name__ != "deltamq":
     raise ImportError("import deltamq: this file is its __init__")
 
 #: The module of each name, inside the package.
 _MODULES: Final = {
-    "AclInfo": "mq.client.admin.auth_admin",
-    "ActInfo": "mq.client.admin.auth_admin",
+    "AclInfo": "mq.wire.auth",
+    "ActInfo": "mq.wire.auth",
     "Admin": "mq.client.admin.admin",
     "BroadcastOffsets": "mq.client.pull.offsets",
-    "BrokerInfo": "mq.client.admin.admin",
+    "BrokerInfo": "mq.wire.cluster",
     "Closed": "mq.client.produce.routers",
-    "ClusterInfo": "mq.client.admin.admin",
+    "ClusterInfo": "mq.wire.cluster",
     "ConsumerClosed": "mq.client.pop.consumer",
     "ConsumerStats": "mq.client.pop.telemetry",
     "DeadLetter": "mq.client.admin.dead_letter_admin",
     "Ending": "mq.client.pop.telemetry",
     "FailedHandle": "mq.wire.pop",
     "Failure": "mq.client.messages.message",
-    "FaultInfo": "mq.client.admin.topic_admin",
-    "FeatureInfo": "mq.client.admin.admin",
+    "FaultInfo": "mq.wire.topics",
+    "FeatureInfo": "mq.wire.cluster",
     "FileOffsets": "mq.client.pull.offsets",
-    "GroupInfo": "mq.client.admin.group_admin",
-    "GroupMember": "mq.client.admin.group_admin",
+    "GroupInfo": "mq.wire.groups",
+    "GroupMember": "mq.wire.groups",
     "GroupOffsets": "mq.client.pull.offsets",
-    "GroupPartition": "mq.client.admin.group_admin",
-    "GroupStatistics": "mq.client.admin.group_admin",
-    "GroupTopic": "mq.client.admin.group_admin",
+    "GroupPartition": "mq.wire.groups",
+    "GroupStatistics": "mq.wire.groups",
+    "GroupTopic": "mq.wire.groups",
     "HandlerEnd": "mq.client.pop.telemetry",
-    "HostInfo": "mq.client.admin.admin",
-    "KeyInfo": "mq.client.admin.auth_admin",
-    "MappingInfo": "mq.client.admin.topic_admin",
+    "HostInfo": "mq.wire.cluster",
+    "KeyInfo": "mq.wire.auth",
+    "MappingInfo": "mq.wire.topics",
     "MemoryQueue": "mq.testing.queue",
     "Message": "mq.client.messages.message",
     "MessageOrigin": "mq.wire.stored",
-    "MissingJob": "mq.client.admin.admin",
-    "MovedQueue": "mq.client.admin.topic_admin",
-    "NewKey": "mq.client.admin.auth_admin",
+    "MissingJob": "mq.wire.cluster",
+    "MovedQueue": "mq.wire.topics",
+    "NewKey": "mq.wire.auth",
     "OidcClientCredentials": "mq.client.http.credentials",
     "OrderedMessage": "mq.client.messages.received",
     "OrderlyClosed": "mq.client.orderly.consumer",
@@ -132,7 +132,7 @@ _MODULES: Final = {
     "OutboxDialect": "mq.client.outbox.statements",
     "OutboxRelay": "mq.client.outbox.relay",
     "OutboxStatus": "mq.client.outbox.outbox",
-    "PartitionInfo": "mq.client.admin.topic_admin",
+    "PartitionInfo": "mq.wire.topics",
     "PartlySent": "mq.client.messages.message",
     "Patience": "mq.client.http.retries",
     "PopBatch": "mq.client.messages.received",
@@ -140,32 +140,32 @@ _MODULES: Final = {
     "PopConsumer": "mq.client.pop.consumer",
     "PopTable": "mq.client.messages.received",
     "PoppedMessage": "mq.client.messages.received",
-    "PrincipalInfo": "mq.client.admin.auth_admin",
+    "PrincipalInfo": "mq.wire.auth",
     "Producer": "mq.client.produce.producer",
     "ProducerStats": "mq.client.produce.shared",
     "PullConsumer": "mq.client.pull.consumer",
-    "QueueInfo": "mq.client.admin.topic_admin",
-    "QuotaInfo": "mq.client.admin.auth_admin",
+    "QueueInfo": "mq.wire.topics",
+    "QuotaInfo": "mq.wire.auth",
     "ReceivedMessage": "mq.client.messages.received",
-    "RefusalInfo": "mq.client.admin.auth_admin",
+    "RefusalInfo": "mq.wire.auth",
     "RelayStats": "mq.client.outbox.relay",
-    "Remapping": "mq.client.admin.topic_admin",
+    "Remapping": "mq.wire.topics",
     "Result": "mq.client.messages.received",
-    "SegmentInfo": "mq.client.admin.topic_admin",
+    "SegmentInfo": "mq.wire.topics",
     "Sent": "mq.client.messages.message",
     "SentBatch": "mq.client.messages.message",
     "SentRange": "mq.client.messages.message",
     "SetAside": "mq.client.outbox.ledger",
-    "StoppedPartition": "mq.client.admin.admin",
+    "StoppedPartition": "mq.wire.cluster",
     "Suspend": "mq.client.orderly.listener",
     "TableProgress": "mq.client.produce.repeatable_sends",
     "TableSendInterrupted": "mq.client.produce.repeatable_sends",
     "TableSendState": "mq.client.produce.repeatable_sends",
-    "TopicCheck": "mq.client.admin.topic_admin",
-    "TopicInfo": "mq.client.admin.topic_admin",
-    "TopicRepair": "mq.client.admin.topic_admin",
-    "TopicStatistics": "mq.client.admin.group_admin",
-    "UpgradeInfo": "mq.client.admin.admin",
+    "TopicCheck": "mq.wire.topics",
+    "TopicInfo": "mq.wire.topics",
+    "TopicRepair": "mq.wire.topics",
+    "TopicStatistics": "mq.wire.groups",
+    "UpgradeInfo": "mq.wire.cluster",
     "Verdict": "mq.order.orderly",
 }
 

@@ -136,7 +136,7 @@ def after_failure(policy: RetryPolicy, *, attempt: int, max_attempts: int, draw:
 # Settings.
 
 
-def policy_to_json(policy: RetryPolicy) -> object:
+def policy_to_json(policy: RetryPolicy) -> list[int] | dict[str, object]:
     """Return the policy in the form of the API."""
     if isinstance(policy, Fixed):
         return {"fixed_ms": policy.fixed_ms}

@@ -1,8 +1,11 @@
-"""Groups: commits and resets of offsets; heartbeats, pull locks and messages set aside of exclusive groups."""
+"""Groups: their settings, progress and statistics; commits and resets of offsets; what exclusive groups need.
+
+Exclusive groups have heartbeats, pull locks, and messages that are set aside.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -19,6 +22,8 @@ from deltamq.mq.limits import (
     SUBSCRIPTIONS_MAX,
     WAIT_MS_MAX,
 )
+from deltamq.mq.meta.group_settings import Ordering
+from deltamq.mq.wire.answers import NamePage, Time
 from deltamq.mq.wire.pop import FilterText
 
 #: `first`, `last`, or an RFC 3339 time, for `Start.from_json`.
@@ -74,6 +79,193 @@ class ResetRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     ] = None
 
 
+class GroupPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition as the group sees it; `retry` marks the group's retry partition of a broker.
+
+    `lag` is the number of messages after its committed offset, all if it has committed nothing. `in_flight` is the
+    number of messages that clients hold, or that wait to be delivered again after their invisible time. A message that
+    a client holds for long leaves the lag when its checkpoint is stored, within a minute, and stays in flight: both
+    together are not done. What is not known of a damaged partition is null. `last_consume_time` is the time of the last
+    pop, acknowledgement, commit, or pull under a lock; null if there was none since the service began. `epoch` is the
+    epoch of these offsets: each reset, and each life of the group, has a new one. `metadata` is the text that was
+    committed with `committed_offset`; null without one.
+    """
+
+    partition: str
+    retry: bool = False
+    committed_offset: int | None = None
+    min_offset: int | None = None
+    end_offset: int | None = None
+    lag: int | None = None
+    in_flight: int = 0
+    last_consume_time: Time | None = None
+    epoch: int | None = None
+    metadata: str | None = None
+
+
+class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's offsets in a topic, with the epochs and the topic id that they belong to.
+
+    A commit that names these is stored only if they are still current.
+    """
+
+    offsets: dict[str, int]
+    epochs: dict[str, int] = {}
+    topic_id: str | None = None
+
+
+class CommittedOffsets(GroupPlace, frozen=True, kw_only=True):
+    """The group's offsets after the commit, and their epochs; an offset that was already higher stays."""
+
+    group: str
+    topic: str
+
+
+class GroupOffsets(CommittedOffsets, frozen=True, kw_only=True):
+    """The group's progress: `offsets` of partitions where it has committed, and `partitions` with details of all.
+
+    `epochs` and `topic_id` may be sent with a commit.
+    """
+
+    partitions: tuple[GroupPartition, ...]
+
+
+class ResetOffsets(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the group goes on, and its new epoch there; handles of earlier epochs are refused."""
+
+    group: str
+    topic: str
+    epoch: int
+    offsets: dict[str, int]
+
+
+#: Waits in milliseconds by attempt, `{"fixed_ms": n}` or `{"exponential": {...}}`.
+RetryPolicyJson: TypeAlias = list[int] | dict[str, Any]
+
+
+class GroupTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's progress in a topic; `lag` is the sum over its partitions."""
+
+    topic: str
+    lag: int
+    partitions: tuple[GroupPartition, ...]
+
+
+class ClientSubscription(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client consumes a topic; `filter` is its SQL condition."""
+
+    order: bool
+    tags: str
+    filter: str | None = None
+
+
+class GroupClient(msgspec.Struct, frozen=True, kw_only=True):
+    """A known client; one that is not `online` has announced that it leaves, and may finish what it holds.
+
+    `authorized_ms` is how much longer it may consume; null if the process that answers does not know. Clients of a
+    shared group need no authorization: they are those that named themselves in pops or heartbeats lately.
+    """
+
+    client_id: str
+    online: bool
+    topics: dict[str, ClientSubscription]
+    since_time: Time
+    authorized_ms: int | None = None
+
+
+class GroupAllocation(msgspec.Struct, frozen=True, kw_only=True):
+    """The partitions of a topic by client, in an exclusive group; `epoch` grows with each change."""
+
+    epoch: int
+    clients: dict[str, list[str]]
+
+
+class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A client of a broadcast group with its progress; its offsets are those of the group `group`, `GROUP@CLIENT`."""
+
+    group: str
+    client_id: str
+    lag: int
+    topics: tuple[GroupTopic, ...] = ()
+
+
+class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's settings, its clients, and its progress in each topic that it consumed or that a client subscribes to.
+
+    So a backlog is lag even before the first pop or commit. Only an exclusive group has an `allocation`, by topic.
+    Clients of a shared group do not register: `clients` are those that named themselves in pops or heartbeats within
+    the time of an authorization. Only a broadcast group has `members`: its clients that have committed, each with
+    progress of its own.
+    """
+
+    group: str
+    epoch: int
+    consume_strategy: str
+    allocation_strategy: str = "sticky"
+    order: Ordering
+    consume_from: str
+    max_attempts: int
+    retry_policy: RetryPolicyJson
+    invisible_ms: int
+    created_time: Time
+    clients: tuple[GroupClient, ...] = ()
+    allocation: dict[str, GroupAllocation] = {}
+    topics: tuple[GroupTopic, ...] = ()
+    members: tuple[GroupMember, ...] = ()
+
+    @property
+    def lag(self) -> int:
+        """Messages that the group has not committed, in all its topics; of a broadcast group, over all its clients."""
+        return sum(topic.lag for topic in self.topics) + sum(member.lag for member in self.members)
+
+
+class GroupList(NamePage, frozen=True, kw_only=True, omit_defaults=True):
+    """Names of groups, sorted; `next` is given if more follow: send it as `after` to get them."""
+
+    groups: list[str]
+
+
+class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What a group did with a topic's messages.
+
+    Of the `delivered` messages, popped or pulled under a lock, `redelivered` ones were delivered before. Clients
+    acknowledged or committed those that `succeeded`, gave `failed` ones back, and sent `dead` ones to the dead letters;
+    `success_rate` is null if there are none of these. `age_ms` is the sum of the ages of messages when they were
+    delivered, by their born time; `handling_ms` the sum of the times from delivery to outcome. Means are null if there
+    is nothing to count.
+    """
+
+    topic: str
+    delivered: int
+    redelivered: int
+    succeeded: int
+    failed: int
+    dead: int
+    age_ms: int = 0
+    age_max_ms: int = 0
+    handling_ms: int = 0
+    handling_max_ms: int = 0
+    delivered_per_s: float
+    succeeded_per_s: float
+    failed_per_s: float
+    success_rate: float | None = None
+    age_mean_ms: float | None = None
+    handling_mean_ms: float | None = None
+
+
+class GroupStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What all clients of a group did since `since_time`, as `processes` service processes counted it.
+
+    A process that is new counts from its start. SQL has older minutes.
+    """
+
+    group: str
+    since_time: Time
+    seconds: float
+    processes: int
+    topics: tuple[TopicStatistics, ...] = ()
+
+
 # Exclusive groups.
 
 #: Visible ASCII without the slash, which separates segments of a path.
@@ -122,18 +314,44 @@ class LocksRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     ] = None
 
 
-class LocksGiven(msgspec.Struct, frozen=True):
-    """Numbers of the granted locks and the group's offsets, by partition.
+class LocksGiven(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome for each named partition.
 
-    For `unanswered` partitions it is not known whether the lock was granted.
+    `partitions` are those whose locks the client has now, `locks` are the locks' numbers, `offsets` is where the group
+    goes on there, and `attempts` is how often the message at that offset was tried before, if it was. `refused` are
+    partitions whose lock another client has, or that are not allocated to this client. `unanswered` are those whose
+    broker's process did not answer: whether their locks were granted is not known.
     """
 
-    locks: dict[str, int]
+    partitions: list[str] = []
+    locks: dict[str, int] = {}
     offsets: dict[str, int] = {}
-    #: Number of earlier attempts at the message at that offset, if there were any.
     attempts: dict[str, int] = {}
     refused: list[str] = []
     unanswered: list[str] = []
+
+
+class LocksReturned(msgspec.Struct, frozen=True):
+    """The partitions whose locks the client had and released."""
+
+    partitions: list[str]
+
+
+class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client may consume, and how long.
+
+    `authorized_ms` counts from the moment when the client sent the heartbeat; 0 means no authorization.
+    `authorized_until_ms` is the same in the service's wall time, for display. A leaving client gets no new
+    authorization: under its last one it may finish, commit and release what it holds. `allocation_epoch` changes with
+    the client's allocation.
+    """
+
+    consume_strategy: str
+    authorized_until_ms: int
+    authorized_ms: Annotated[int, Meta(ge=0)]
+    allocation: dict[str, list[str]]
+    routes_epoch: int
+    allocation_epoch: int
 
 
 class ReleaseRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -154,3 +372,9 @@ class AsideRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     lock: Annotated[_Offset | None, Meta(description="The number of the client's lock.")] = None
     reason: Annotated[str, Meta(min_length=1, max_length=REASON_LENGTH_MAX)] | None = None
     attempts: Annotated[int, Meta(ge=1, le=_ATTEMPTS_MAX)] | None = None
+
+
+class AsideAnswer(msgspec.Struct, frozen=True):
+    """How many messages are at their target now; retention took the others, which is recorded."""
+
+    moved: int

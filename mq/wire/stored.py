@@ -122,3 +122,61 @@ class DeadLetters(msgspec.Struct):
     messages: list[DeadLetter]
     next_offset: int | None
     cursor: str | None
+
+
+class CountedLetters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How many dead letters there are with a `reason`, or from a `topic`, by state."""
+
+    reason: str | None = None
+    topic: str | None = None
+    new: int
+    sent_back: int
+    deleted: int
+
+
+class DeadLetterCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many dead letters the group has, by state.
+
+    `counts` has those with the most that are not deleted first, and at most a thousand; it is empty without `by`.
+    """
+
+    group: str
+    new: int
+    sent_back: int
+    deleted: int
+    counts: tuple[CountedLetters, ...] = ()
+
+
+class FailedReplay(msgspec.Struct, frozen=True):
+    """A dead letter that was not sent back, or deleted, and why.
+
+    `code` is `topic_not_found`, `offset_out_of_range`, `dead_letter_deleted` or another code.
+    """
+
+    partition: str
+    offset: int
+    code: str
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """`replayed` dead letters were sent to their target; `duplicates` others had been sent back before.
+
+    `failed` names the first thousand of `failed_total`.
+    """
+
+    replayed: int
+    duplicates: int = 0
+    failed: list[FailedReplay] = []
+    failed_total: int = 0
+
+
+class DeletedLetters(msgspec.Struct, frozen=True, kw_only=True):
+    """`deleted` dead letters are deleted; `duplicates` others were deleted before.
+
+    `failed` names the first thousand of `failed_total`.
+    """
+
+    deleted: int
+    duplicates: int = 0
+    failed: list[FailedReplay] = []
+    failed_total: int = 0

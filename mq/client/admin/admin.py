@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
@@ -11,20 +10,14 @@ import msgspec
 
 from deltamq.mq.client.admin.auth_admin import AuditAdmin, AuthAdmin
 from deltamq.mq.client.admin.group_admin import GroupAdmin
-from deltamq.mq.client.admin.topic_admin import StaticAdmin, TopicInfo, topic_info
+from deltamq.mq.client.admin.topic_admin import StaticAdmin
 from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
 from deltamq.mq.names import check_broker, check_client_topic, check_topic
-
-
-class AccessInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What is allowed at a broker or partition; `reason` and `until` belong to what is forbidden."""
-
-    readable: bool
-    writable: bool
-    reason: str | None = None
-    until: datetime | None = None
+from deltamq.mq.wire.answers import AccessInfo
+from deltamq.mq.wire.cluster import ClusterInfo, UpgradeInfo
+from deltamq.mq.wire.topics import OffsetsByTime, TopicInfo, TopicList
 
 
 class AccessAdmin(Calls):
@@ -68,95 +61,6 @@ class AccessAdmin(Calls):
 
 
 _CREATED: Final = 201
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerInfo:
-    """One broker: a namespace of partitions that one service process hosts.
-
-    `host` is the process that serves it now, at `address`; both are None, and `online` is False, while none does.
-    """
-
-    broker: str
-    roles: tuple[str, ...]
-    epoch: int
-    partitions: int
-    address: str | None = None
-    host: str | None = None
-    online: bool = True
-    #: What is allowed now, why something is not, and until when.
-    readable: bool = True
-    writable: bool = True
-    reason: str | None = None
-    until: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostInfo:
-    """One service process; `host` is its id, new with each start; `load` is in requests a second."""
-
-    host: str
-    address: str
-    brokers: tuple[str, ...]
-    load: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureInfo:
-    """A feature, what it changes, and the addresses of the processes that do not know it."""
-
-    feature: str
-    says: str
-    lacking: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpgradeInfo:
-    """Features that are on, those that an upgrade switches on now, and those that wait for processes."""
-
-    on: tuple[FeatureInfo, ...]
-    ready: tuple[FeatureInfo, ...]
-    waiting: tuple[FeatureInfo, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingJob:
-    """A job that the queue needs and that runs nowhere: what does not happen, and when it last succeeded, if ever."""
-
-    job: str
-    means: str
-    ok_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoppedPartition:
-    """A partition that refuses all calls, with the error; `queue` is the logical queue that it is a segment of."""
-
-    space: str
-    topic: str
-    partition: str
-    code: str
-    detail: str
-    queue: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterInfo:
-    """The brokers and processes that the service knows, and their shared warehouse; `host` is the one that answered.
-
-    `auth` is whether that one asks callers who they are; None if it does not say.
-    """
-
-    warehouse: str
-    version: str
-    routes_epoch: int
-    topics: int
-    brokers: tuple[BrokerInfo, ...]
-    host: str | None = None
-    hosts: tuple[HostInfo, ...] = ()
-    auth: bool | None = None
-    missing_jobs: tuple[MissingJob, ...] = ()
-    stopped: tuple[StoppedPartition, ...] = ()
 
 
 class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):
@@ -205,15 +109,15 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):
         """Do the same as `create_topic`, and also return whether the topic is new."""
         body = msgspec.json.encode({name: value for name, value in settings.items() if value is not None})
         answer = self._call("PUT", path_of("topics", check_client_topic(topic)), body=body)
-        return topic_info(answer.body), answer.status == _CREATED
+        return read_answer(answer, TopicInfo), answer.status == _CREATED
 
     def list_topics(self) -> list[str]:
         """Return the names of all topics, sorted; they are fetched in pages, so that no answer is large."""
-        return self._names("topics")
+        return list(self._rows(["topics"], TopicList, lambda page: page.topics))
 
     def get_topic(self, topic: str) -> TopicInfo:
         """Return one topic; raises `NotFound`."""
-        return topic_info(self._call("GET", path_of("topics", check_topic(topic))).body)
+        return read_answer(self._call("GET", path_of("topics", check_topic(topic))), TopicInfo)
 
     def delete_topic(self, topic: str) -> None:
         """Remove topic, routes and data; raises `NotFound` when there is no such topic.
@@ -229,7 +133,7 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):
         """
         query = {"time": time_text(moment)}
         answer = self._call("GET", path_of("topics", check_topic(topic), "offsets"), query=query)
-        return {o.partition: o.offset for o in read_answer(answer, _Offsets).offsets}
+        return {o.partition: o.offset for o in read_answer(answer, OffsetsByTime).offsets}
 
     # The service ------------------------------------------------------------------------------------------------
 
@@ -256,12 +160,3 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):
                 return False
             raise
         return True
-
-
-class _Offset(msgspec.Struct):
-    partition: str
-    offset: int
-
-
-class _Offsets(msgspec.Struct):
-    offsets: list[_Offset]

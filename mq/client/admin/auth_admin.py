@@ -4,64 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from deltamq.mq.client.http.calls import Page, PagedCalls, read_answer, time_text
+from deltamq.mq.client.http.calls import PagedCalls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.errors import NotFound
-
-
-class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A key without its secret; one that is over is not `live`."""
-
-    key_id: str
-    principal: str
-    created_time: datetime
-    until_time: datetime | None = None
-    live: bool = True
-
-
-class NewKey(KeyInfo, frozen=True, kw_only=True):
-    """A new key. `key` is what the principal sends as its token; the service does not show it again."""
-
-    key: str
-
-    def __repr__(self) -> str:
-        return f"NewKey(key_id={self.key_id!r}, principal={self.principal!r})"
-
-
-class AclInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An access rule."""
-
-    acl_id: str
-    principal: str
-    effect: str
-    resource: str
-    pattern: str
-    verbs: list[str]
-
-
-class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a principal may use of each process, per second; None is without a bound."""
-
-    principal: str
-    requests_per_s: int | None = None
-    bytes_in_per_s: int | None = None
-    bytes_out_per_s: int | None = None
-
-
-class PrincipalInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A principal with its keys and access rules; while it is disabled, it may do nothing, whatever its rules say."""
-
-    principal: str
-    note: str
-    created_time: datetime
-    #: Since when it is disabled; None if it is not.
-    disabled_time: datetime | None = None
-    keys: list[KeyInfo]
-    acls: list[AclInfo]
+from deltamq.mq.wire.auth import (
+    AclInfo,
+    AclList,
+    ActInfo,
+    ActList,
+    KeyInfo,
+    KeyList,
+    NewKey,
+    PrincipalInfo,
+    PrincipalList,
+    QuotaInfo,
+    QuotaList,
+    RefusalInfo,
+    RefusalList,
+)
 
 
 class AuthAdmin(PagedCalls):
@@ -74,7 +38,12 @@ class AuthAdmin(PagedCalls):
 
     def list_principals(self, *, disabled: bool | None = None) -> list[str]:
         """Return the names of all principals, sorted; with `disabled`, of those that are, or are not."""
-        return list(self._rows(["auth", "principals"], _Principals, lambda page: page.names(disabled)))
+
+        def chosen(page: PrincipalList) -> list[str]:
+            those = set(page.disabled)
+            return [name for name in page.principals if disabled in (None, name in those)]
+
+        return list(self._rows(["auth", "principals"], PrincipalList, chosen))
 
     def get_principal(self, principal: str) -> PrincipalInfo:
         """Return a principal with its keys and rules; raises `NotFound`."""
@@ -113,7 +82,7 @@ class AuthAdmin(PagedCalls):
     def list_keys(self, principal: str | None = None) -> list[KeyInfo]:
         """Return all keys, or those of a principal."""
         asked = {"principal": principal}
-        return list(self._rows(["auth", "keys"], _Keys, lambda page: page.keys, asked))
+        return list(self._rows(["auth", "keys"], KeyList, lambda page: page.keys, asked))
 
     def revoke_key(self, key_id: str) -> None:
         """Revoke a key; raises `NotFound`."""
@@ -138,7 +107,7 @@ class AuthAdmin(PagedCalls):
     def list_acls(self, principal: str | None = None) -> list[AclInfo]:
         """Return all access rules, or those of a principal."""
         asked = {"principal": principal}
-        return list(self._rows(["auth", "acls"], _Acls, lambda page: page.acls, asked))
+        return list(self._rows(["auth", "acls"], AclList, lambda page: page.acls, asked))
 
     def remove_acl(self, acl_id: str) -> None:
         """Remove an access rule; raises `NotFound`."""
@@ -163,79 +132,7 @@ class AuthAdmin(PagedCalls):
 
     def list_quotas(self) -> list[QuotaInfo]:
         """Return all quotas."""
-        return list(self._rows(["auth", "quotas"], _Quotas, lambda page: page.quotas))
-
-
-class _Principals(Page):
-    principals: list[str]
-    #: Those of them that are; releases before SEC-19 do not say.
-    disabled: list[str] = msgspec.field(default_factory=list)
-
-    def names(self, disabled: bool | None) -> list[str]:
-        """Return the names, or those that are disabled, or those that are not."""
-        those = set(self.disabled)
-        return [name for name in self.principals if disabled in (None, name in those)]
-
-
-class _Keys(Page):
-    keys: list[KeyInfo]
-
-
-class _Acls(Page):
-    acls: list[AclInfo]
-
-
-class _Quotas(Page):
-    quotas: list[QuotaInfo]
-
-
-class ActInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An administrative act: who did what, from where, and what became of it.
-
-    `refused` is the caller's fault, and nothing was done; `failed` an error of the service, without a change of the
-    metadata; `unknown` may have been done, in whole or in part, or is still under way. `before` and `after` are the
-    states of what it changed in the metadata, None for no change.
-    """
-
-    id: str
-    time: datetime
-    principal: str
-    #: Host and port from which it was asked for.
-    address: str
-    #: The id of the process that carried it out.
-    process: str
-    call: str
-    resource: str
-    name: str
-    asked: Any = None
-    outcome: Literal["done", "refused", "failed", "unknown"]
-    #: Status of the answer, and code and detail of its problem.
-    status: int | None = None
-    code: str | None = None
-    detail: str | None = None
-    before: Any = None
-    after: Any = None
-
-
-class RefusalInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a principal was refused a call in a minute, by one process; `address` is where the last came from."""
-
-    minute: datetime
-    principal: str
-    call: str
-    status: int
-    code: str
-    count: int
-    address: str
-    process: str
-
-
-class _Acts(Page):
-    acts: list[ActInfo]
-
-
-class _Refusals(Page):
-    refusals: list[RefusalInfo]
+        return list(self._rows(["auth", "quotas"], QuotaList, lambda page: page.quotas))
 
 
 class AuditAdmin(PagedCalls):
@@ -245,14 +142,14 @@ class AuditAdmin(PagedCalls):
         self, *, since: datetime | None = None, principal: str | None = None, limit: int | None = None
     ) -> Iterator[ActInfo]:
         """Yield acts, the oldest first, page by page; at most `limit` of them."""
-        return self._rows(["audit"], _Acts, lambda page: page.acts, _asked(since, principal), limit=limit)
+        return self._rows(["audit"], ActList, lambda page: page.acts, _asked(since, principal), limit=limit)
 
     def audit_refusals(
         self, *, since: datetime | None = None, principal: str | None = None, limit: int | None = None
     ) -> Iterator[RefusalInfo]:
         """Yield what was refused, by minute, the oldest first, page by page; at most `limit` rows."""
         path, asked = ["audit", "refusals"], _asked(since, principal)
-        return self._rows(path, _Refusals, lambda page: page.refusals, asked, limit=limit)
+        return self._rows(path, RefusalList, lambda page: page.refusals, asked, limit=limit)
 
 
 def _asked(since: datetime | None, principal: str | None) -> dict[str, str | None]:

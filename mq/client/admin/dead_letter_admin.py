@@ -12,7 +12,14 @@ from deltamq.mq.client.http.calls import PagedCalls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.names import check_group
 from deltamq.mq.queue.dead_letters import LetterState
-from deltamq.mq.wire.stored import DeleteLettersRequest, MessageOrigin, ReplayRequest
+from deltamq.mq.wire.stored import (
+    DeadLetterCounts,
+    DeletedLetters,
+    DeleteLettersRequest,
+    MessageOrigin,
+    Replayed,
+    ReplayRequest,
+)
 
 #: Offsets of dead letters by their partition.
 LetterOffsets: TypeAlias = Mapping[str, Sequence[int]]
@@ -61,60 +68,6 @@ class DeadLetterPage(msgspec.Struct, frozen=True):
     messages: list[DeadLetter]
     next_offset: int | None = None
     cursor: str | None = None
-
-
-class CountedLetters(msgspec.Struct, frozen=True, kw_only=True):
-    """How many dead letters there are with a `reason`, or from a `topic`, by state."""
-
-    reason: str | None = None
-    topic: str | None = None
-    new: int = 0
-    sent_back: int = 0
-    deleted: int = 0
-
-
-class DeadLetterCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many dead letters a group has, by state; `counts` has them by reason or topic, the most first."""
-
-    new: int = 0
-    sent_back: int = 0
-    deleted: int = 0
-    counts: tuple[CountedLetters, ...] = ()
-
-
-class FailedReplay(msgspec.Struct, frozen=True):
-    """A dead letter that was not sent back, or deleted: `topic_not_found`, `offset_out_of_range`, `corrupt`.
-
-    `dead_letter_deleted`: it was deleted, and is not sent back.
-    """
-
-    partition: str
-    offset: int
-    code: str
-
-
-class Replayed(msgspec.Struct, frozen=True):
-    """The outcome of a replay of dead letters.
-
-    `duplicates` counts those that had been sent back before. `failed` holds the first thousand of `failed_total`.
-    """
-
-    replayed: int
-    duplicates: int = 0
-    failed: list[FailedReplay] = []
-    failed_total: int = 0
-
-
-class DeletedLetters(msgspec.Struct, frozen=True):
-    """The outcome of a deletion of dead letters.
-
-    `duplicates` counts those that had been deleted before. `failed` holds the first thousand of `failed_total`.
-    """
-
-    deleted: int
-    duplicates: int = 0
-    failed: list[FailedReplay] = []
-    failed_total: int = 0
 
 
 class DeadLetterAdmin(PagedCalls):

@@ -3,174 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from deltamq.mq.client.admin.dead_letter_admin import DeadLetterAdmin
-from deltamq.mq.client.http.calls import Page, read_answer
+from deltamq.mq.client.http.calls import read_answer
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.errors import NotFound, Unprocessable
 from deltamq.mq.meta.allocation import Strategy
 from deltamq.mq.meta.group_settings import ConsumeStrategy, Ordering
 from deltamq.mq.names import check_client_topic, check_group, check_reader, check_topic
-from deltamq.mq.wire.groups import CommitRequest, ResetRequest
+from deltamq.mq.wire.groups import (
+    CommitRequest,
+    GroupInfo,
+    GroupList,
+    GroupPlace,
+    GroupStatistics,
+    ResetOffsets,
+    ResetRequest,
+    RetryPolicyJson,
+)
 
 _CREATED: Final = 201
 
 #: Target of an offset reset: `first`, `last`, a time, or offsets by partition.
 ResetTarget: TypeAlias = Literal["first", "last"] | str | datetime | Mapping[str, int]
-#: Waits in milliseconds by attempt, `{"fixed_ms": n}` or `{"exponential": {...}}`.
-RetryPolicyJson: TypeAlias = list[int] | dict[str, object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPartition:
-    """One partition as the group sees it; `retry` marks the group's retry partition of a broker.
-
-    `lag` counts the messages that the group has not committed; None if unknown. `metadata` is the text that was
-    committed with `committed_offset`; None without one.
-    """
-
-    partition: str
-    retry: bool = False
-    committed_offset: int | None = None
-    min_offset: int | None = None
-    end_offset: int | None = None
-    lag: int | None = None
-    in_flight: int = 0
-    last_consume_time: datetime | None = None
-    metadata: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPlace:
-    """A group's offsets in a topic, with the epochs and the topic id that they belong to.
-
-    `GroupAdmin.commit_place` commits only if these are still current.
-    """
-
-    offsets: dict[str, int]
-    epochs: dict[str, int] = field(default_factory=dict)
-    topic_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupTopic:
-    """A group's progress in a topic."""
-
-    topic: str
-    lag: int
-    partitions: tuple[GroupPartition, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSubscription:
-    """How a client consumes a topic."""
-
-    order: bool
-    tags: str
-    #: The SQL condition; None for none, and from a service without filters.
-    filter: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupClient:
-    """A client of an exclusive group; one that is not `online` has announced that it leaves, and may be finishing.
-
-    `authorized_ms` is how much longer it may consume; None if the service process that answered does not know.
-    """
-
-    client_id: str
-    online: bool
-    topics: dict[str, ClientSubscription]
-    since_time: datetime
-    authorized_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupAllocation:
-    """The partitions of a topic by client, in an exclusive group; `epoch` grows with each change."""
-
-    epoch: int
-    clients: dict[str, list[str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMember:
-    """A client of a broadcast group with its progress; its offsets are those of the group `group`, `GROUP@CLIENT`."""
-
-    group: str
-    client_id: str
-    lag: int
-    topics: tuple[GroupTopic, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupInfo:
-    """A group: its settings, and its progress in each topic that it has consumed or that a client subscribes to.
-
-    Only an exclusive group has `clients` and `allocation` (by topic), and only a broadcast group has `members`, each
-    with progress of its own.
-    """
-
-    group: str
-    epoch: int
-    consume_strategy: str
-    allocation_strategy: str = "sticky"
-    order: Ordering
-    consume_from: str
-    max_attempts: int
-    retry_policy: RetryPolicyJson
-    invisible_ms: int
-    created_time: datetime
-    clients: tuple[GroupClient, ...] = ()
-    allocation: dict[str, GroupAllocation] = field(default_factory=dict)
-    topics: tuple[GroupTopic, ...] = ()
-    members: tuple[GroupMember, ...] = ()
-
-    @property
-    def lag(self) -> int:
-        """Messages that the group has not committed, in all its topics; of a broadcast group, over all its clients."""
-        return sum(topic.lag for topic in self.topics) + sum(member.lag for member in self.members)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicStatistics:
-    """What a group did with a topic's messages.
-
-    Of the `delivered` messages, `redelivered` ones were delivered before. Clients acknowledged or committed those that
-    `succeeded`, gave `failed` ones back, and sent `dead` ones to the dead letters. `age_*` are times from a message's
-    born time to its delivery, `handling_*` from there to its outcome. What nothing was counted for is None.
-    """
-
-    topic: str
-    delivered: int
-    redelivered: int
-    succeeded: int
-    failed: int
-    dead: int
-    delivered_per_s: float
-    succeeded_per_s: float
-    failed_per_s: float
-    success_rate: float | None = None
-    age_mean_ms: float | None = None
-    age_max_ms: int = 0
-    handling_mean_ms: float | None = None
-    handling_max_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupStatistics:
-    """What all clients of a group did in the last minutes, as `processes` service processes counted it."""
-
-    group: str
-    since_time: datetime
-    seconds: float
-    processes: int
-    topics: tuple[TopicStatistics, ...] = ()
 
 
 class GroupAdmin(DeadLetterAdmin):
@@ -225,10 +84,7 @@ class GroupAdmin(DeadLetterAdmin):
 
     def list_groups(self) -> list[str]:
         """Return the names of all groups, sorted; they are fetched in pages, so that no answer is large."""
-        return self._names("groups")
-
-    def _names(self, kind: Literal["topics", "groups"]) -> list[str]:
-        return list(self._rows([kind], _Names, lambda page: page.topics if kind == "topics" else page.groups))
+        return list(self._rows(["groups"], GroupList, lambda page: page.groups))
 
     def get_group(self, group: str) -> GroupInfo:
         """Return a group, or a client of a broadcast group (`GROUP@CLIENT`), with its progress; raises `NotFound`."""
@@ -305,7 +161,7 @@ class GroupAdmin(DeadLetterAdmin):
         """
         target = dict(to) if isinstance(to, Mapping) else _moment(to) if isinstance(to, datetime) else to
         body = msgspec.json.encode(ResetRequest(target, "keep" if keep_retries else "drop"))
-        return read_answer(self._call("POST", f"{_offsets_path(group, topic)}/reset", body=body), _Offsets).offsets
+        return read_answer(self._call("POST", f"{_offsets_path(group, topic)}/reset", body=body), ResetOffsets).offsets
 
     # Delayed messages -------------------------------------------------------------------------------------------
 
@@ -330,14 +186,3 @@ def _moment(moment: datetime) -> str:
     if moment.tzinfo is None:
         raise Unprocessable("a time needs a time zone", field="to")
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-class _Names(Page):
-    """A page of names."""
-
-    topics: list[str] = msgspec.field(default_factory=list)
-    groups: list[str] = msgspec.field(default_factory=list)
-
-
-class _Offsets(msgspec.Struct):
-    offsets: dict[str, int]

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-import msgspec
-
-from deltamq.mq.client.http.answers import decode_as
+from deltamq.mq.client.http.calls import read_answer
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.errors import Unknown
@@ -24,6 +22,7 @@ from deltamq.mq.names import broker_of
 from deltamq.mq.partitioners import Partitioner, Table, kafka_hash, kafka_table, logical_partition
 from deltamq.mq.routing import Places, Route, equal_ranges
 from deltamq.mq.static.logical_queue import is_queue_name
+from deltamq.mq.wire.topics import TopicInfo
 
 _KEYS_REMEMBERED: Final = 65_536
 
@@ -126,79 +125,36 @@ def _slots_by_hash(slots: int) -> Callable[[str], int]:
     return lambda key: _hash_of(key) % slots
 
 
-Ranges = list[tuple[int, int]]
-
-
-class _Partition(msgspec.Struct):
-    partition: str
-    logical_partitions: Ranges
-    writable: bool = True
-    state: str = "serving"
-
-    @property
-    def takes_messages(self) -> bool:
-        """Whether messages may be sent to it: it may be written to, and has not stopped."""
-        return self.writable and self.state == "serving"
-
-
-class _Segment(msgspec.Struct):
-    partition: str
-    broker: str
-
-
-class _Queue(msgspec.Struct):
-    partition: str
-    logical_partitions: Ranges | None = None
-    segments: list[_Segment] = []
-
-
-class _Topic(msgspec.Struct):
-    routes_epoch: int
-    order_strategy: str
-    partitions: list[_Partition]
-    partitioner: Partitioner = "lp"
-    static: bool = False
-    logical_queues: list[_Queue] | None = None
+Ranges = Sequence[tuple[int, int]]
 
 
 def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
     """Fetch the topic's route from the service."""
     answer = hosts.call("GET", path_of("topics", topic), timeout_s=timeout_s)
+    described = read_answer(answer, TopicInfo)
+    stopped = {one.partition for one in described.partitions if not one.writable or one.state != "serving"}
+    strict = described.order_strategy == "strict"
+    stored_at = frozenset(broker_of(one.partition) for one in described.partitions)
+    owned: dict[str, Ranges] = {name: one.logical_partitions for name, one in described.named.items()}
     try:
-        described = decode_as(answer.body, _Topic)
-        strict = described.order_strategy == "strict"
-        stored_at = frozenset(broker_of(one.partition) for one in described.partitions)
-        owned = {one.partition: one.logical_partitions for one in described.partitions}
-        if not described.static:
-            return TopicView(
-                _route(described.routes_epoch, _divided(owned) if described.partitioner == "kafka" else owned),
-                strict=strict,
-                stored_at=stored_at,
-                partitioner=described.partitioner,
-                unserved=frozenset(index for index, one in enumerate(described.partitions) if not one.takes_messages),
-            )
-        closed = {one.partition for one in described.partitions if not one.takes_messages}
-        queues = described.logical_queues or []
-        return TopicView(
-            _route(described.routes_epoch, {queue.partition: _ranges_of(queue, owned) for queue in queues}),
-            strict=strict,
-            brokers=[queue.segments[-1].broker if queue.segments else "" for queue in queues],
-            stored_at=stored_at,
-            unserved=frozenset(
-                index
-                for index, queue in enumerate(queues)
-                if not queue.segments or queue.segments[-1].partition in closed
-            ),
-        )
-    except (msgspec.MsgspecError, ValueError) as error:
+        route = _route(described.routes_epoch, _divided(owned) if described.partitioner == "kafka" else owned)
+    except ValueError as error:
         raise Unknown(f"the description of topic {topic} is unreadable", code="answer_unreadable") from error
-
-
-def _ranges_of(queue: _Queue, owned: Mapping[str, Ranges]) -> Ranges:
-    """Return the logical partitions of a queue; a service that does not tell them gives those of its leader."""
-    if queue.logical_partitions is not None or not queue.segments:
-        return queue.logical_partitions or []
-    return owned.get(queue.segments[-1].partition, [])
+    if not described.static:
+        unserved = frozenset(index for index, name in enumerate(owned) if name in stopped)
+        return TopicView(
+            route, strict=strict, stored_at=stored_at, partitioner=described.partitioner, unserved=unserved
+        )
+    leaders = [queue.leader for queue in described.queues]
+    return TopicView(
+        route,
+        strict=strict,
+        brokers=["" if leader is None else leader.broker for leader in leaders],
+        stored_at=stored_at,
+        unserved=frozenset(
+            index for index, leader in enumerate(leaders) if leader is None or leader.partition in stopped
+        ),
+    )
 
 
 def _divided(owned: Mapping[str, Ranges]) -> Mapping[str, Ranges]:

@@ -14,9 +14,9 @@ import click
 
 from deltamq.mq.auth.principals import Effect, Resource
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.auth_admin import AclInfo, ActInfo, KeyInfo, QuotaInfo, RefusalInfo
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.wire.auth import AclInfo, ActInfo, KeyInfo, QuotaInfo, RefusalInfo
 
 #: The entry point group of the commands that need the warehouse itself.
 _COMMANDS: Final = "deltamq.auth"

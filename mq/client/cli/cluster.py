@@ -12,10 +12,12 @@ from datetime import datetime
 
 import click
 
-from deltamq.mq.client.admin.admin import AccessInfo, Admin, BrokerInfo, ClusterInfo, UpgradeInfo
+from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.errors import DeltaMQError, NotFound
+from deltamq.mq.wire.answers import AccessInfo
+from deltamq.mq.wire.cluster import BrokerInfo, ClusterInfo, UpgradeInfo
 
 
 def warn_of_missing_jobs(url: str, access: ClientAccess) -> None:

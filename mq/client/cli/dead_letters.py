@@ -12,11 +12,12 @@ import click
 import msgspec
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.dead_letter_admin import DeadLetter, FailedReplay
+from deltamq.mq.client.admin.dead_letter_admin import DeadLetter
 from deltamq.mq.client.cli.console import PATIENCE, error_line, one_line, print_json, print_table, service_options
 from deltamq.mq.client.cli.groups import PLACE_HELP, parse_moment, parse_offsets
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.wire.stored import FailedReplay
 
 _PAGE: Final = 500
 _FAILED: Final = 1

@@ -11,20 +11,13 @@ import click
 import msgspec
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.group_admin import (
-    GroupClient,
-    GroupInfo,
-    GroupMember,
-    GroupPartition,
-    GroupTopic,
-    TopicStatistics,
-)
 from deltamq.mq.client.cli.cluster import warn_of_missing_jobs
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.meta.allocation import STRATEGIES
 from deltamq.mq.meta.group_settings import ConsumeStrategy
 from deltamq.mq.request_values import ago_ms
+from deltamq.mq.wire.groups import GroupClient, GroupInfo, GroupMember, GroupPartition, GroupTopic, TopicStatistics
 
 PLACE_HELP: Final = "first, last, -1h (s, m, h or d ago) or TIME (RFC 3339)"
 

@@ -15,7 +15,12 @@ import click
 from msgspec.structs import replace
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.topic_admin import (
+from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.produce.progress_bar import row_bar
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.wire.topics import (
     FaultInfo,
     MovedQueue,
     PartitionInfo,
@@ -26,11 +31,6 @@ from deltamq.mq.client.admin.topic_admin import (
     TopicCheck,
     TopicInfo,
 )
-from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from deltamq.mq.client.http.calls import ClientAccess
-from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.produce.progress_bar import row_bar
-from deltamq.mq.errors import Unavailable
 
 _FAILED: Final = 1
 #: Many queues are made, or moved and sealed, by one call.

@@ -18,6 +18,7 @@ from deltamq.mq.client.http.endpoint import Answer, Query, path_of
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.http.retries import Attempts, Patience, is_worth_retrying
 from deltamq.mq.errors import DeltaMQError, Unknown, Unprocessable
+from deltamq.mq.wire.answers import Page
 
 
 class Closing(ABC):
@@ -156,15 +157,6 @@ def decoded(body: bytes, kind: type[T]) -> T:
 
 #: Rows in one page.
 _PAGE_ROWS: Final = 1_000
-
-
-class Page(msgspec.Struct, kw_only=True):
-    """What each page says beside its rows: where the next one begins, None behind the last.
-
-    A service older than paging answers with all rows and says nothing.
-    """
-
-    next: int | str | None = None
 
 
 P = TypeVar("P", bound=Page)

@@ -23,6 +23,7 @@ from deltamq.mq.order.orderly import MoveAway
 from deltamq.mq.wire.groups import (
     AsideRequest,
     CommitRequest,
+    HeartbeatAnswer,
     HeartbeatRequest,
     LocksGiven,
     LocksRequest,
@@ -31,15 +32,6 @@ from deltamq.mq.wire.groups import (
 )
 
 _HEADERS: Final = {"Content-Type": "application/json"}
-
-
-class Heartbeat(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat; `authorized_ms` counts from before the heartbeat was sent (SPEC ORDER-3)."""
-
-    consume_strategy: str
-    authorized_ms: int
-    allocation: dict[str, list[str]] = {}
-    allocation_epoch: int = 0
 
 
 class _Group(msgspec.Struct):
@@ -73,7 +65,7 @@ class OrderlyCalls(Calls):
         wait_ms: int = 0,
         allocation_epoch: int = 0,
         timeout_s: float,
-    ) -> Heartbeat:
+    ) -> HeartbeatAnswer:
         """Send a heartbeat with the consumed topics and how they are consumed.
 
         The service waits up to `wait_ms` for an allocation newer than `allocation_epoch`.
@@ -81,7 +73,7 @@ class OrderlyCalls(Calls):
         query = {"wait_ms": wait_ms, "allocation_epoch": allocation_epoch} if wait_ms else None
         path = path_of("groups", self.group, "clients", self.client_id, "heartbeat")
         body = HeartbeatRequest(dict(topics), online)
-        return read_answer(self._once("POST", path, META, body, query, timeout_s + wait_ms / 1000), Heartbeat)
+        return read_answer(self._once("POST", path, META, body, query, timeout_s + wait_ms / 1000), HeartbeatAnswer)
 
     def make_group(self) -> None:
         """Create the group as an exclusive one."""

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from deltamq.mq.client.http.retries import is_worth_retrying
-from deltamq.mq.client.orderly.calls import Heartbeat, OrderlyCalls
+from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.work import monotonic_ms
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
 from deltamq.mq.limits import HEARTBEAT_MS
 from deltamq.mq.order.authorization import Authorization
-from deltamq.mq.wire.groups import SubscriptionRequest
+from deltamq.mq.wire.groups import HeartbeatAnswer, SubscriptionRequest
 
 log = logging.getLogger("deltamq.client")
 
@@ -84,7 +84,7 @@ class Heartbeats:
             finally:
                 self._idle.set()
 
-    def _beat(self) -> Heartbeat:
+    def _beat(self) -> HeartbeatAnswer:
         sent_ms = monotonic_ms()
         answer = self._calls.heartbeat(
             self._topics,
@@ -96,12 +96,12 @@ class Heartbeats:
         self._granted(sent_ms, answer)
         return answer
 
-    def _granted(self, sent_ms: int, answer: Heartbeat) -> None:
+    def _granted(self, sent_ms: int, answer: HeartbeatAnswer) -> None:
         if answer.authorized_ms > 0:
             with self._lock:
                 self.authorization.granted(sent_ms, answer.authorized_ms, monotonic_ms())
 
-    def _heard(self, answer: Heartbeat) -> None:
+    def _heard(self, answer: HeartbeatAnswer) -> None:
         if answer.consume_strategy != _EXCLUSIVE:
             # CONS-1: in order only if the answer says so.
             self._changed({})

@@ -21,8 +21,7 @@ from typing import Final, Literal, Unpack
 import pyarrow as pa
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.topic_admin import topic_info
-from deltamq.mq.client.http.calls import ClientAccess, Closing
+from deltamq.mq.client.http.calls import ClientAccess, Closing, read_answer
 from deltamq.mq.client.http.endpoint import Endpoint, path_of
 from deltamq.mq.client.http.retries import Patience, is_worth_retrying
 from deltamq.mq.client.http.threads import Birthplace
@@ -33,6 +32,7 @@ from deltamq.mq.client.pull.partition_reader import PartitionReader, out_of_rang
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Refused, Unknown
 from deltamq.mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, MIB, WAIT_MS_MAX
 from deltamq.mq.names import check_topic
+from deltamq.mq.wire.topics import TopicInfo
 
 log = logging.getLogger("deltamq.client")
 
@@ -419,7 +419,7 @@ class PullConsumer(Closing):
             if not is_worth_retrying(error):
                 raise
             return
-        info = topic_info(answer.body)
+        info = read_answer(answer, TopicInfo)
         if info.id != self._topic_id:
             self._made_again = True
             return

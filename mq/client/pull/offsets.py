@@ -22,11 +22,11 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.group_admin import GroupPlace
-from deltamq.mq.client.admin.topic_admin import TopicInfo
 from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.errors import Conflict, NotFound, Refused
 from deltamq.mq.names import member_name, split_member
+from deltamq.mq.wire.groups import GroupPlace
+from deltamq.mq.wire.topics import TopicInfo
 
 log = logging.getLogger("deltamq.client")
 

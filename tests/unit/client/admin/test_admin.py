@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.topic_admin import topic_info
+from deltamq.mq.client.http.calls import decoded
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unavailable, Unknown
+from deltamq.mq.wire.topics import TopicInfo
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault
 
@@ -99,7 +100,7 @@ def test_a_service_that_is_not_there_is_told_after_the_retries() -> None:
 
 def test_an_answer_that_is_no_topic_is_an_error_of_ours() -> None:
     with pytest.raises(Unknown) as caught:
-        topic_info(b'{"topic": 1}')
+        decoded(b'{"topic": 1}', TopicInfo)
     assert caught.value.code == "answer_unreadable"
 
 

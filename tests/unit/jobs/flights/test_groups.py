@@ -26,8 +26,8 @@ from deltamq.jobs.flights.group_account import (
 from deltamq.jobs.flights.groups import GROUPS, fresh_groups, left_of
 from deltamq.jobs.flights.replay import Ledger
 from deltamq.jobs.flights.worker import DELIVERIES_SCHEMA, Deliveries, deliveries_of, read_deliveries
-from deltamq.mq.client.admin.group_admin import GroupInfo, GroupPartition, GroupTopic
 from deltamq.mq.client.messages.message import SentBatch, SentRange
+from deltamq.mq.wire.groups import GroupInfo, GroupPartition, GroupTopic
 
 BAD = next(f"N{n}" for n in range(100_000) if zlib.crc32(f"N{n}".encode()) % ONE_IN == REMAINDER)
 GOOD = "N1"

@@ -1,0 +1,155 @@
+"""Answers about the service itself: brokers and processes, what has stopped, features, jobs, health."""
+
+from __future__ import annotations
+
+import msgspec
+
+from deltamq.mq.wire.answers import AccessInfo, Time
+
+
+class BrokerInfo(AccessInfo, frozen=True, kw_only=True):
+    """One broker: a namespace of partitions that one service process hosts.
+
+    `host` is the process that serves it now, at `address`, since `epoch`; both are null, and `online` is false, while
+    none does.
+    """
+
+    broker: str
+    roles: tuple[str, ...]
+    epoch: int
+    partitions: int
+    address: str | None = None
+    host: str | None = None
+    online: bool = True
+
+
+class BrokerAccess(AccessInfo, frozen=True, kw_only=True):
+    """The access of a broker."""
+
+    broker: str
+
+
+class PartitionAccess(AccessInfo, frozen=True, kw_only=True):
+    """The access of a partition, as far as it and its broker both allow."""
+
+    topic: str
+    partition: str
+
+
+class MetaInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that has the meta role: it answers heartbeats of exclusive groups."""
+
+    address: str
+    host: str
+    epoch: int
+
+
+class HostInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One service process; `host` is its id, new with each start, `brokers` are those it was started for.
+
+    `load` is its requests a second at the last renewal.
+    """
+
+    host: str
+    address: str
+    brokers: tuple[str, ...]
+    load: int = 0
+
+
+class MissingJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that the queue needs and that runs nowhere: what does not happen, and when it last succeeded, if ever."""
+
+    job: str
+    means: str
+    ok_at: Time | None = None
+
+
+class StoppedPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition that refuses all calls of this process, with the error; `queue` is its logical queue, if any.
+
+    `space` is `topics`, `retry` for groups' retries, `dlq` for dead letters, or `sys` for the service's own logs.
+    """
+
+    space: str
+    topic: str
+    partition: str
+    code: str
+    detail: str
+    queue: str | None = None
+
+
+class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The warehouse, its brokers, and the processes that serve them; `host` is the process that answers.
+
+    With `auth` each caller must show who it is; without it, anyone who can reach this process may do everything.
+    `missing_jobs` are those that the queue needs and that run nowhere, `stopped` at most a hundred partitions that have
+    stopped, as far as the caller may see them.
+    """
+
+    warehouse: str
+    version: str
+    routes_epoch: int
+    topics: int
+    brokers: tuple[BrokerInfo, ...]
+    host: str | None = None
+    meta: MetaInfo | None = None
+    hosts: tuple[HostInfo, ...] = ()
+    auth: bool | None = None
+    missing_jobs: tuple[MissingJob, ...] = ()
+    stopped: tuple[StoppedPartition, ...] = ()
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The state of this process."""
+
+    status: str
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether this process serves, and the number of partitions that have stopped; the cluster's view names them."""
+
+    status: str
+    stopped_partitions: int
+
+
+class FeatureInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A feature and what it changes; `lacking` are the addresses of the processes that do not know it yet."""
+
+    feature: str
+    says: str
+    lacking: tuple[str, ...] = ()
+
+
+class UpgradeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Features that are on, those that an upgrade switches on now, and those that wait for processes."""
+
+    on: tuple[FeatureInfo, ...]
+    ready: tuple[FeatureInfo, ...]
+    waiting: tuple[FeatureInfo, ...]
+
+
+class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A job and its last run that ended, of any application.
+
+    `missing` says what does not happen because the job runs nowhere; null if it runs, or the queue does not need it.
+    """
+
+    job: str
+    engine: str | None = None
+    every_s: float | None = None
+    started_at: Time | None = None
+    seconds: float | None = None
+    ok: bool | None = None
+    ok_at: Time | None = None
+    running_since: Time | None = None
+    detail: str | None = None
+    facts: dict[str, int | str] = {}
+    failures: int = 0
+    missing: str | None = None
+
+
+class JobList(msgspec.Struct, frozen=True, kw_only=True):
+    """All jobs that have run in this warehouse or that the queue needs, by name."""
+
+    warehouse: str
+    jobs: tuple[JobInfo, ...]
