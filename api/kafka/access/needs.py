@@ -1,4 +1,4 @@
-"""What each call of Kafka's clients needs: the counterpart of `api/auth/calls.py`, in the same words (SPEC KAFKA-11).
+"""Whether the caller may do what a call of Kafka's clients needs (SPEC KAFKA-11); `messages/apis.py` says what that is.
 
 A call that names several topics is checked for each of them, and what is refused is answered topic by topic. Lists show
 what may be described. What administrators do is recorded as by REST's calls (SPEC SEC-40).
@@ -13,105 +13,17 @@ from typing import Any, Final
 from deltamq.api.audit.acts import Asking
 from deltamq.api.audit.audit import Audit
 from deltamq.api.auth.caller import EVERYBODY, Caller
-from deltamq.api.auth.calls import OPEN, named_by, needs_of
+from deltamq.api.auth.calls import named_by, needs_of
 from deltamq.api.auth.forwarded import caller_header
-from deltamq.api.kafka.messages.cluster_messages import (
-    AlterConfigsRequest,
-    ApiVersionsRequest,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DescribeClusterRequest,
-    DescribeConfigsRequest,
-    DescribeLogDirsRequest,
-    DescribeTopicPartitionsRequest,
-    IncrementalAlterConfigsRequest,
-    ListConfigResourcesRequest,
-    MetadataRequest,
-)
+from deltamq.api.kafka.messages.apis import APIS
 from deltamq.api.kafka.messages.codec import Message
-from deltamq.api.kafka.messages.group_messages import (
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
-from deltamq.api.kafka.messages.log_messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterReplicaLogDirsRequest,
-    DeleteRecordsRequest,
-    ElectLeadersRequest,
-    FetchRequest,
-    InitProducerIdRequest,
-    ListOffsetsRequest,
-    ListPartitionReassignmentsRequest,
-    OffsetForLeaderEpochRequest,
-    ProduceRequest,
-)
-from deltamq.api.kafka.messages.user_messages import (
-    AlterClientQuotasRequest,
-    AlterUserScramCredentialsRequest,
-    DescribeClientQuotasRequest,
-    DescribeUserScramCredentialsRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-)
 from deltamq.api.wire.answer import Header
 from deltamq.mq.audit import ANONYMOUS
 from deltamq.mq.auth.callers import Credential
 from deltamq.mq.auth.principals import CLUSTER, Resource, Verb
 from deltamq.mq.errors import Forbidden
 
-#: What each call needs. "any" is a principal with any grant, "open" needs nobody to be known yet.
-NEEDS: Final[Mapping[type[Message], str]] = {
-    ProduceRequest: "topic publish",
-    InitProducerIdRequest: "any",
-    FetchRequest: "topic subscribe",
-    ListOffsetsRequest: "topic describe",
-    OffsetForLeaderEpochRequest: "topic describe",
-    MetadataRequest: "topic describe",  # a topic that is made meanwhile needs `create`
-    DescribeClusterRequest: "any",
-    DescribeLogDirsRequest: "any",  # it shows what may be described
-    ApiVersionsRequest: OPEN,
-    SaslHandshakeRequest: OPEN,
-    SaslAuthenticateRequest: OPEN,
-    CreateTopicsRequest: "topic create",
-    DeleteTopicsRequest: "topic delete",
-    DeleteRecordsRequest: "topic delete",
-    CreatePartitionsRequest: "topic alter",
-    DescribeConfigsRequest: "topic describe",
-    AlterConfigsRequest: "topic alter",
-    IncrementalAlterConfigsRequest: "topic alter",
-    ListConfigResourcesRequest: "any",  # it shows what may be described
-    DescribeTopicPartitionsRequest: "topic describe",
-    ElectLeadersRequest: "topic alter",
-    AlterPartitionReassignmentsRequest: "topic alter",
-    AlterReplicaLogDirsRequest: "topic alter",
-    ListPartitionReassignmentsRequest: "any",
-    DescribeClientQuotasRequest: "any",
-    AlterClientQuotasRequest: "cluster admin",
-    DescribeUserScramCredentialsRequest: "cluster admin",
-    AlterUserScramCredentialsRequest: "cluster admin",
-    FindCoordinatorRequest: "group describe",
-    JoinGroupRequest: "group subscribe",
-    SyncGroupRequest: "group subscribe",
-    HeartbeatRequest: "group subscribe",
-    LeaveGroupRequest: "group subscribe",
-    OffsetCommitRequest: "group subscribe, topic subscribe",
-    OffsetFetchRequest: "group describe, topic describe",
-    OffsetDeleteRequest: "group reset, topic describe",
-    ListGroupsRequest: "any",
-    DescribeGroupsRequest: "group describe",
-    DeleteGroupsRequest: "group delete",
-}
-_ENTRIES: Final = {call: needs_of(text) for call, text in NEEDS.items()}
+_NEEDS: Final = {api.request: needs_of(api.needs) for api in APIS.values()}
 
 
 class Asker:
@@ -154,7 +66,7 @@ class Asker:
         """
         if self.is_anybody:
             return
-        needs = _ENTRIES[call].needs
+        needs = _NEEDS[call].needs
         if not needs and not self.caller.has_grants:
             raise self._refused(Forbidden(f"principal {self.caller.name} has no access to anything", field="cluster"))
         names = {"topic": topic, "group": group, "cluster": CLUSTER}

@@ -1,6 +1,6 @@
 """All calls of Kafka's clients, and the one place that every request passes.
 
-Each call gets its caller, and checks what it needs (`api/kafka/access/needs.py`), for each topic and group that it
+Each call gets its caller, and checks what it needs (`api/kafka/messages/apis.py`), for each topic and group that it
 names.
 """
 
@@ -20,55 +20,12 @@ from deltamq.api.kafka.calls.places import Places
 from deltamq.api.kafka.calls.producing import Producing, Reply
 from deltamq.api.kafka.calls.topics import Configs, TopicCalls
 from deltamq.api.kafka.calls.users import Users
+from deltamq.api.kafka.messages import cluster_messages as cluster
+from deltamq.api.kafka.messages import group_messages as group
+from deltamq.api.kafka.messages import log_messages as log
+from deltamq.api.kafka.messages import user_messages as user
 from deltamq.api.kafka.messages.apis import Frame, offered, unknown_version
-from deltamq.api.kafka.messages.cluster_messages import (
-    AlterConfigsRequest,
-    ApiVersionsRequest,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DescribeClusterRequest,
-    DescribeConfigsRequest,
-    DescribeLogDirsRequest,
-    DescribeTopicPartitionsRequest,
-    IncrementalAlterConfigsRequest,
-    ListConfigResourcesRequest,
-    MetadataRequest,
-)
 from deltamq.api.kafka.messages.codec import Message
-from deltamq.api.kafka.messages.group_messages import (
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
-from deltamq.api.kafka.messages.log_messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterReplicaLogDirsRequest,
-    DeleteRecordsRequest,
-    ElectLeadersRequest,
-    FetchRequest,
-    InitProducerIdRequest,
-    ListOffsetsRequest,
-    ListPartitionReassignmentsRequest,
-    OffsetForLeaderEpochRequest,
-    ProduceRequest,
-)
-from deltamq.api.kafka.messages.user_messages import (
-    AlterClientQuotasRequest,
-    AlterUserScramCredentialsRequest,
-    DescribeClientQuotasRequest,
-    DescribeUserScramCredentialsRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-)
 from deltamq.api.kafka.node_settings import shown_of_node
 from deltamq.api.sending.named_appender import PartitionAppender, QueueAppender
 from deltamq.api.service.service import Service
@@ -141,7 +98,7 @@ class Door:
         request are reserved in `ticket`.
         """
         request = frame.request
-        return isinstance(request, ProduceRequest) and self._producing.begin_at_once(request, asker, ticket, reply)
+        return isinstance(request, log.ProduceRequest) and self._producing.begin_at_once(request, asker, ticket, reply)
 
     async def begin(self, frame: Frame, session: Session, asker: Asker, ticket: Ticket) -> Awaitable[Message | None]:
         """Begin a request that others may not overtake; return what waits for its answer.
@@ -150,11 +107,11 @@ class Door:
         and of a call about it, it is known who the client is. `ticket` is as for `begin_at_once`.
         """
         match frame.request:
-            case ProduceRequest() as request:
+            case log.ProduceRequest() as request:
                 return await self._producing.begin(request, asker, ticket)
-            case SaslHandshakeRequest() as request:
+            case user.SaslHandshakeRequest() as request:
                 return _at_once(session.handshake(request))
-            case SaslAuthenticateRequest() as request:
+            case user.SaslAuthenticateRequest() as request:
                 return _at_once(await session.authenticate(request))
         raise AssertionError(f"call {frame.api.key} may be overtaken")
 
@@ -164,94 +121,94 @@ class Door:
         The bytes that the answer takes are reserved in `ticket`; `host` is where the client is, `asker` the caller.
         """
         match frame.request:
-            case FetchRequest() as request:
+            case log.FetchRequest() as request:
                 return await self._fetching.fetch(request, ticket, asker)
-            case ListOffsetsRequest() as request:
+            case log.ListOffsetsRequest() as request:
                 return await self._offset_lists.offsets(request, frame.version, asker)
-            case OffsetForLeaderEpochRequest() as request:
+            case log.OffsetForLeaderEpochRequest() as request:
                 return await self._offset_lists.ends_of_epochs(request, asker)
-            case MetadataRequest() as request:
+            case cluster.MetadataRequest() as request:
                 return await self._cluster.metadata(request, frame.version, asker)
-            case DescribeClusterRequest() as request:
+            case cluster.DescribeClusterRequest() as request:
                 return self._cluster.describe(request, asker)
-            case DescribeLogDirsRequest() as request:
+            case cluster.DescribeLogDirsRequest() as request:
                 return await self._cluster.log_dirs(request, asker)
-            case DescribeTopicPartitionsRequest() as request:
+            case cluster.DescribeTopicPartitionsRequest() as request:
                 return await self._cluster.partitions(request, asker)
-            case InitProducerIdRequest() as request:
+            case log.InitProducerIdRequest() as request:
                 return self._producing.init_producer_id(request, asker)
-            case ApiVersionsRequest():
+            case cluster.ApiVersionsRequest():
                 return offered() if frame.is_known else unknown_version()
         found = await self._of_member(frame, host, asker) or await self._of_group(frame, asker)
         return found or await self._of_replica_or_user(frame, asker) or await self._administered(frame, asker)
 
     async def _of_member(self, frame: Frame, host: str, asker: Asker) -> Message | None:
         match frame.request:
-            case FindCoordinatorRequest() as request:
+            case group.FindCoordinatorRequest() as request:
                 return self._members.coordinator(request, frame.version, asker)
-            case JoinGroupRequest() as request:
+            case group.JoinGroupRequest() as request:
                 return await self._members.join(request, frame, host, asker)
-            case SyncGroupRequest() as request:
+            case group.SyncGroupRequest() as request:
                 return await self._members.sync(request, frame.version, asker)
-            case HeartbeatRequest() as request:
+            case group.HeartbeatRequest() as request:
                 return self._members.heartbeat(request, asker)
-            case LeaveGroupRequest() as request:
+            case group.LeaveGroupRequest() as request:
                 return self._members.leave(request, frame.version, asker)
         return None
 
     async def _of_group(self, frame: Frame, asker: Asker) -> Message | None:
         match frame.request:
-            case OffsetCommitRequest() as request:
+            case group.OffsetCommitRequest() as request:
                 return await self._offsets.commit(request, frame.version, asker)
-            case OffsetFetchRequest() as request:
+            case group.OffsetFetchRequest() as request:
                 return await self._committed.fetch(request, frame.version, asker)
-            case OffsetDeleteRequest() as request:
+            case group.OffsetDeleteRequest() as request:
                 return await self._offsets.delete(request, asker)
-            case ListGroupsRequest() as request:
+            case group.ListGroupsRequest() as request:
                 return self._lists.listed(request, asker)
-            case DescribeGroupsRequest() as request:
+            case group.DescribeGroupsRequest() as request:
                 return self._lists.described(request, frame.version, asker)
-            case DeleteGroupsRequest() as request:
+            case group.DeleteGroupsRequest() as request:
                 return await self._lists.delete(request, asker)
         return None
 
     async def _of_replica_or_user(self, frame: Frame, asker: Asker) -> Message | None:
         match frame.request:
-            case ElectLeadersRequest() as request:
+            case log.ElectLeadersRequest() as request:
                 return await self._replicas.elect(request, asker)
-            case AlterPartitionReassignmentsRequest() as request:
+            case log.AlterPartitionReassignmentsRequest() as request:
                 return await self._replicas.reassign(request, asker)
-            case ListPartitionReassignmentsRequest() as request:
+            case log.ListPartitionReassignmentsRequest() as request:
                 return self._replicas.reassignments(request, asker)
-            case AlterReplicaLogDirsRequest() as request:
+            case log.AlterReplicaLogDirsRequest() as request:
                 return await self._replicas.move_logs(request, asker)
-            case DescribeClientQuotasRequest() as request:
+            case user.DescribeClientQuotasRequest() as request:
                 return self._users.quotas(request, asker)
-            case AlterClientQuotasRequest() as request:
+            case user.AlterClientQuotasRequest() as request:
                 return self._users.alter_quotas(request, asker)
-            case DescribeUserScramCredentialsRequest() as request:
+            case user.DescribeUserScramCredentialsRequest() as request:
                 return self._users.credentials(request, asker)
-            case AlterUserScramCredentialsRequest() as request:
+            case user.AlterUserScramCredentialsRequest() as request:
                 return self._users.alter_credentials(request, asker)
         return None
 
     async def _administered(self, frame: Frame, asker: Asker) -> Message:
         match frame.request:
-            case CreateTopicsRequest() as request:
+            case cluster.CreateTopicsRequest() as request:
                 return await self._topics.create(request, asker)
-            case DeleteTopicsRequest() as request:
+            case cluster.DeleteTopicsRequest() as request:
                 return await self._topics.delete(request, asker)
-            case DeleteRecordsRequest() as request:
+            case log.DeleteRecordsRequest() as request:
                 return await self._removal.delete(request, asker)
-            case CreatePartitionsRequest() as request:
+            case cluster.CreatePartitionsRequest() as request:
                 return await self._topics.grow(request, asker)
-            case DescribeConfigsRequest() as request:
+            case cluster.DescribeConfigsRequest() as request:
                 return await self._configs.describe(request, asker)
-            case ListConfigResourcesRequest() as request:
+            case cluster.ListConfigResourcesRequest() as request:
                 return self._configs.resources(request, frame.version, asker)
-            case AlterConfigsRequest() as request:
+            case cluster.AlterConfigsRequest() as request:
                 return await self._configs.replace(request, asker)
-            case IncrementalAlterConfigsRequest() as request:
+            case cluster.IncrementalAlterConfigsRequest() as request:
                 return await self._configs.alter(request, asker)
         raise AssertionError(f"call {frame.api.key} is offered, so it has an answer")
 

@@ -12,57 +12,12 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from deltamq.api.kafka.messages.cluster_messages import (
-    AlterConfigsRequest,
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DescribeClusterRequest,
-    DescribeConfigsRequest,
-    DescribeLogDirsRequest,
-    DescribeTopicPartitionsRequest,
-    IncrementalAlterConfigsRequest,
-    ListConfigResourcesRequest,
-    MetadataRequest,
-)
+from deltamq.api.kafka.messages import cluster_messages as cluster
+from deltamq.api.kafka.messages import group_messages as group
+from deltamq.api.kafka.messages import log_messages as log
+from deltamq.api.kafka.messages import user_messages as user
 from deltamq.api.kafka.messages.codec import Message, Parts, Reader, malformed, read_message, write_message
 from deltamq.api.kafka.messages.errors import ErrorCode
-from deltamq.api.kafka.messages.group_messages import (
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
-from deltamq.api.kafka.messages.log_messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterReplicaLogDirsRequest,
-    DeleteRecordsRequest,
-    ElectLeadersRequest,
-    FetchRequest,
-    InitProducerIdRequest,
-    ListOffsetsRequest,
-    ListPartitionReassignmentsRequest,
-    OffsetForLeaderEpochRequest,
-    ProduceRequest,
-)
-from deltamq.api.kafka.messages.user_messages import (
-    AlterClientQuotasRequest,
-    AlterUserScramCredentialsRequest,
-    DescribeClientQuotasRequest,
-    DescribeUserScramCredentialsRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-)
 
 _HEAD: Final = struct.Struct(">hhi")
 _INT: Final = struct.Struct(">i")
@@ -71,13 +26,18 @@ _SHORT: Final = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One call: its number, the versions that the door has, the first flexible one, its request."""
+    """One call: its number, the versions that the door has, the first flexible one, its request, and what it needs.
+
+    That is said in the words of `api/auth/calls.py`: "any" is a principal with any grant, "open" needs nobody to be
+    known yet.
+    """
 
     key: int
     low: int
     high: int
     flexible: int
     request: type[Message]
+    needs: str
 
     def is_flexible(self, version: int) -> bool:
         return version >= self.flexible
@@ -89,46 +49,46 @@ _NEVER: Final = 1 << 15
 APIS: Final = {
     api.key: api
     for api in (
-        Api(0, 3, 13, 9, ProduceRequest),
-        Api(1, 4, 18, 12, FetchRequest),
-        Api(2, 1, 11, 6, ListOffsetsRequest),
-        Api(3, 0, 13, 9, MetadataRequest),
-        Api(8, 2, 10, 8, OffsetCommitRequest),
-        Api(9, 1, 10, 6, OffsetFetchRequest),
-        Api(10, 0, 6, 3, FindCoordinatorRequest),
-        Api(11, 0, 9, 6, JoinGroupRequest),
-        Api(12, 0, 4, 4, HeartbeatRequest),
-        Api(13, 0, 5, 4, LeaveGroupRequest),
-        Api(14, 0, 5, 4, SyncGroupRequest),
-        Api(15, 0, 6, 5, DescribeGroupsRequest),
-        Api(16, 0, 5, 3, ListGroupsRequest),
+        Api(0, 3, 13, 9, log.ProduceRequest, "topic publish"),
+        Api(1, 4, 18, 12, log.FetchRequest, "topic subscribe"),
+        Api(2, 1, 11, 6, log.ListOffsetsRequest, "topic describe"),
+        Api(3, 0, 13, 9, cluster.MetadataRequest, "topic describe"),  # a topic that is made meanwhile needs `create`
+        Api(8, 2, 10, 8, group.OffsetCommitRequest, "group subscribe, topic subscribe"),
+        Api(9, 1, 10, 6, group.OffsetFetchRequest, "group describe, topic describe"),
+        Api(10, 0, 6, 3, group.FindCoordinatorRequest, "group describe"),
+        Api(11, 0, 9, 6, group.JoinGroupRequest, "group subscribe"),
+        Api(12, 0, 4, 4, group.HeartbeatRequest, "group subscribe"),
+        Api(13, 0, 5, 4, group.LeaveGroupRequest, "group subscribe"),
+        Api(14, 0, 5, 4, group.SyncGroupRequest, "group subscribe"),
+        Api(15, 0, 6, 5, group.DescribeGroupsRequest, "group describe"),
+        Api(16, 0, 5, 3, group.ListGroupsRequest, "any"),
         # Version 0 would be followed by messages without frames of their own.
-        Api(17, 1, 1, _NEVER, SaslHandshakeRequest),
-        Api(API_VERSIONS, 0, 4, 3, ApiVersionsRequest),
-        Api(19, 2, 7, 5, CreateTopicsRequest),
-        Api(20, 1, 6, 4, DeleteTopicsRequest),
-        Api(21, 0, 2, 2, DeleteRecordsRequest),
-        Api(22, 0, 6, 2, InitProducerIdRequest),
-        Api(23, 2, 4, 4, OffsetForLeaderEpochRequest),
-        Api(32, 1, 4, 4, DescribeConfigsRequest),
-        Api(33, 0, 2, 2, AlterConfigsRequest),
-        Api(34, 1, 2, 2, AlterReplicaLogDirsRequest),
-        Api(35, 1, 5, 2, DescribeLogDirsRequest),
-        Api(36, 0, 2, 2, SaslAuthenticateRequest),
-        Api(37, 0, 3, 2, CreatePartitionsRequest),
-        Api(42, 0, 2, 2, DeleteGroupsRequest),
-        Api(43, 0, 2, 2, ElectLeadersRequest),
-        Api(44, 0, 1, 1, IncrementalAlterConfigsRequest),
-        Api(45, 0, 1, 0, AlterPartitionReassignmentsRequest),
-        Api(46, 0, 0, 0, ListPartitionReassignmentsRequest),
-        Api(47, 0, 0, _NEVER, OffsetDeleteRequest),
-        Api(48, 0, 1, 1, DescribeClientQuotasRequest),
-        Api(49, 0, 1, 1, AlterClientQuotasRequest),
-        Api(50, 0, 0, 0, DescribeUserScramCredentialsRequest),
-        Api(51, 0, 0, 0, AlterUserScramCredentialsRequest),
-        Api(60, 0, 2, 0, DescribeClusterRequest),
-        Api(74, 0, 1, 0, ListConfigResourcesRequest),
-        Api(75, 0, 0, 0, DescribeTopicPartitionsRequest),
+        Api(17, 1, 1, _NEVER, user.SaslHandshakeRequest, "open"),
+        Api(API_VERSIONS, 0, 4, 3, cluster.ApiVersionsRequest, "open"),
+        Api(19, 2, 7, 5, cluster.CreateTopicsRequest, "topic create"),
+        Api(20, 1, 6, 4, cluster.DeleteTopicsRequest, "topic delete"),
+        Api(21, 0, 2, 2, log.DeleteRecordsRequest, "topic delete"),
+        Api(22, 0, 6, 2, log.InitProducerIdRequest, "any"),
+        Api(23, 2, 4, 4, log.OffsetForLeaderEpochRequest, "topic describe"),
+        Api(32, 1, 4, 4, cluster.DescribeConfigsRequest, "topic describe"),
+        Api(33, 0, 2, 2, cluster.AlterConfigsRequest, "topic alter"),
+        Api(34, 1, 2, 2, log.AlterReplicaLogDirsRequest, "topic alter"),
+        Api(35, 1, 5, 2, cluster.DescribeLogDirsRequest, "any"),  # it shows what may be described
+        Api(36, 0, 2, 2, user.SaslAuthenticateRequest, "open"),
+        Api(37, 0, 3, 2, cluster.CreatePartitionsRequest, "topic alter"),
+        Api(42, 0, 2, 2, group.DeleteGroupsRequest, "group delete"),
+        Api(43, 0, 2, 2, log.ElectLeadersRequest, "topic alter"),
+        Api(44, 0, 1, 1, cluster.IncrementalAlterConfigsRequest, "topic alter"),
+        Api(45, 0, 1, 0, log.AlterPartitionReassignmentsRequest, "topic alter"),
+        Api(46, 0, 0, 0, log.ListPartitionReassignmentsRequest, "any"),
+        Api(47, 0, 0, _NEVER, group.OffsetDeleteRequest, "group reset, topic describe"),
+        Api(48, 0, 1, 1, user.DescribeClientQuotasRequest, "any"),
+        Api(49, 0, 1, 1, user.AlterClientQuotasRequest, "cluster admin"),
+        Api(50, 0, 0, 0, user.DescribeUserScramCredentialsRequest, "cluster admin"),
+        Api(51, 0, 0, 0, user.AlterUserScramCredentialsRequest, "cluster admin"),
+        Api(60, 0, 2, 0, cluster.DescribeClusterRequest, "any"),
+        Api(74, 0, 1, 0, cluster.ListConfigResourcesRequest, "any"),  # it shows what may be described
+        Api(75, 0, 0, 0, cluster.DescribeTopicPartitionsRequest, "topic describe"),
     )
 }
 
@@ -166,7 +126,7 @@ def read_frame(data: bytes | memoryview) -> Frame:
         raise malformed(f"call {key} is not offered")
     if not api.low <= version <= api.high:
         if key == API_VERSIONS:
-            return Frame(api, version, correlation_id, None, ApiVersionsRequest())
+            return Frame(api, version, correlation_id, None, cluster.ApiVersionsRequest())
         raise malformed(f"version {version} of call {key} is not offered")
     client_id = _client_id(reader)
     flexible = api.is_flexible(version)
@@ -193,11 +153,13 @@ def answer_frame(frame: Frame, response: Message) -> Parts:
     return parts
 
 
-def offered() -> ApiVersionsResponse:
+def offered() -> cluster.ApiVersionsResponse:
     """Return the calls and versions that the door has."""
-    return ApiVersionsResponse(ErrorCode.NONE, [ApiVersion(api.key, api.low, api.high) for api in APIS.values()])
+    return cluster.ApiVersionsResponse(
+        ErrorCode.NONE, [cluster.ApiVersion(api.key, api.low, api.high) for api in APIS.values()]
+    )
 
 
-def unknown_version() -> ApiVersionsResponse:
+def unknown_version() -> cluster.ApiVersionsResponse:
     """Return the answer, in version 0, to a version of ApiVersions that is not known."""
-    return ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, offered().api_keys)
+    return cluster.ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, offered().api_keys)
