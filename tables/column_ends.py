@@ -1,6 +1,6 @@
 """Where the elements of Arrow columns with offsets begin and end, read from their buffers.
 
-Arrow's own functions would give the interpreter's lock away, or count what lies outside a slice.
+Arrow's own functions would release the interpreter's lock, or count what lies outside a slice.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from deltamq.tables.settings import LogSettings, SettingsDisagree
 Value: TypeAlias = str | int | float | bool | list[str] | tuple[str, ...] | enum.Enum | None
 
 ENV_PREFIX: Final = "DELTAMQ_"
-#: Environment variables that are not settings: places of the profiles, the jars and the service, and what tests break.
+#: Environment variables that are not settings: where the profiles, the jars and the service are, and tests' faults.
 ENV_OTHER: Final = frozenset(
     {
         "DELTAMQ_CONF",
@@ -100,7 +100,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Config:
-    """Return the settings of a profile, with those of the environment and the flags.
+    """Load the settings of a profile; the environment and the flags override them.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def conf_folder(environ: Mapping[str, str] | None = None) -> Path | None:
     # an installation has them under its prefix: this Python's, or a folder of libraries (pip --prefix, --target)
     installed = (Path(sys.prefix), *here.parents[2:3], *here.parents[5:6])
     candidates = (here.parents[1] / "conf", *(prefix / "share" / "deltamq" / "conf" for prefix in installed))
-    return next((found for found in candidates if (found / "local.toml").is_file()), None)
+    return next((candidate for candidate in candidates if (candidate / "local.toml").is_file()), None)
 
 
 def describe(config: Config) -> str:
@@ -154,7 +154,7 @@ def _from_file(profile: str, folder: Path | None) -> dict[str, _Given]:
         raise ConfigInvalid(f"profile {profile!r}: no conf folder found; set DELTAMQ_CONF to it", field="profile")
     path = folder / f"{profile}.toml"
     if not path.is_file() or path.parent != folder:
-        known = ", ".join(sorted(found.stem for found in folder.glob("*.toml"))) or "none"
+        known = ", ".join(sorted(file.stem for file in folder.glob("*.toml"))) or "none"
         raise ConfigInvalid(f"there is no {path}; profiles here: {known}", field="profile")
     try:
         read = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -200,15 +200,14 @@ def _section(name: str, kind: Callable[..., Any], given: Mapping[str, _Given]) -
 
 
 def _converted(key: str, given: _Given) -> Any:
-    """Return the value in the setting's type; text from the environment or a flag is parsed."""
     hint, kind = _TYPES[key], type_info(_TYPES[key])
     value = _parsed(given.value, kind) if isinstance(given.value, str) else given.value
     try:
         return msgspec.convert(value, hint, strict=False, dec_hook=_secret)
     except msgspec.ValidationError:
-        told = "***" if hint is Secret else repr(given.value)
+        shown = "***" if hint is Secret else repr(given.value)
     # outside of the handler: its error shows the value, which may be a secret
-    raise ConfigInvalid(f"{given.source}: {key} must be {_wanted(kind)}, not {told}", field=key)
+    raise ConfigInvalid(f"{given.source}: {key} must be {_wanted(kind)}, not {shown}", field=key)
 
 
 def _parsed(text: str, kind: Type) -> str | list[str]:

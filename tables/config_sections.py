@@ -81,19 +81,19 @@ class TlsClientAuth(enum.Enum):
 
     NONE = "none"  #: they are not asked for one
     OPTIONAL = "optional"  #: one that is shown must be signed by `tls_client_ca`
-    REQUIRED = "required"  #: without one that `tls_client_ca` has signed there is no connection
+    REQUIRED = "required"  #: a connection without one that `tls_client_ca` has signed is refused
 
 
 class AuditWhen(enum.Enum):
     """When the service records administrative acts and refusals."""
 
     WITH_AUTH = "with_auth"  #: if callers are authenticated
-    ALWAYS = "always"  #: without authentication with addresses alone
+    ALWAYS = "always"  #: without authentication, records have only addresses
     NEVER = "never"
 
 
 class TlsPrincipal(enum.Enum):
-    """What of a client's certificate names the principal that calls."""
+    """Which part of a client's certificate names the calling principal."""
 
     NONE = "none"  #: nothing: certificates only open connections
     COMMON_NAME = "common_name"  #: the subject's common name
@@ -119,7 +119,7 @@ class ServiceSettings:
     kafka_idle_s: Annotated[int, Meta(ge=1, le=86_400)] = 600
     #: Partitions of a topic that a Kafka client makes without a number, or by its first use; 0 for the default route.
     kafka_partitions: Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)] = 0
-    #: Shortest session of a member of a Kafka group, in milliseconds: so soon it may be taken for gone.
+    #: Shortest session timeout that a member of a Kafka group may ask for, in milliseconds.
     kafka_session_min_ms: Annotated[int, Meta(ge=1_000, le=SESSION_MS_MAX)] = SESSION_MS_MIN
     #: Brokers that this process hosts; it also hosts the brokers of other processes while those are down.
     brokers: tuple[str, ...] = ("broker-a", "broker-b")
@@ -161,9 +161,9 @@ class ServiceSettings:
     tls_client_ca: str = ""
     #: Whether clients show a certificate.
     tls_client_auth: TlsClientAuth = TlsClientAuth.NONE
-    #: What of a client's certificate names its principal, if the request has no key or token.
+    #: Which part of a client's certificate names its principal, if the request has no key or token.
     tls_principal: TlsPrincipal = TlsPrincipal.NONE
-    #: Certificates of the authorities that sign those of other processes, a file in PEM; if empty, the system's.
+    #: Certificates of the authorities that sign other processes' certificates, a file in PEM; if empty, the system's.
     tls_ca: str = ""
     #: Largest body of a produce request, in bytes.
     request_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=REQUEST_BYTES_MAX)] = 64 * MIB
@@ -194,8 +194,8 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         if not self.brokers or len(set(self.brokers)) != len(self.brokers):
             raise SettingsDisagree("must name at least one broker, and none twice", "service.brokers")
-        for one in self.clusters:
-            name, _, url = one.partition("=")
+        for cluster in self.clusters:
+            name, _, url = cluster.partition("=")
             try:
                 check_broker(name)
             except Refused as error:
@@ -286,7 +286,7 @@ class RetentionSettings:
     dead_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] = 10 * RETENTION_MS_DEFAULT
     #: How long records of the queue's own logs are kept once the merge job has them in its tables, in milliseconds.
     system_ms: Annotated[int, Meta(ge=60_000, le=RETENTION_MS_MAX)] = 3_600_000
-    #: How long it is kept what administrators did and what was refused, in milliseconds: 400 days.
+    #: How long administrative acts and refusals are kept, in milliseconds: 400 days.
     audit_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] = 400 * 24 * 3_600_000
 
 
@@ -325,7 +325,7 @@ class JobsSettings:
     delay_every_ms: Annotated[int, Meta(ge=50, le=3_600_000)] = 250
     #: Interval of both searches with the engine "spark", where each is a Spark job, in milliseconds.
     spark_look_every_ms: Annotated[int, Meta(ge=50, le=3_600_000)] = 1_000
-    #: Interval at which messages are removed that are older than their retention time, in seconds.
+    #: Interval at which messages past their retention time are removed, in seconds.
     retain_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 60
     #: Interval at which small files of partitions are compacted, in seconds.
     compact_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 600
@@ -359,9 +359,9 @@ class ClientSettings:
     oidc_client_id: str = ""
     #: The client's secret at the provider.
     oidc_client_secret: Secret = field(default_factory=Secret)
-    #: What is asked for at the provider, if it wants to be told.
+    #: Scope to request from the provider, if it needs one.
     oidc_scope: str = ""
-    #: The service that the token is for, if the provider wants to be told.
+    #: Audience of the token, if the provider needs one.
     oidc_audience: str = ""
     #: Certificates of the authorities that sign the provider's certificate, a file in PEM; if empty, the system's.
     oidc_ca: str = ""

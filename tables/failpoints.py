@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 
 class FailpointHit(OSError):
-    """A failpoint told this operation to fail."""
+    """A failpoint made this operation fail."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ def armed(name: str) -> bool:
 
 
 def any_armed() -> bool:
-    """Return whether any failpoint is armed: then no call may pass over those that lie inside it."""
+    """Return whether any failpoint is armed: a native call would skip the failpoints inside it."""
     return bool(_armed)
 
 
@@ -83,7 +83,6 @@ def failpoint(name: str) -> None:
 
 
 def _is_first(name: str) -> bool:
-    """Return whether the failpoint may act in this process: with DELTAMQ_FAILPOINTS_ONCE only the first process may."""
     folder = os.environ.get("DELTAMQ_FAILPOINTS_ONCE")
     if not folder:
         return True

@@ -1,6 +1,6 @@
 """Columns of few rows, made from their bytes.
 
-Each of Arrow's makers (`array`, `scalar`, `repeat`, `take`) gives the interpreter's lock away up to four times, and in
+Each of Arrow's makers (`array`, `scalar`, `repeat`, `take`) releases the interpreter's lock up to four times, and in
 a busy service a thread waits longer to get it back than the making takes. A column from buffers does so once, a slice
 of a kept column never.
 """
@@ -32,10 +32,10 @@ def repeated_int64s(values: Sequence[int], counts: Sequence[int], kind: pa.DataT
 def repeated_texts(values: Sequence[str], counts: Sequence[int]) -> pa.StringArray:
     """Return a column that has each text as often as its count says; all of it takes less than 2 GiB."""
     raw = [value.encode() for value in values]
-    lengths = np.repeat(np.array([len(one) for one in raw], np.int32), counts)
+    lengths = np.repeat(np.array([len(text) for text in raw], np.int32), counts)
     ends = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
-    data = b"".join([one * count for one, count in zip(raw, counts, strict=True)])
+    data = b"".join([text * count for text, count in zip(raw, counts, strict=True)])
     return pa.Array.from_buffers(pa.string(), len(lengths), [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 

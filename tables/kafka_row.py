@@ -1,13 +1,13 @@
 """Message rows as Kafka's clients read them: for the Kafka port and for `rowFormat=kafka` (SPEC KAFKA-4, SPARK-18).
 
-What of a record does not fit into the message row's columns is in reserved headers (`api.kafka.rows` writes them):
+Parts of a record that do not fit the message row's columns are in reserved headers (`api.kafka.rows` writes them):
 
     header           value      means
     `mq-null-body`   "true"     the value is null; the body is empty
-    `mq-key`         "base64"   the key is the bytes of which the column `key` has the base64
+    `mq-key`         "base64"   the column `key` holds the base64 of the key's bytes
     `mq-headers`     JSON       all headers in their order, [[name, base64 or null], ...]
 
-What another writer put into a reserved header is shown as it is. Each rule is there twice: for Arrow columns, of which
+A reserved header that another writer filled is shown as it is. Each rule exists twice: for Arrow columns, of which
 only rows with a reserved header are looked at one by one, and as expressions of Spark's SQL.
 """
 
@@ -39,11 +39,11 @@ def kafka_key(key: pa.StringArray, headers: pa.MapArray) -> pa.BinaryArray:
     marked = _marked(headers, KEY_FORM, BASE64)
     if not marked.any():
         return raw
-    found = raw.to_pylist()
+    keys = raw.to_pylist()
     for at in np.flatnonzero(marked).tolist():
-        decoded = _bytes_of_key(found[at])
-        found[at] = found[at] if decoded is None else decoded
-    return pa.array(found, pa.binary())
+        decoded = _bytes_of_key(keys[at])
+        keys[at] = keys[at] if decoded is None else decoded
+    return pa.array(keys, pa.binary())
 
 
 def kafka_value(body: pa.BinaryArray, headers: pa.MapArray) -> pa.BinaryArray:
@@ -65,12 +65,12 @@ def kafka_headers(headers: pa.MapArray, key: pa.StringArray, body: pa.BinaryArra
     null, coded = _null_values(body, headers), _marked(headers, KEY_FORM, BASE64)
     lists = []
     for at, pairs in enumerate(headers.to_pylist()):
-        found = dict(pairs or ())
+        row_headers = dict(pairs or ())
         if null[at]:
-            del found[NULL_BODY]
+            del row_headers[NULL_BODY]
         if coded[at] and _bytes_of_key(key[at].as_py()) is not None:
-            del found[KEY_FORM]
-        lists.append(_listed(found))
+            del row_headers[KEY_FORM]
+        lists.append(_listed(row_headers))
     return pa.array(lists, BINARY_HEADERS)
 
 
@@ -112,7 +112,7 @@ def kafka_sql() -> dict[str, str]:
 
 
 def _is_base64(text: str) -> str:
-    """Return whether a text is the base64 of bytes: what decodes leniently is encoded to another text."""
+    """Return SQL for whether a text is base64: text that only a lenient decoder accepts encodes to another text."""
     return f"coalesce(replace(base64(try_to_binary({text}, 'base64')), '\r\n', '') = {text}, false)"
 
 
@@ -121,11 +121,10 @@ def _has_reserved(headers: pa.MapArray) -> bool:
 
 
 def _marked(headers: pa.MapArray, name: str, value: str) -> np.ndarray:
-    """Return which rows have the header `name` with this value."""
     if headers.null_count == len(headers) or not _has_reserved(headers):
         return np.zeros(len(headers), dtype=bool)
-    found = pc.map_lookup(headers, pa.scalar(name), "first")
-    return np.asarray(pc.fill_null(pc.equal(found, value), False))
+    values = pc.map_lookup(headers, pa.scalar(name), "first")
+    return np.asarray(pc.fill_null(pc.equal(values, value), False))
 
 
 def _null_values(body: pa.BinaryArray, headers: pa.MapArray) -> np.ndarray:
@@ -134,7 +133,7 @@ def _null_values(body: pa.BinaryArray, headers: pa.MapArray) -> np.ndarray:
 
 
 def _unbase64(text: bytes | str) -> bytes:
-    """Return the bytes of which a text is the base64; raise ValueError if it is not the one that encodes them."""
+    """Decode base64; raise ValueError if encoding the bytes again gives another text."""
     given = text.encode() if isinstance(text, str) else text
     raw = base64.b64decode(given, validate=True)
     if base64.b64encode(raw) != given:
@@ -149,12 +148,11 @@ def _bytes_of_key(key: bytes | str | None) -> bytes | None:
         return None
 
 
-def _listed(found: dict[str, str | None]) -> _Pairs:
-    """Return all headers of one row."""
-    listed = _whole(found.get(ALL_HEADERS))
+def _listed(row_headers: dict[str, str | None]) -> _Pairs:
+    listed = _whole(row_headers.get(ALL_HEADERS))
     if listed is not None:
         return listed
-    return [(name.encode(), None if value is None else value.encode()) for name, value in found.items()]
+    return [(name.encode(), None if value is None else value.encode()) for name, value in row_headers.items()]
 
 
 def _whole(text: str | None) -> _Pairs | None:

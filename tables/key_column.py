@@ -18,7 +18,7 @@ def lps_of_keys(key: pa.StringArray) -> NDArray[np.int16]:
 
 
 def kafka_hashes_of_keys(key: pa.StringArray | pa.BinaryArray) -> NDArray[np.int32]:
-    """Return the number that Kafka's partitioner has for each key, -1 for null."""
+    """Return the hash that Kafka's partitioner computes for each key, -1 for null."""
     hashes = kafka_hashes(*column_buffers(key))
     _mark_nulls(hashes, key)
     return hashes

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from deltamq.mq.request_values import is_loopback
 from deltamq.tables.settings import SettingsDisagree
 
-#: What a token may be signed with: a pair of keys, of which the service has the public one. With a shared secret, who
-#: can check a token could make one.
+#: Algorithms with a key pair, of which the service has the public key. Whoever checks tokens with a shared
+#: secret could make them.
 OIDC_ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA"),
@@ -37,7 +37,7 @@ class OidcSettings:
     ca: str = ""
 
     def __post_init__(self) -> None:
-        wrong = [one for one in self.algorithms if one not in OIDC_ALGORITHMS]
+        wrong = [algorithm for algorithm in self.algorithms if algorithm not in OIDC_ALGORITHMS]
         if wrong or not self.algorithms:
             raise SettingsDisagree(
                 f"must name at least one of {', '.join(OIDC_ALGORITHMS)}, and no others: with a shared secret (HS...) "
@@ -49,18 +49,18 @@ class OidcSettings:
                 raise SettingsDisagree("must be https://HOST..., or http on this machine, without user or query", key)
         if self.issuer and not self.audience:
             raise SettingsDisagree(
-                "must be set, too: a token for another service must not be good here", "oidc.audience"
+                "must be set, too: a token for another service must not be accepted here", "oidc.audience"
             )
         others = {"oidc.audience": self.audience, "oidc.jwks_url": self.jwks_url, "oidc.ca": self.ca}
-        alone = [key for key, value in others.items() if value and not self.issuer]
-        if alone:
-            raise SettingsDisagree(f"must be set, too, if {alone[0]} is", "oidc.issuer", *alone)
+        dependent = [key for key, value in others.items() if value and not self.issuer]
+        if dependent:
+            raise SettingsDisagree(f"must be set, too, if {dependent[0]} is", "oidc.issuer", *dependent)
         if not self.principal_claim:
             raise SettingsDisagree("must name a claim", "oidc.principal_claim")
 
 
 def is_private(url: str) -> bool:
-    """Whether nobody can read or change on the way what is fetched from a URL that has nothing but host and path."""
+    """Whether a URL has only host and path, and is fetched over TLS or from this machine."""
     try:
         parts = urlsplit(url)
         host, port_is_right = parts.hostname or "", parts.port != 0

@@ -76,7 +76,7 @@ def parse_ref(space: Space, topic_folder: str, partition_folder: str) -> Partiti
 
 
 def data_file_name(start: int, batch_id: str) -> str:
-    """Return a data file's name: its first offset (for people and for repair), then the id of the batch."""
+    """Return a data file's name: its first offset (for people and for repair), then the batch id."""
     return f"{start:020d}-{batch_id}.parquet"
 
 

@@ -3,7 +3,7 @@
     rows ── tag ──────────────── is_in ─┐
          └─ headers ─ map_lookup ─ = ───┴─ and ─ filter
 
-The meaning of a condition is that of `mq.filters.evaluation.evaluate`; tests hold the two against each other.
+A condition means the same as in `mq.filters.evaluation.evaluate`; tests compare the two.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _CALCULATE: Final[Mapping[Sign, Callable[[_Datum, _Datum], _Datum]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFilter:
-    """What a client wants: messages with one of some tags, and that a condition is true for (SPEC CONS-3, CONS-9)."""
+    """A client's filter: one of some tags, and a condition that must be true (SPEC CONS-3, CONS-9)."""
 
     #: None for messages with any tag, and without one.
     tags: pa.Array | None = None
@@ -131,8 +131,8 @@ class _Columns:
                 has_null = True
             else:
                 items.setdefault(kind, []).append(plain)
-        found = [_is_in(self._value(condition.value, kind), kind, plain) for kind, plain in items.items()]
-        return reduce(pc.or_kleene, [*found, _NULL] if has_null else found)
+        masks = [_is_in(self._value(condition.value, kind), kind, plain) for kind, plain in items.items()]
+        return reduce(pc.or_kleene, [*masks, _NULL] if has_null else masks)
 
     # Values.
 
@@ -163,7 +163,7 @@ class _Columns:
 
 
 def _numbers(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts as numbers; null for those that are none."""
+    """Return texts as numbers; null for other texts."""
     try:
         return _finite(pc.cast(texts, pa.float64()))
     except pa.ArrowInvalid:
@@ -172,28 +172,27 @@ def _numbers(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _finite(numbers: _Datum) -> _Datum:
-    """Return numbers without infinities and NaN, which are what Arrow makes of overflows and words."""
+    """Return numbers without infinities and NaN, which Arrow makes of overflows and words."""
     return pc.if_else(pc.is_finite(numbers), numbers, pa.scalar(None, pa.float64()))
 
 
 def _truths(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts as booleans; null for those that are none."""
+    """Return texts as booleans; null for other texts."""
     lower = pc.ascii_lower(texts)
     is_false = pc.if_else(pc.equal(lower, "false"), pa.scalar(False), _NULL)
     return pc.if_else(pc.equal(lower, "true"), pa.scalar(True), is_false)
 
 
 def _is_in(values: _Datum, kind: ValueKind, items: list[str | float | bool]) -> _Datum:
-    """Return for each value whether it is among the items; null for null, which Arrow's kernel would say False of."""
+    """Return for each value whether it is among the items; null for null, where Arrow's kernel returns False."""
     if kind is ValueKind.NUMBER:
         # -0.0 becomes 0.0: they are equal, but not to a hash table.
         values = pc.add(values, 0.0)
-    found = pc.is_in(values, value_set=pa.array(items, _ARROW_TYPES[kind]))
-    return pc.if_else(pc.is_valid(values), found, _NULL)
+    mask = pc.is_in(values, value_set=pa.array(items, _ARROW_TYPES[kind]))
+    return pc.if_else(pc.is_valid(values), mask, _NULL)
 
 
 def _like(texts: _Datum, pattern: Pattern) -> _Datum:
-    """Return for each text whether it fits the pattern; the common patterns have kernels of their own."""
     match pattern:
         case (str(text),):
             return pc.equal(texts, text)

@@ -10,11 +10,11 @@ from deltamq.mq.errors import Corrupt, DeltaMQError
 class StopOnCorrupt:
     """A context manager for work that may find damage. Any number of threads may be inside at once."""
 
-    __slots__ = ("_told", "error")
+    __slots__ = ("_on_stop", "error")
 
-    def __init__(self, told: Callable[[DeltaMQError], None]) -> None:
-        """`told` is called once, with the first error."""
-        self._told = told
+    def __init__(self, on_stop: Callable[[DeltaMQError], None]) -> None:
+        """`on_stop` is called once, with the first error."""
+        self._on_stop = on_stop
         #: The error that was found; None while the partition serves.
         self.error: DeltaMQError | None = None
 
@@ -22,10 +22,10 @@ class StopOnCorrupt:
         """Refuse all further calls with this error."""
         is_first, self.error = self.error is None, error
         if is_first:
-            self._told(error)
+            self._on_stop(error)
 
     def check(self) -> None:
-        """Raise the error that was found, as a new object: threads must not raise the same exception object."""
+        """Raise the error as a new object: threads must not raise the same exception object."""
         if self.error is not None:
             raise type(self.error)(self.error.detail)
 

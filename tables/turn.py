@@ -1,7 +1,7 @@
 """Whose turn it is to change a partition's log: one thread's, or one coroutine's while its file calls are made.
 
 A thread may take its turn again within it. A coroutine of an event loop must not wait for a thread, and the loop's
-thread does other work while the coroutine waits: so it asks for the turn, and has it apart from its thread.
+thread does other work while the coroutine waits: so it asks for the turn, and holds it apart from its thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Turn:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: The thread whose turn it is, or that runs the coroutine whose turn it is; None if it is nobody's.
+        #: The thread whose turn it is, or that runs the coroutine whose turn it is; None if the turn is free.
         self._thread: int | None = None
         #: How often the thread has taken its turn; 0 if it is a coroutine's.
         self._depth = 0
@@ -34,14 +34,14 @@ class Turn:
         self._depth += 1
 
     def __exit__(self, *_: object) -> None:
-        assert self._depth > 0 and self._thread == threading.get_ident(), "it is another thread's"
+        assert self._depth > 0 and self._thread == threading.get_ident(), "another thread holds the turn"
         self._depth -= 1
         if not self._depth:
             self._thread = None
             self._lock.release()
 
     def ask(self) -> bool:
-        """Take the turn for a coroutine, which gives it back; return False if it is somebody else's."""
+        """Take the turn for a coroutine, which gives it back; return False if it is taken."""
         is_free = self._lock.acquire(blocking=False)
         if is_free:
             self._thread = threading.get_ident()
@@ -49,6 +49,6 @@ class Turn:
 
     def give_back(self) -> None:
         """End a coroutine's turn."""
-        assert self._thread is not None and not self._depth, "it is a coroutine's"
+        assert self._thread is not None and not self._depth, "a coroutine holds the turn"
         self._thread = None
         self._lock.release()

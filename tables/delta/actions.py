@@ -70,7 +70,7 @@ class Commit:
     fences: tuple[tuple[str, int], ...] = ()
     #: Whether the commit makes other engines refuse to write to the table.
     guards: bool = False
-    #: The other engine that made the commit, with operation and time; nothing if it is ours.
+    #: The other engine that made the commit, with operation and time; empty if it is ours.
     author: str = ""
 
 
@@ -139,7 +139,6 @@ def _checksum(raw: bytes, table_id: str) -> bytes:
 
 
 def _with_crc(raw: bytes, crc: bytes) -> bytes:
-    """Return `raw` with its checksum replaced by `crc`."""
     before, mark, after = raw.partition(_CRC_MARK)
     return before + mark + crc + after[len(_NO_CRC) :]
 
@@ -189,7 +188,7 @@ def encode_create(
 def encode_guard(
     *, table_id: str, version: int, batch_id: str, metadata: dict[str, object], flushed: bool, now_ms: int
 ) -> NewCommit:
-    """Return the commit that gives an older table the present protocol, and these metadata."""
+    """Return the commit that upgrades an older table to the present protocol, with this metadata."""
     info = {"timestamp": now_ms, "operation": "UPGRADE PROTOCOL", "operationParameters": {}, "isBlindAppend": False}
     lines = [{"protocol": MESSAGE_PROTOCOL}, {"metaData": metadata}]
     tags = {"mq.batch": batch_id, "mq.version": str(version)} | ({} if flushed else {"mq.flush": "async"})
@@ -288,7 +287,7 @@ def fence_of(app_id: str, version: int) -> tuple[str, int] | None:
 
 
 def data_file(path: str, size: int, modified_ms: int, stats: str, tags: dict[str, str]) -> DataFile:
-    """Return the live file that an `add` action describes; raises `Corrupt` if its facts disagree (SPEC RELY-4)."""
+    """Return the live file that an `add` action describes; raise `Corrupt` if its facts disagree (SPEC RELY-4)."""
     try:
         facts = _stats.decode(stats)
         low, high = facts.minValues["offset"], facts.maxValues["offset"]
@@ -319,16 +318,16 @@ def parse_commit(raw: pa.Buffer | bytes, *, table_id: str | None, version: int, 
     Corrupt
         The file is empty, cut, altered, or written for another version or table; the message names `source`.
     ForeignCommit
-        Another engine wrote it, and it changes more than may be passed over (`tables.delta.foreign`).
+        Another engine wrote it, and it changes more than readers may ignore (`tables.delta.foreign`).
     """
     text = bytes(raw)
     try:
         return _parse_ours(text, table_id=table_id, version=version, source=source)
     except Corrupt:
-        found = foreign_commit(text, source)
-        if found is None:
+        foreign = foreign_commit(text, source)
+        if foreign is None:
             raise
-    return Commit(version=version, batch_id=found.batch_id, metadata=found.metadata, author=found.author)
+    return Commit(version=version, batch_id=foreign.batch_id, metadata=foreign.metadata, author=foreign.author)
 
 
 def _parse_ours(text: bytes, *, table_id: str | None, version: int, source: str) -> Commit:

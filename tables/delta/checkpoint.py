@@ -6,7 +6,7 @@ replaced, and other readers see these files as unreferenced. The footer holds a 
 
 Each checkpoint is stored twice: under Delta's name for other readers, and under a name that no other engine knows. An
 engine that checkpoints the table writes over the former, whatever the table's protocol says; by then the commits that
-it stands for may be gone. What has no checksum of ours is never believed (SPEC TABLE-3).
+it stands for may be gone. A checkpoint without our checksum is never trusted (SPEC TABLE-3).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _crc_at(data: bytes) -> int:
 
 
 def _checksum(data: bytes, at: int) -> bytes:
-    """Return the checksum of the file, computed with the placeholder in the checksum's own place at `at`."""
+    """Return the checksum of the file, computed with the placeholder at `at`."""
     crc = zlib.crc32(_NO_CRC, zlib.crc32(data[:at]))
     return b"%08x" % zlib.crc32(data[at + len(_NO_CRC) :], crc)
 
@@ -145,7 +145,7 @@ def write_checkpoint(store: Store, folder: str, checkpoint: LogCheckpoint, *, no
 
 
 def hint_key(folder: str) -> str:
-    """Return the key of the hint that names a recent checkpoint to other Delta readers; DeltaMQ lists the log."""
+    """Return the key of the hint that names a recent checkpoint to other readers; DeltaMQ itself lists the log."""
     return f"{folder}/{LOG_FOLDER}/_last_checkpoint"
 
 
@@ -217,7 +217,7 @@ def read_checkpoint(store: Store, folder: str, version: int) -> LogCheckpoint:
     Raises
     ------
     ForeignCheckpoint
-        There is only one of another engine.
+        Only a checkpoint of another engine exists.
     Corrupt
         The file cannot be parsed, or its content differs from what was written.
     """
@@ -232,7 +232,7 @@ def read_checkpoint_file(store: Store, key: str, version: int) -> LogCheckpoint:
     data = store.read(key).to_pybytes()
     at = _crc_at(data)
     if at < 0 and data[:4] == data[-4:] == _PARQUET:
-        raise ForeignCheckpoint(f"{key}: was written by another engine, and is not believed")
+        raise ForeignCheckpoint(f"{key}: was written by another engine, and is not trusted")
     if at < 0 or data[at : at + len(_NO_CRC)] != _checksum(data, at):
         raise Corrupt(f"{key}: checksum does not match; the file was altered, or not written by DeltaMQ")
     try:

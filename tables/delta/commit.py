@@ -52,9 +52,9 @@ log = logging.getLogger("deltamq.tables")
 
 #: How often a commit is read back after an error: the store may be unavailable for a moment.
 _READ_BACK_TRIES: Final = 3
-#: For how long a writer that has just committed, in milliseconds, does not look for commits of others before the next.
+#: A writer that committed within this time, in milliseconds, does not look for other commits before its next one ...
 _ALONE_MS: Final = 1_000
-#: For how long it does after it has met one.
+#: ... unless it met another writer's commit within this time.
 _NOT_ALONE_MS: Final = 10_000
 #: A writer looks back at most once in this time.
 _LOOK_BACK_MS: Final = 1_000
@@ -145,8 +145,8 @@ class CommitLog:
     def look_ahead(self, *, must_know: bool) -> None:
         """Refresh where that is cheap or the state may be stale; called before work that a lost race would waste.
 
-        A writer that commits again and again, and has met no other, does not look: a lost race would tell it. With
-        `must_know`, it does.
+        A writer that commits again and again, and has met no other, looks only with `must_know`: a lost race would
+        reveal another writer.
         """
         if self._stale() or (self._store.cheap_look and (must_know or not self._is_alone())):
             self.refresh()
@@ -299,7 +299,7 @@ class CommitLog:
         """Return if a commit is in the log, after a put during which this process slept; raise `Unknown` otherwise.
 
         If the commit's files are live, it is in the log. If not, it was put among versions that were cleaned up, where
-        no reader looks, or its files were replaced since: only the producer's sequence can tell.
+        no reader looks, or its files were replaced since: only the producer's sequence can decide.
         """
         self._reload()
         live = {file.path for file in self.snapshot.files}
@@ -314,7 +314,6 @@ class CommitLog:
             return False
 
     def _next(self) -> Commit | None:
-        """Return the commit after our newest version; None if there is none."""
         version = self.snapshot.version + 1
         if self._store.cheap_look and not self._store.exists(self.key(version)):
             return None
@@ -339,32 +338,32 @@ class CommitLog:
         return load(self._store, self._folder, self._on_replay)
 
     def _rebuilt(self) -> Snapshot:
-        """Load the state from the files alone, have the owner derive its own from it, and return it.
+        """Load the state from the files alone, let the owner derive its own state from it, and return it.
 
         After an error the old state stays complete: half a duplicate window would let a request be stored twice.
         """
         for _ in range(_REBUILD_TRIES):
-            found = self._load()
+            snapshot = self._load()
             try:
-                self._on_reload(found)
+                self._on_reload(snapshot)
             except Corrupt:
                 # This process may have slept in between, while a roll-up replaced a file, which was then deleted.
-                if self._load().version == found.version:
+                if self._load().version == snapshot.version:
                     raise
             else:
-                return found
+                return snapshot
         raise Unavailable(f"{self._folder}: files are rolled up faster than they can be read", code="contention")
 
     def _reload(self) -> None:
         failpoint("commit.before_snapshot")
         now = self._clock.boot_ms()
-        found = self._rebuilt()
-        if found.end_offset < self.snapshot.end_offset:
+        snapshot = self._rebuilt()
+        if snapshot.end_offset < self.snapshot.end_offset:
             raise Corrupt(
-                f"{self._folder}: the log ended at {self.snapshot.end_offset} and now ends at {found.end_offset}"
+                f"{self._folder}: the log ended at {self.snapshot.end_offset} and now ends at {snapshot.end_offset}"
             )
-        if any(found.fences.get(name, 0) < epoch for name, epoch in self.snapshot.fences.items()):
-            raise Corrupt(f"{self._folder}: the fences were {self.snapshot.fences} and are {found.fences}")
-        found.checkpoint_version = max(self.snapshot.checkpoint_version, found.checkpoint_version)
-        self.snapshot = found
+        if any(snapshot.fences.get(name, 0) < epoch for name, epoch in self.snapshot.fences.items()):
+            raise Corrupt(f"{self._folder}: the fences were {self.snapshot.fences} and are {snapshot.fences}")
+        snapshot.checkpoint_version = max(self.snapshot.checkpoint_version, snapshot.checkpoint_version)
+        self.snapshot = snapshot
         self._seen_ms = now

@@ -53,7 +53,7 @@ def create_table(
 
 
 def check_no_data(store: Store, folder: str) -> None:
-    """Return if a folder without a log has no data either, as before its creation; raise `Corrupt` otherwise."""
+    """Raise `Corrupt` if a folder without a log has data."""
     for entry in store.entries(folder):
         if entry.name.endswith(".parquet"):
             raise Corrupt(f"{folder} has data ({entry.name}) but no log; restore its {LOG_FOLDER} folder")

@@ -1,4 +1,4 @@
-"""What a data file says of itself, for a log that lost the commit that named it."""
+"""Description of a data file from its own content, for a log that lost the commit that named it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from deltamq.tables.schema import MESSAGE_SCHEMA
 
 
 def described_file(path: str, data: pa.Buffer) -> DataFile:
-    """Describe a data file by its rows, of whose pages every checksum is checked.
+    """Describe a data file by its rows; the checksum of every page is checked.
 
     Raises
     ------
     Corrupt
-        It is no whole file of messages, or does not hold one offset after the other from that in its name on.
+        It is no complete file of messages, or its offsets do not run on from the one in its name.
     """
     try:
         start = start_of_data_file(path)
@@ -30,7 +30,7 @@ def described_file(path: str, data: pa.Buffer) -> DataFile:
         raise Corrupt(f"{path}: cannot be read: {error}") from error
     count = rows.num_rows
     if not count or not np.array_equal(rows.column("offset").to_numpy(), np.arange(start, start + count)):
-        raise Corrupt(f"{path}: does not hold one offset after the other from {start} on")
+        raise Corrupt(f"{path}: does not hold contiguous offsets from {start} on")
     described = new_file(
         start,
         count,

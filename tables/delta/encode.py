@@ -33,7 +33,7 @@ PARTS_KEY: Final = b"mq.parts"
 _FEW_BYTES_MAX: Final = 256 * KIB
 #: The same for an append: its file lives for a second or two until a roll-up, so speed matters more than size.
 APPENDED_BYTES_MAX: Final = 3 * MIB
-#: Bytes of a row up to which that is so: of large bodies little else is to be encoded, and more would go to the disk.
+#: Largest average row for that, in bytes: with large bodies, it saves little time and costs more disk.
 _SMALL_ROW_BYTES: Final = 2 * KIB
 #: Columns with few distinct values; for the others a dictionary would only cost time.
 _REPEATING: Final = [
@@ -71,8 +71,8 @@ class Encoded:
 def encode_stamped(rows: Stamped, parts: Sequence[Part], *, now_ms: int, row_group_rows: int) -> Encoded:
     """Encode the rows of an append, without making their columns if they are less than half of a row group.
 
-    A roll-up copies larger row groups instead of encoding them again, so these are compressed at once. The file of few
-    rows is the same as that which `encode_file` makes of their columns.
+    A roll-up copies larger row groups instead of encoding them again, so these are compressed at once. For few rows,
+    `encode_file` makes the same file from their columns.
     """
     key_values = key_values_of(parts)
     is_small = rows.count <= min(SMALL_FILE_ROWS_MAX, row_group_rows) or not half_full(rows.count, 1, row_group_rows)
@@ -96,7 +96,7 @@ def encode_stamped(rows: Stamped, parts: Sequence[Part], *, now_ms: int, row_gro
 
 
 def half_full(rows: int, groups: int, row_group_rows: int) -> bool:
-    """Whether row groups are half full on average: roll-ups and compactions copy such ones as they are."""
+    """Whether row groups are half full on average: roll-ups and compactions copy such groups as they are."""
     return rows * 2 >= groups * row_group_rows
 
 
@@ -127,12 +127,12 @@ def key_values_of(parts: Sequence[Part]) -> list[tuple[bytes, bytes]]:
 
 
 def _few(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, str] | None:
-    """Encode few rows, and return the file and its checksums; None if the rows are too large or have nested values."""
+    """None if the rows are too large or have nested values."""
     rows = rows if rows.column(0).num_chunks == 1 else rows.combine_chunks()
-    found = encode_few_rows(rows, key_values, _FEW_BYTES_MAX)
-    if found is None:
+    written = encode_few_rows(rows, key_values, _FEW_BYTES_MAX)
+    if written is None:
         return None
-    return found.data, _crc(found)
+    return written.data, _crc(written)
 
 
 def _crc(file: WrittenFile) -> str:
@@ -140,7 +140,6 @@ def _crc(file: WrittenFile) -> str:
 
 
 def _many(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_rows: int) -> tuple[pa.Buffer, str]:
-    """Encode rows with compression, and return the file and its checksums."""
     sink = pa.BufferOutputStream()
     footer: list[pq.FileMetaData] = []
     valued = [name for name in _BULKY if rows.column(name).null_count < rows.num_rows]
@@ -210,8 +209,8 @@ def bounds_of(column: pa.ChunkedArray | pa.Array) -> Bounds:
     if chunk is not None and not chunk.null_count:
         values = np.frombuffer(chunk.buffers()[1], np.int64, len(chunk), 8 * chunk.offset)
         return int(values.min()), int(values.max())
-    found = pc.min_max(column)
-    return found["min"].value, found["max"].value
+    extremes = pc.min_max(column)
+    return extremes["min"].value, extremes["max"].value
 
 
 def deliver_bounds(column: pa.ChunkedArray | pa.Array) -> Bounds | None:
@@ -222,7 +221,7 @@ def deliver_bounds(column: pa.ChunkedArray | pa.Array) -> Bounds | None:
 def _stats_json(start: int, count: int, born: Bounds, append: Bounds, deliver: Bounds | None) -> str:
     """Return Delta's file statistics. They hold timestamps in milliseconds: bounds are widened, never narrowed.
 
-    Deliver times are included only if every row has one: they tell in which files of a delay log messages are due.
+    Deliver times are included only if every row has one: they show in which files of a delay log messages are due.
     """
     least = greatest = nulls = ""
     if deliver is not None:
@@ -268,6 +267,6 @@ def checksums(data: pa.Buffer, footer: pq.FileMetaData) -> str:
 
 
 def footer_start(data: memoryview) -> int:
-    """Return the position of the footer in the parquet file `data`, of whose content only the last 8 bytes are used."""
+    """Return the position of the footer in the parquet file `data`; only the last 8 bytes are read."""
     length = int.from_bytes(data[-8:-4], "little")
     return len(data) - 8 - length

@@ -48,7 +48,7 @@ class Foreign:
 
 
 def foreign_commit(text: bytes, source: str) -> Foreign | None:
-    """Return what another engine's commit says; None if it is none, but a damaged one of ours, or no commit at all.
+    """Parse a commit of another engine; None for a damaged commit of ours, or no commit at all.
 
     Raises
     ------
@@ -67,12 +67,12 @@ def foreign_commit(text: bytes, source: str) -> Foreign | None:
 
 
 def _actions(text: bytes) -> Sequence[dict[str, Any]]:
-    """Return the actions of a commit file; none if it is not one."""
+    """Empty if the text is no commit file."""
     try:
-        found = [msgspec.json.decode(line) for line in text.splitlines() if line.strip()]
+        actions = [msgspec.json.decode(line) for line in text.splitlines() if line.strip()]
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return []
-    return found if all(isinstance(action, dict) for action in found) else []
+    return actions if all(isinstance(action, dict) for action in actions) else []
 
 
 def author_of(info: Mapping[str, Any]) -> str:
@@ -87,14 +87,14 @@ def author_of(info: Mapping[str, Any]) -> str:
 
 
 def _changes(actions: Sequence[Mapping[str, Any]]) -> str:
-    """Return in words what a commit does that only DeltaMQ may do; nothing if it does none of it."""
+    """Return in words what a commit does that only DeltaMQ may do; empty if there is nothing."""
     count = {kind: sum(kind in action for action in actions) for kind in ("add", "remove")}
-    told = [f"{verb} {count[kind]} files" for kind, verb in (("add", "adds"), ("remove", "removes")) if count[kind]]
+    changes = [f"{verb} {count[kind]} files" for kind, verb in (("add", "adds"), ("remove", "removes")) if count[kind]]
     apps = [str(action["txn"].get("appId")) for action in actions if isinstance(action.get("txn"), dict)]
-    told += ["sets transactions of DeltaMQ"] if any(app.startswith(_OURS) for app in apps) else []
+    changes += ["sets transactions of DeltaMQ"] if any(app.startswith(_OURS) for app in apps) else []
     rest = {kind for action in actions for kind in action} - {"add", "remove", "txn", "commitInfo", "metaData"}
-    told += [f"has {kind} actions" if kind != "protocol" else "changes the protocol" for kind in sorted(rest)]
-    return " and ".join(told)
+    changes += [f"has {kind} actions" if kind != "protocol" else "changes the protocol" for kind in sorted(rest)]
+    return " and ".join(changes)
 
 
 def check_metadata(before: Mapping[str, object], after: Mapping[str, object], *, author: str, source: str) -> None:
@@ -110,7 +110,7 @@ def check_metadata(before: Mapping[str, object], after: Mapping[str, object], *,
 
 
 def columns_of(metadata: Mapping[str, object]) -> object:
-    """Return a table's columns without what comments say of them."""
+    """Return a table's columns without their comments."""
     try:
         schema = msgspec.json.decode(str(metadata.get("schemaString")))
         return [{name: value for name, value in field.items() if name != "metadata"} for field in schema["fields"]]
@@ -119,6 +119,6 @@ def columns_of(metadata: Mapping[str, object]) -> object:
 
 
 def _settings(metadata: Mapping[str, object]) -> dict[str, object]:
-    found = metadata.get("configuration")
-    settings = found if isinstance(found, dict) else {}
+    configuration = metadata.get("configuration")
+    settings = configuration if isinstance(configuration, dict) else {}
     return {name: value for name, value in settings.items() if name.startswith((_OURS, _COLUMN_MAPPING))}

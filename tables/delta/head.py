@@ -37,10 +37,10 @@ def read_head(store: Store, folder: str, table_id: str | None) -> tuple[Commit, 
         return None
     try:
         version = int(match[1])
-        found = parse_commit(raw, table_id=None if version == 0 else table_id, version=version, source=key)
+        commit = parse_commit(raw, table_id=None if version == 0 else table_id, version=version, source=key)
     except Corrupt:
         return None
-    return None if found.author else (found, raw)
+    return None if commit.author else (commit, raw)
 
 
 def can_put_back(store: Store, folder: str, commit: Commit, version: int) -> bool:
@@ -54,8 +54,8 @@ def put_back(store: Store, folder: str, table_id: str, *, version: int) -> bool:
 
     The writer of that commit had won the version, so the commit belongs there, whether it was acknowledged or not.
     """
-    found = read_head(store, folder, table_id)
-    if found is None or not can_put_back(store, folder, found[0], version):
+    head = read_head(store, folder, table_id)
+    if head is None or not can_put_back(store, folder, head[0], version):
         return False
-    store.put_if_absent(f"{folder}/{LOG_FOLDER}/{commit_name(version)}", found[1], durable=True)
+    store.put_if_absent(f"{folder}/{LOG_FOLDER}/{commit_name(version)}", head[1], durable=True)
     return True

@@ -1,4 +1,4 @@
-"""Files as one file: the bytes of their row groups are copied, and only the footer is written anew.
+"""Files as one file: the bytes of their row groups are copied, and only the footer is new.
 
 A row group that has many rows is as good in a larger file as in a small one, and to decode and encode its rows again
 takes many times as long as to copy it.
@@ -31,7 +31,7 @@ from deltamq.tables.delta.moved_groups import Footer, joined_footer, read_footer
 from deltamq.tables.paths import data_file_name
 
 _MAGIC: Final = b"PAR1"
-#: Row groups with so many bytes are large, whatever the number of their rows.
+#: Row groups with this many bytes are large, whatever the number of their rows.
 _LARGE_BYTES: Final = 4 * MIB
 assert _LARGE_BYTES > APPENDED_BYTES_MAX, "what an append did not compress is encoded again, not copied"
 
@@ -46,9 +46,9 @@ def join_files(
     now_ms: int,
     row_group_rows: int,
 ) -> Encoded | None:
-    """Return adjacent files as one, with the row groups of those that have large ones; None if that is none of them.
+    """Join adjacent files, copying large row groups; None if no file has any.
 
-    `read` returns the checked bytes of a file, and `encode` the rows of the others, run by run, as a file each. `parts`
+    `read` returns a file's checked bytes, and `encode` encodes a run of files with small row groups as one. `parts`
     are the producers' requests that the file carries.
     """
     if not any(_has_large_groups(file, row_group_rows) for file in files):
@@ -68,7 +68,6 @@ def join_files(
 
 
 def _has_large_groups(file: DataFile, row_group_rows: int) -> bool:
-    """Whether a file's row groups are worth to be copied: half full on average, or of many bytes."""
     groups = file.crc.count(",")
     return half_full(file.count, groups, row_group_rows) or file.size >= groups * _LARGE_BYTES
 
@@ -87,13 +86,7 @@ class _Joiner:
         self._checksums: list[str] = []
 
     def add(self, file: DataFile, data: pa.Buffer | bytes) -> None:
-        """Add a file, of whose bytes `data` the checksums were checked.
-
-        Raises
-        ------
-        ValueError
-            It cannot be joined with those before it; the joiner is of no use any more.
-        """
+        """Add a file, whose bytes are checked; after a `ValueError` (it does not fit) the joiner is of no use."""
         assert not self._files or self._files[-1].end == file.start, "files are adjacent"
         view = memoryview(data)
         footer_at = footer_start(view)
@@ -115,13 +108,7 @@ class _Joiner:
         self._files.append(file)
 
     def finish(self, parts: Sequence[Part], *, batch_id: str, now_ms: int) -> Encoded:
-        """Return the file, whose footer carries the producers' requests `parts`.
-
-        Raises
-        ------
-        ValueError
-            The statistics of a file cannot be read.
-        """
+        """Return the joined file; raise `ValueError` if the statistics of a file cannot be read."""
         assert self._first is not None, "there are files"
         start, count = self._files[0].start, sum(file.count for file in self._files)
         footer = joined_footer(self._first, self._orders, self._groups, count, key_values_of(parts))
@@ -134,37 +121,36 @@ class _Joiner:
             start=start,
             count=count,
             modified_ms=now_ms,
-            append_min_us=min(one.append_min_us for one in self._files),
-            append_max_us=max(one.append_max_us for one in self._files),
-            stats=_joined_stats([one.stats for one in self._files]),
+            append_min_us=min(file.append_min_us for file in self._files),
+            append_max_us=max(file.append_max_us for file in self._files),
+            stats=_joined_stats([file.stats for file in self._files]),
             crc=",".join((*self._checksums, f"{zlib.crc32(end):08x}")),
         )
         return Encoded(data, file, data.size)
 
 
 def _joined_stats(stats: Sequence[str]) -> str:
-    """Return Delta's statistics of several files as those of one; bounds that one of them lacks are left out."""
-    found = [decoded_stats(one) for one in stats]
-    first = found[0]
+    """Join Delta's statistics; bounds that a file lacks are left out."""
+    decoded = [decoded_stats(text) for text in stats]
+    first = decoded[0]
     nulls = [
         name
         for name in first.nullCount
-        if all(name in one.nullCount and name in one.minValues and name in one.maxValues for one in found)
+        if all(name in file.nullCount and name in file.minValues and name in file.maxValues for file in decoded)
     ]
     if "offset" not in nulls:
         raise ValueError("statistics of a file cannot be read")
     return msgspec.json.encode(
         {
-            "numRecords": sum(one.numRecords for one in found),
-            "minValues": {name: min((one.minValues[name] for one in found), key=_order) for name in nulls},
-            "maxValues": {name: max((one.maxValues[name] for one in found), key=_order) for name in nulls},
+            "numRecords": sum(file.numRecords for file in decoded),
+            "minValues": {name: min((file.minValues[name] for file in decoded), key=_order) for name in nulls},
+            "maxValues": {name: max((file.maxValues[name] for file in decoded), key=_order) for name in nulls},
             "nullCount": dict.fromkeys(nulls, 0),
         }
     ).decode()
 
 
 def _order(value: object) -> int:
-    """Return a number by which offsets, or times, are compared."""
     number = value if isinstance(value, int) else time_ms(value)
     if number is None:
         raise ValueError(f"{value!r} is no offset and no time")

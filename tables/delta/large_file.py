@@ -67,11 +67,11 @@ def _grouped(tables: Iterable[pa.Table], rows_max: int) -> Iterator[pa.Table]:
 
 def _first_rows(table: pa.Table, rows_max: int, bytes_max: int) -> pa.Table:
     """Return the first rows, at most so many rows and bytes, but one at least."""
-    found = table.slice(0, rows_max)
+    rows = table.slice(0, rows_max)
     # Halved, as only the bytes of whole columns are known: the next call adds to what is too little.
-    while found.num_rows > 1 and found.nbytes > bytes_max:
-        found = found.slice(0, found.num_rows // 2)
-    return found
+    while rows.num_rows > 1 and rows.nbytes > bytes_max:
+        rows = rows.slice(0, rows.num_rows // 2)
+    return rows
 
 
 @dataclass(slots=True)

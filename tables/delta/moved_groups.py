@@ -1,4 +1,4 @@
-"""Row groups of parquet files as groups of another file: their bytes stay as they are, and their places move.
+"""Row groups of parquet files as groups of another file: their bytes stay as they are, and their positions move.
 
 A file's footer is one structure of Thrift's compact protocol. What it says of a row group is copied byte by byte, but
 for the positions in the file and the group's number:
@@ -48,11 +48,11 @@ class Footer(NamedTuple):
     maker: bytes
     orders: bytes | None
     rows: int
-    #: What is written of each row group.
+    #: The structure of each row group.
     groups: tuple[bytes, ...]
 
     def moved(self, by: int, number: int) -> list[bytes]:
-        """Return what is written of the groups when they lie `by` bytes further on, and the first has this number.
+        """Return the row groups' bytes for a position `by` bytes further on; the first gets this number.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class Footer(NamedTuple):
         try:
             return [_moved(group, by, number + at) for at, group in enumerate(self.groups)]
         except IndexError as error:
-            raise ValueError("what is written of a row group is cut off") from error
+            raise ValueError("a row group's structure is cut off") from error
 
 
 def read_footer(data: bytes) -> Footer:
@@ -101,7 +101,7 @@ def read_footer(data: bytes) -> Footer:
 def joined_footer(
     like: Footer, orders: bytes | None, groups: Sequence[bytes], rows: int, key_values: Sequence[tuple[bytes, bytes]]
 ) -> bytes:
-    """Return the footer of a file with these row groups; its schema and its maker are those of `like`."""
+    """Return the footer of a file with these row groups, and with the schema and the maker of `like`."""
     pieces = [b"\x15", like.version, b"\x19", like.schema, b"\x16", zigzag(rows), b"\x19", _list(groups)]
     if key_values:
         pairs = [b"\x18" + _text(key) + b"\x18" + _text(value) + b"\0" for key, value in key_values]
@@ -146,9 +146,9 @@ def _copy(data: bytes, at: int, edits: _Edits, out: list[bytes]) -> int:
             out.append(data[kept:at])
             at = _copy(data, at, edit, out)
         else:
-            count, _, place = _list_at(data, at)
-            out.append(data[kept:place])
-            at = place
+            count, _, first = _list_at(data, at)
+            out.append(data[kept:first])
+            at = first
             for _ in range(count):
                 at = _copy(data, at, edit, out)
         kept = at
@@ -227,7 +227,6 @@ def _text(raw: bytes) -> bytes:
 
 
 def _list(structs: Sequence[bytes]) -> bytes:
-    """Return a list of structures."""
     count = len(structs)
     head = bytes((count << 4 | _STRUCT,)) if count < _LONG_LIST else bytes((_LONG_LIST << 4 | _STRUCT,)) + varint(count)
     return head + b"".join(structs)

@@ -18,7 +18,7 @@ from deltamq.tables.compiled import library_path
 _SOURCE: Final = Path(__file__).with_name("small_parquet.c")
 #: Bytes of the memory that each thread writes files to: of the largest file, and its footer.
 _ROOM: Final = 3 * MIB + 256 * KIB
-#: Rows from which on writing gives the interpreter's lock away: with fewer, getting it back would take longer.
+#: Rows from which on writing releases the interpreter's lock: with fewer, getting it back would take longer.
 _MANY_ROWS: Final = 256
 #: Numbers of `struct leaf`, and where those of what the column holds begin.
 _LEAF_NUMBERS: Final = 16
@@ -73,17 +73,17 @@ class NativeShape:
 
 
 class Leaves:
-    """What the leaf columns of one file hold; those of which nothing is said hold nulls."""
+    """What the leaf columns of one file hold; columns that are not set hold nulls."""
 
     __slots__ = ("_kept", "numbers")
 
     def __init__(self, shape: NativeShape) -> None:
         self.numbers = array("q", shape.leaves)
-        #: What the numbers name, so that it lives as long as they do.
+        #: Keeps the memory behind the addresses alive.
         self._kept: list[object] = []
 
     def column(self, leaf: int, column: pa.Array) -> None:
-        """A column as Arrow has it; not all of it is null."""
+        """Set an Arrow column that is not all null."""
         at, numbers = leaf * _LEAF_NUMBERS + _COLUMN_AT, self.numbers
         valid, values, *text = buffers = column.buffers()
         self._kept.append(buffers)
@@ -96,13 +96,13 @@ class Leaves:
         numbers[at + 9] = column.offset
 
     def growing(self, leaf: int, first: int) -> None:
-        """Numbers that grow by one, from `first` on."""
+        """Set numbers that grow by one, from `first` on."""
         at = leaf * _LEAF_NUMBERS + _COLUMN_AT
         self.numbers[at] = _GROWING
         self.numbers[at + 9] = first
 
     def repeated(self, leaf: int, values: array[int], counts: array[int]) -> None:
-        """Numbers of 64 bits or less, each repeated as its count says; both arrays have 64 bits."""
+        """Set numbers of 64 bits or less, each repeated as its count says; both arrays have 64 bits."""
         at, numbers = leaf * _LEAF_NUMBERS + _COLUMN_AT, self.numbers
         self._kept += (values, counts)
         numbers[at] = _REPEATED
@@ -110,7 +110,7 @@ class Leaves:
         numbers[at + 7], numbers[at + 8] = counts.buffer_info()[0], 8 * len(counts)
 
     def repeated_texts(self, leaf: int, ends: array[int], text: bytes, counts: array[int]) -> None:
-        """Texts, each repeated as its count says; `ends` are 0 and where each text ends, of 32 bits."""
+        """Set texts, each repeated as its count says; `ends` are 0 and where each text ends, of 32 bits."""
         at, numbers = leaf * _LEAF_NUMBERS + _COLUMN_AT, self.numbers
         kept = pa.py_buffer(text)
         self._kept += (ends, kept, counts)
@@ -120,7 +120,7 @@ class Leaves:
         numbers[at + 7], numbers[at + 8] = counts.buffer_info()[0], 8 * len(counts)
 
     def numbered(self, leaf: int, prefix: bytes) -> None:
-        """Texts that begin with `prefix`, of 16 bytes, and end with the row's number in eight hexadecimal digits."""
+        """Set texts that begin with `prefix` (16 bytes) and end with the row's number in eight hexadecimal digits."""
         at, numbers = leaf * _LEAF_NUMBERS + _COLUMN_AT, self.numbers
         kept = pa.py_buffer(prefix)
         self._kept.append(kept)
@@ -140,14 +140,14 @@ class NativeWriter:
     def write(
         self, shape: NativeShape, leaves: Leaves, rows: int, tail: bytes, pages_end_max: int, *, timed: int = -1
     ) -> WrittenFile | None:
-        """Return the file; None if its pages would end behind `pages_end_max`, or a column names what it has not.
+        """Return the file; None if its pages would end behind `pages_end_max`, or a column's buffers are too short.
 
-        `tail` is the footer's end. The bounds of leaf `timed` are returned, if that is not negative: it has 64 bits and
-        no nulls.
+        `tail` is the footer's end. The bounds of leaf `timed`, which has 64 bits and no nulls, are returned unless it
+        is negative.
         """
         kept_tail = pa.py_buffer(tail)
         file = array("q", (*shape.page_end, *shape.schema, kept_tail.address, kept_tail.size, pages_end_max))
-        found = array("q", (0, 0, 0, 0, 0))
+        results = array("q", (0, 0, 0, 0, 0))
         out = self._room()
         write = self._without_lock if rows >= _MANY_ROWS else self._holding_lock
         size: int = write(
@@ -159,11 +159,11 @@ class NativeWriter:
             out,
             out + _ROOM,
             _ROOM,
-            found.buffer_info()[0],
+            results.buffer_info()[0],
         )
         if size < 0:
             return None
-        return WrittenFile(ctypes.string_at(out, size), found[1], found[2], (found[3], found[4]))
+        return WrittenFile(ctypes.string_at(out, size), results[1], results[2], (results[3], results[4]))
 
     def _room(self) -> int:
         """Return the address of this thread's memory: twice `_ROOM`."""

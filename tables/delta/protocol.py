@@ -1,4 +1,4 @@
-"""What our tables ask of those who write to them (SPEC TABLE-1).
+"""The protocol of our tables: what they require of writers (SPEC TABLE-1).
 
 Delta's answer to "who may write here" is the protocol: a writer that does not know one of a table's writer features
 must leave the table alone, and readers need not care. Message tables have a feature that only DeltaMQ knows, so every
@@ -19,7 +19,7 @@ MESSAGE_PROTOCOL: Final[Mapping[str, object]] = {
     # Spark reads no table whose metadata use a feature that is not listed; that the offset is not null is an invariant.
     "writerFeatures": ["appendOnly", "invariants", _FEATURE],
 }
-#: That of state tables, and of message tables that were made before the feature.
+#: The protocol of state tables, and of message tables that were made before the feature.
 UNGUARDED_PROTOCOL: Final[Mapping[str, object]] = {"minReaderVersion": 1, "minWriterVersion": 2}
 
 #: Settings of message tables for engines that act on a table without writing a commit, which no protocol prevents:

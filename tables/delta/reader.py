@@ -56,11 +56,11 @@ class RowCache:
     def get(self, key: object) -> object | None:
         """Return the value, which becomes the most recently used; None if it is not kept."""
         with self._lock:
-            found = self._items.get(key)
-            if found is None:
+            item = self._items.get(key)
+            if item is None:
                 return None
             self._items.move_to_end(key)
-            return found[0]
+            return item[0]
 
     def put(self, key: object, value: object, size: int) -> None:
         """Keep a value of `size` bytes, and drop older ones to make room for it."""
@@ -77,9 +77,9 @@ class RowCache:
     def drop(self, key: object) -> object | None:
         """Drop a value, and return it if it was there."""
         with self._lock:
-            found, size = self._items.pop(key, (None, 0))
+            value, size = self._items.pop(key, (None, 0))
             self._bytes -= size
-            return found
+            return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class FileReader:
         self._cache = cache
 
     def rows(self, file: DataFile, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the rows with offsets `[start, stop)` of `file`, as MESSAGE_SCHEMA or of its `columns` alone.
+        """Return the rows with offsets `[start, stop)` of `file`, as MESSAGE_SCHEMA or only its `columns`.
 
         `columns` are in the schema's order; `offset` is one of them.
 
@@ -112,12 +112,12 @@ class FileReader:
         assert file.start <= start < stop <= file.end
         footer = self._footer(file)
         first, last = start - file.start, stop - file.start
-        found = []
+        tables = []
         for index, (low, high) in enumerate(itertools.pairwise(footer.starts)):
             if low < last and high > first:
                 rows = self._group(file, footer, index, columns, whole=first <= low and high <= last)
-                found.append(rows.slice(max(first - low, 0), min(last, high) - max(first, low)))
-        rows = found[0] if len(found) == 1 else pa.concat_tables(found)
+                tables.append(rows.slice(max(first - low, 0), min(last, high) - max(first, low)))
+        rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
         _check_offsets(rows, start, stop, file)
         return rows
 
@@ -134,7 +134,7 @@ class FileReader:
         Parameters
         ----------
         by_page
-            Where `columns` are a small part of a row group, read their bytes alone, and check the checksum of each page
+            Where `columns` are a small part of a row group, read only their bytes, and check the checksum of each page
             instead of the row group's. Page headers have no checksum: a damaged one fails to decode.
 
         Raises
@@ -149,10 +149,10 @@ class FileReader:
             if low < high:
                 chunks = _small_part(footer.metadata.row_group(index), columns) if by_page and columns else ()
                 rows = self._read_group(file, footer, index, columns, chunks)
-                found = rows.slice(low - file.start - footer.starts[index], high - low)
-                if "offset" in found.column_names:
-                    _check_offsets(found, low, high, file)
-                yield found
+                selected = rows.slice(low - file.start - footer.starts[index], high - low)
+                if "offset" in selected.column_names:
+                    _check_offsets(selected, low, high, file)
+                yield selected
 
     def scan(self, file: DataFile, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Yield all rows that a file holds, one row group at a time, whatever their offsets; checksums are checked.
@@ -165,9 +165,9 @@ class FileReader:
 
     def parts(self, file: DataFile) -> tuple[Part, ...]:
         """Return the producers' requests that the file carries."""
-        found = self._cache.get((self._folder, file.path))
-        # Opening a partition reads only this of a footer: footers of files that no consumer reads are not kept.
-        return found.parts if isinstance(found, _Footer) else self._read_footer(file).parts
+        footer = self._cache.get((self._folder, file.path))
+        # Opening a partition reads only the parts of a footer: footers of files that no consumer reads are not kept.
+        return footer.parts if isinstance(footer, _Footer) else self._read_footer(file).parts
 
     def verify(self, file: DataFile) -> None:
         """Read every byte and every row of the file; raise `Corrupt` on the first contradiction."""
@@ -181,7 +181,7 @@ class FileReader:
             raise Corrupt(f"{self._key(file)}: holds {at - file.start} rows, the log says {file.count}")
 
     def whole(self, file: DataFile) -> pa.Buffer:
-        """Return the bytes of the file, whose checksums are right.
+        """Return the checked bytes of the file.
 
         Raises
         ------
@@ -207,9 +207,9 @@ class FileReader:
 
     def _footer(self, file: DataFile) -> _Footer:
         key = (self._folder, file.path)
-        found = self._cache.get(key)
-        if isinstance(found, _Footer):
-            return found
+        kept = self._cache.get(key)
+        if isinstance(kept, _Footer):
+            return kept
         footer = self._read_footer(file)
         self._cache.put(key, footer, _FOOTER_BYTES + _ROW_GROUP_BYTES * (len(footer.starts) - 1))
         return footer
@@ -223,14 +223,14 @@ class FileReader:
         return self._footer_of(file, data, footer_at)
 
     def _footer_at(self, file: DataFile, data: pa.Buffer) -> int:
-        """Return where the footer begins; of `data`, which is as long as the file, only the end must have been read."""
-        found = footer_start(memoryview(data))
-        if not 0 < found < file.size:
+        """Return where the footer begins; `data` is as long as the file, but only its end must be filled."""
+        position = footer_start(memoryview(data))
+        if not 0 < position < file.size:
             raise Corrupt(f"{self._key(file)}: has no parquet footer")
-        return found
+        return position
 
     def _footer_of(self, file: DataFile, data: pa.Buffer, footer_at: int) -> _Footer:
-        """Return the footer, checked; of `data`, which is as long as the file, only what begins there was read."""
+        """Return the checked footer; `data` is as long as the file, but only its footer must be filled."""
         *groups, footer_crc = (int(crc, 16) for crc in file.crc.split(","))
         self._check(file, data, footer_at, file.size, footer_crc)
         try:
@@ -256,13 +256,13 @@ class FileReader:
         """Return a decoded row group; one that is read as a whole is not kept, since its reader is done with it.
 
         A scan in large steps would otherwise evict what other readers read in small steps, and keep touching new
-        memory, which costs as much as decoding. Of one that is kept, a reader of more columns keeps these instead.
+        memory, which costs as much as decoding. A reader of more columns replaces a kept group.
         """
         key = (self._folder, file.path, index)
         wanted = MESSAGE_SCHEMA.names if columns is None else list(columns)
-        found = self._cache.get(key)
-        if isinstance(found, pa.Table) and set(wanted) <= set(found.column_names):
-            return found.select(wanted)
+        kept = self._cache.get(key)
+        if isinstance(kept, pa.Table) and set(wanted) <= set(kept.column_names):
+            return kept.select(wanted)
         rows = self._read_group(file, footer, index, columns)
         if not whole:
             self._cache.put(key, rows, rows.nbytes)
@@ -303,16 +303,16 @@ class FileReader:
 
 def _small_part(group: pq.RowGroupMetaData, columns: Sequence[str]) -> list[tuple[int, int]]:
     """Return the byte ranges of `columns` if they are a small part of a large row group; an empty list otherwise."""
-    whole, found = 0, []
+    whole, chunks = 0, []
     for index in range(group.num_columns):
         chunk = group.column(index)
         size = chunk.total_compressed_size
         whole += size
         if chunk.path_in_schema.split(".", 1)[0] in columns:
             start = chunk.dictionary_page_offset or chunk.data_page_offset
-            found.append((start, start + size))
-    part = sum(stop - start for start, stop in found)
-    return found if whole >= _LARGE_BYTES and part < whole * _SMALL_PART else []
+            chunks.append((start, start + size))
+    part = sum(stop - start for start, stop in chunks)
+    return chunks if whole >= _LARGE_BYTES and part < whole * _SMALL_PART else []
 
 
 def _check_offsets(rows: pa.Table, start: int, stop: int, file: DataFile, *, every: bool = False) -> None:

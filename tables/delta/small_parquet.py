@@ -34,9 +34,9 @@ from deltamq.tables.delta.stamped import ID_PREFIX, RowsPart, Stamped
 from deltamq.tables.delta.varints import varint, zigzag
 from deltamq.tables.schema import MESSAGE_SCHEMA
 
-#: Most rows of a file that is written in this way, but for appends.
+#: Most rows of a file that is written in this way, except appends.
 SMALL_FILE_ROWS_MAX: Final = 1_500
-#: Numbers of rows for which the bytes are kept that are the same in all their files: some KiB each.
+#: Row counts whose `_Shape` is kept: some KiB each.
 _SHAPES: Final = 2_048
 #: Bytes that every row takes: offset, two times, attempts, an id of the usual length, and the length of its body.
 _FILLED_BYTES: Final = 60
@@ -58,8 +58,6 @@ _AT: Final = {name: at for at, name in enumerate(MESSAGE_SCHEMA.names)}
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """One leaf column of the schema."""
-
     column: int  #: position of its top-level column
     kind: int  #: parquet's number of the physical type
     path: tuple[str, ...]
@@ -88,15 +86,15 @@ def encode_few_rows(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], b
     if not 0 < count <= SMALL_FILE_ROWS_MAX or any(columns[i].null_count < count for i in _nested_columns()):
         return None
     writer = native_writer()
-    found = None
+    written = None
     if writer is not None:
         shape = native_shape(count)
-        found = writer.write(shape, leaves_of(columns, shape), count, _tail(key_values), bytes_max)
-    return found or encode_in_pieces(columns, count, key_values, bytes_max)
+        written = writer.write(shape, leaves_of(columns, shape), count, _tail(key_values), bytes_max)
+    return written or encode_in_pieces(columns, count, key_values, bytes_max)
 
 
 def leaves_of(columns: Sequence[pa.Array], shape: NativeShape) -> Leaves:
-    """Return what the compiled function takes of a file's columns, of which none is nested."""
+    """Return a file's columns as the compiled function takes them; none is nested."""
     leaves = Leaves(shape)
     for leaf, number in enumerate(shape.columns):
         if columns[number].null_count < len(columns[number]):
@@ -126,7 +124,7 @@ def encode_few_stamped(rows: Stamped, key_values: Sequence[tuple[bytes, bytes]],
 
 
 def _stamped_leaves(rows: Stamped, shape: NativeShape) -> Leaves | None:
-    """Return what each column holds; None if one is nested, or is filled for some of the rows alone."""
+    """Return what each column holds; None if one is nested, or is filled only for some of the rows."""
     count, at, leaves = rows.count, _flat_leaves(), Leaves(shape)
     whole, now = array("q", (count,)), array("q", (rows.append_us,))
     given = set()
@@ -150,17 +148,17 @@ def _stamped_leaves(rows: Stamped, shape: NativeShape) -> Leaves | None:
 
 
 def _set_producers(leaves: Leaves, parts: Sequence[RowsPart]) -> bool:
-    """Say what the columns `producer_id` and `producer_seq` hold; return False if some rows alone have a producer."""
+    """Set `producer_id` and `producer_seq`; return False if only some rows have a producer."""
     stamps = [part.producer for part in parts if part.producer is not None]
     if not stamps:
         return True
     if len(stamps) < len(parts):
         return False
     at, counts = _flat_leaves(), array("q", [part.count for part in parts])
-    ids = [one.id.encode() for one in stamps]
+    ids = [stamp.id.encode() for stamp in stamps]
     ends = array("i", (0, *accumulate(map(len, ids))))
     leaves.repeated_texts(at["producer_id"], ends, b"".join(ids), counts)
-    leaves.repeated(at["producer_seq"], array("q", [one.seq for one in stamps]), counts)
+    leaves.repeated(at["producer_seq"], array("q", [stamp.seq for stamp in stamps]), counts)
     return True
 
 
@@ -191,7 +189,7 @@ def encode_in_pieces(
 
 
 def _least_bytes(columns: Sequence[pa.Array], count: int) -> int:
-    """Return the bytes of what takes most in almost all files: detects early that a file would be too large."""
+    """Return a lower bound of the file's bytes, to detect early that it would be too large."""
     producer = columns[_AT["producer_id"]]
     known = _FILLED_BYTES * count + text_bytes(columns[_AT["body"]])
     return known if producer.null_count else known + _PRODUCER_BYTES * count + text_bytes(producer)
@@ -201,7 +199,6 @@ def _least_bytes(columns: Sequence[pa.Array], count: int) -> int:
 
 
 def _page(column: pa.Array, leaf: _Leaf, shape: _Shape) -> bytes:
-    """Return the page of a column with values."""
     valid = None
     levels = shape.all_present if leaf.levels_max else b""
     if column.null_count:
@@ -217,7 +214,6 @@ def _whole_page(body: bytes, page_end: bytes) -> bytes:
 
 
 def _values(column: pa.Array, kind: int) -> bytes:
-    """Return the plain encoding of a column without nulls."""
     start, count = column.offset, len(column)
     if kind in _WIDTHS:
         width = _WIDTHS[kind]
@@ -236,7 +232,7 @@ def _values(column: pa.Array, kind: int) -> bytes:
 
 
 def _many_texts(ends: NDArray[np.int32], text: memoryview) -> bytes:
-    """Return texts behind their lengths: a table of equal rows if they are of one length, else put in turn by Arrow."""
+    """Return texts behind their lengths: a table of equal rows if they are of one length, else interleaved by Arrow."""
     lengths = np.diff(ends)
     count, length = len(lengths), int(lengths[0])
     if (lengths == length).all():
@@ -277,7 +273,6 @@ def _run(count: int, level: int) -> bytes:
 def _footer(
     shape: _Shape, chunks: Sequence[bytes], pages_bytes: int, key_values: Sequence[tuple[bytes, bytes]]
 ) -> list[bytes]:
-    """Return the file's metadata in Thrift's compact protocol."""
     rows, size = _zigzag(shape.rows), _zigzag(pages_bytes)
     pieces = [_schema(), b"\x16", rows, b"\x19\x1c\x19\xfc", varint(len(_leaves())), *chunks]
     pieces += [b"\x16", size, b"\x16", rows, b"\x26", _zigzag(len(_MAGIC)), b"\x16", size, b"\0", _tail(key_values)]
@@ -311,11 +306,11 @@ def _schema() -> bytes:
 def _leaves() -> tuple[_Leaf, ...]:
     footer = pq.read_metadata(pa.BufferReader(_sample()))
     group = footer.row_group(0)
-    found = []
+    leaves = []
     for i in range(footer.num_columns):
         path = tuple(group.column(i).path_in_schema.split("."))
         column = footer.schema.column(i)
-        found.append(
+        leaves.append(
             _Leaf(
                 column=_AT[path[0]],
                 kind=_PHYSICAL_TYPES[group.column(i).physical_type],
@@ -324,12 +319,11 @@ def _leaves() -> tuple[_Leaf, ...]:
                 repeated=column.max_repetition_level > 0,
             )
         )
-    return tuple(found)
+    return tuple(leaves)
 
 
 @functools.cache
 def _flat_leaves() -> dict[str, int]:
-    """Return the leaves of columns that are not nested, by name."""
     return {leaf.path[0]: number for number, leaf in enumerate(_leaves()) if len(leaf.path) == 1}
 
 
@@ -339,7 +333,6 @@ def _nested_columns() -> tuple[int, ...]:
 
 
 def _sample() -> bytes:
-    """Return a file of one row, written by pyarrow."""
     empty = [pa.array([0]), *(pa.nulls(1, field.type) for field in list(MESSAGE_SCHEMA)[1:])]
     sink = pa.BufferOutputStream()
     pq.write_table(
@@ -370,7 +363,7 @@ def _shape(count: int) -> _Shape:
 
 @functools.lru_cache(_SHAPES)
 def native_shape(count: int) -> NativeShape:
-    """Return what the compiled function takes that is the same in all files with so many rows."""
+    """Return what the compiled function takes and all files with this many rows share."""
     shape = _shape(count)
     leaves = [
         NativeLeaf(leaf.column, page, start, _WIDTHS.get(leaf.kind, 0), leaf.levels_max > 0)

@@ -175,9 +175,9 @@ def log_versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
 
 
 def newest_own_copy(store: Store, folder: str) -> int:
-    """Return the newest version of which there is our own copy of a checkpoint, -1 if there is none."""
-    found = map(_OWN_COPY.fullmatch, store.names(f"{folder}/{LOG_FOLDER}"))
-    return max((int(m[1]) for m in found if m), default=-1)
+    """Return the newest version with our own copy of a checkpoint, -1 if there is none."""
+    matches = map(_OWN_COPY.fullmatch, store.names(f"{folder}/{LOG_FOLDER}"))
+    return max((int(m[1]) for m in matches if m), default=-1)
 
 
 def load(store: Store, folder: str, on_commit: Callable[[Commit], None] = lambda commit: None) -> Snapshot:
@@ -211,7 +211,7 @@ def load(store: Store, folder: str, on_commit: Callable[[Commit], None] = lambda
 
 
 def _newer_checkpoint(store: Store, folder: str, version: int, foreign: Set[int]) -> bool:
-    """Return whether there is a newer checkpoint of ours than that of `version`: a clean-up may have deleted files."""
+    """Return whether we have a checkpoint after `version`: a clean-up may have deleted files."""
     return any(v > version and v not in foreign for v in log_versions(store, folder)[1])
 
 
@@ -220,7 +220,7 @@ def _replayed(
 ) -> Snapshot:
     """Return the state of the checkpoint of version `base` (-1: none) and every commit after it.
 
-    `foreign` holds the versions of checkpoints that are of other engines.
+    `foreign` holds the versions of other engines' checkpoints.
 
     Commits are read until there is none, not until the end of the listing, whose last version is `listed`: a listing
     does not show one moment, and may hold a file and lack one that was created before it.
@@ -266,7 +266,6 @@ def start(store: Store, folder: str, base: int) -> Snapshot:
 
 
 def _read_on(store: Store, folder: str, snapshot: Snapshot, on_commit: Callable[[Commit], None]) -> None:
-    """Apply all commits that follow the snapshot."""
     while True:
         try:
             commit = read_commit(store, folder, snapshot.version + 1, snapshot.table_id)
@@ -285,16 +284,16 @@ def _from_checkpoint(store: Store, folder: str, version: int) -> Snapshot:
     return _of_checkpoint(read_checkpoint(store, folder, version))
 
 
-def _of_checkpoint(found: LogCheckpoint) -> Snapshot:
+def _of_checkpoint(checkpoint: LogCheckpoint) -> Snapshot:
     return Snapshot(
-        version=found.version,
-        batch_id=found.batch_id,
-        end_offset=found.end_offset,
-        metadata=_shared(found.metadata),
-        files=sorted(found.files, key=lambda f: f.start),
-        checkpoint_version=found.version,
-        fences=found.fences,
-        is_guarded=found.is_guarded,
+        version=checkpoint.version,
+        batch_id=checkpoint.batch_id,
+        end_offset=checkpoint.end_offset,
+        metadata=_shared(checkpoint.metadata),
+        files=sorted(checkpoint.files, key=lambda f: f.start),
+        checkpoint_version=checkpoint.version,
+        fences=checkpoint.fences,
+        is_guarded=checkpoint.is_guarded,
     )
 
 

@@ -1,8 +1,8 @@
-"""The rows of an append: as they came, with what fills their other columns. Columns are made when somebody reads them.
+"""The rows of an append: as they came, with what fills their other columns. Columns are made when they are read.
 
 A small append becomes a file without its columns being made: ids, times, offsets and producers go into the file from
 what is known of them (`small_parquet`). Readers and roll-ups take most rows from memory, many appends at a time, and
-columns of many appends are made almost as fast as those of one.
+columns of many appends are made almost as fast as columns of one.
 
     [ rows of A | what fills them ] [ rows of B | ... ]  --table_of-->  MESSAGE_SCHEMA, or some of its columns
 """
@@ -31,9 +31,9 @@ ID_PREFIX: Final = 16
 _FEW_IDS: Final = 63
 #: Number of rows whose digits are kept.
 _KEPT_IDS: Final = 4_096
-#: Number of nulls of which columns are kept.
+#: Length of the columns of nulls that are kept.
 _KEPT_NULLS: Final = 1_500
-#: Numbers of rows for which they are cut.
+#: Row counts whose slices of these columns are kept.
 _KEPT_COUNTS: Final = 400
 _HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 
@@ -65,8 +65,8 @@ class RowsPart:
 class Stamped:
     """The rows of one append, from offset `start` on. Safe for threads.
 
-    `rows` has any of INTERNAL_SCHEMA's columns. What is null in them is filled: the id of a message with one of its
-    append's, the born time with the append time, and the number of failed deliveries with 0.
+    `rows` has any of INTERNAL_SCHEMA's columns. Nulls are filled: a message id from the
+    append's id, the born time with the append time, and the number of failed deliveries with 0.
     """
 
     __slots__ = ("_made", "append_us", "batch_id", "count", "parts", "rows", "start")
@@ -100,12 +100,12 @@ class Stamped:
         if index < 0:
             return made
         given: list[str | None] = self.rows.column(index).slice(at, count).to_pylist()
-        return [new if one is None else one for one, new in zip(given, made, strict=True)]
+        return [new if message_id is None else message_id for message_id, new in zip(given, made, strict=True)]
 
 
 def table_of(appends: Sequence[Stamped], columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of adjacent appends as MESSAGE_SCHEMA, or as its `columns` alone, each in one chunk."""
-    assert all(one.start + one.count == other.start for one, other in pairwise(appends)), "appends are not adjacent"
+    """Return the rows of adjacent appends as MESSAGE_SCHEMA, or only its `columns`, each in one chunk."""
+    assert all(before.start + before.count == after.start for before, after in pairwise(appends)), "not adjacent"
     schema = MESSAGE_SCHEMA if columns is None else _schema_of(tuple(columns))
     made = _Columns(appends)
     return pa.Table.from_arrays([made.column(name) for name in schema.names], schema=schema)
@@ -121,9 +121,9 @@ class _Columns:
 
     def __init__(self, appends: Sequence[Stamped]) -> None:
         self._appends = appends
-        self._counts = [one.count for one in appends]
+        self._counts = [append.count for append in appends]
         self._count = sum(self._counts)
-        rows = one_batch([one.rows for one in appends])
+        rows = one_batch([append.rows for append in appends])
         self._given: dict[str, pa.Array] = dict(zip(rows.schema.names, rows.columns, strict=True))
         self._producers: tuple[pa.Array, pa.Array] | None = None
 
@@ -147,7 +147,7 @@ class _Columns:
         return _nulls(self._count)[name] if given is None else given
 
     def _ids(self) -> pa.Array:
-        return _made_ids([one.batch_id for one in self._appends], self._counts)
+        return _made_ids([append.batch_id for append in self._appends], self._counts)
 
     def _offsets(self) -> pa.Array:
         start = self._appends[0].start
@@ -155,11 +155,11 @@ class _Columns:
         return pa.Array.from_buffers(pa.int64(), self._count, [None, numbers])
 
     def _append_times(self) -> pa.Array:
-        return repeated_int64s([one.append_us for one in self._appends], self._counts, TIME)
+        return repeated_int64s([append.append_us for append in self._appends], self._counts, TIME)
 
     def _by_producer(self) -> tuple[pa.Array, pa.Array]:
         if self._producers is None:
-            parts = [part for one in self._appends for part in one.parts]
+            parts = [part for append in self._appends for part in append.parts]
             if any(part.producer is not None for part in parts):
                 self._producers = _producers(parts)
             else:
@@ -168,7 +168,7 @@ class _Columns:
         return self._producers
 
     def _filled(self, name: str, default: Callable[[], pa.Array]) -> pa.Array:
-        """Return a column with nulls replaced from what `default()` returns; it is called only if needed."""
+        """Return a column; `default` replaces its nulls, and is called only if there are any."""
         given = self._given.get(name)
         if given is None or given.null_count == self._count:
             return default()
@@ -191,7 +191,6 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 
 def _nulls(count: int) -> dict[str, pa.Array]:
-    """Return every column with `count` nulls; for few rows, these are slices of kept columns."""
     return _few_nulls(count) if count <= _KEPT_NULLS else _made_nulls(count)
 
 
@@ -246,7 +245,6 @@ def _made_row_digits(count: int) -> NDArray[np.uint8]:
 
 
 def _producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
-    """Return the columns `producer_id` and `producer_seq`."""
     counts = [p.count for p in parts]
     if all(p.producer is not None for p in parts):
         known = [p.producer for p in parts if p.producer is not None]

@@ -83,7 +83,7 @@ class Appender:
         return appended(parts, stored, again, base, ids, durable=durable, version=self._state.version)
 
     def producers_known_since_ms(self) -> int:
-        """Return the time since which no producer that was born then was forgotten: by age, for room, by retention."""
+        """Return the time from which on every producer born then is remembered, whatever was forgotten before."""
         if self._state.min_offset > 0:
             return OFFSET_MAX
         now_ms = self._clock.wall_us() // 1000
@@ -96,7 +96,6 @@ class Appender:
     async def _commit_rows(
         self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, *, durable: bool
     ) -> MessageIds:
-        """Number, write and commit rows at `base`; return their message ids."""
         if base + rows.num_rows > self._offset_max:
             raise Unavailable(f"{self._state.ref.name}: offsets are used up", code="offsets_exhausted")
         batch_id = uuid.uuid4().hex

@@ -21,7 +21,7 @@ class Batch:
 
 
 class MessageIds:
-    """The ids of some messages of an append, made when they are asked for."""
+    """The ids of some messages of an append, made on demand."""
 
     __slots__ = ("_at", "_count", "_rows")
 
@@ -41,7 +41,7 @@ class MessageIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """The place of an appended batch: offsets `[base_offset, base_offset + count)`.
+    """Where an appended batch is stored: offsets `[base_offset, base_offset + count)`.
 
     `duplicate` says that an earlier request stored it; `message_ids` is then empty.
     """
@@ -57,7 +57,7 @@ class Appended:
 def repeats(parts: Sequence[RowsPart]) -> dict[int, int]:
     """Return the positions of parts that repeat an earlier part of the same append, each with that part's position."""
     first: dict[tuple[str, int], tuple[int, ...]] = {}
-    found = {}
+    repeated = {}
     for i, part in enumerate(parts):
         stamp = part.producer
         if stamp is None:
@@ -68,11 +68,11 @@ def repeats(parts: Sequence[RowsPart]) -> dict[int, int]:
         for at in others:
             other = parts[at].producer
             if other is not None and overlap(other.indexes, stamp.indexes):
-                found[i] = at
+                repeated[i] = at
                 break
         else:
             first[stamp.id, stamp.seq] = (*others, i)
-    return found
+    return repeated
 
 
 def only(rows: pa.RecordBatch, parts: Sequence[RowsPart], keep: set[int]) -> pa.RecordBatch:
@@ -82,10 +82,10 @@ def only(rows: pa.RecordBatch, parts: Sequence[RowsPart], keep: set[int]) -> pa.
 
 
 def requests(parts: Sequence[RowsPart], base: int, time_ms: int) -> list[Part]:
-    found = []
+    stored = []
     for part in parts:
         if part.producer is not None:
-            found.append(
+            stored.append(
                 Part(
                     producer_id=part.producer.id,
                     seq=part.producer.seq,
@@ -97,7 +97,7 @@ def requests(parts: Sequence[RowsPart], base: int, time_ms: int) -> list[Part]:
                 )
             )
         base += part.count
-    return found
+    return stored
 
 
 def appended(
@@ -110,9 +110,9 @@ def appended(
     durable: bool,
     version: int,
 ) -> list[Appended]:
-    """Return the place of each part: new parts lie from `base` on and have `ids` in turn; the others keep their place.
+    """Return where each part is stored: new parts from `base` on, with `ids` in turn; others where they were.
 
-    `stored` has the parts of earlier appends, `again` those that repeat another part of this append (see `repeats`).
+    `stored` has the parts of earlier appends, `again` the repeats within this append (see `repeats`).
     """
     results: list[Appended] = []
     at = 0
@@ -138,13 +138,13 @@ def with_numbers(
 ) -> Sequence[RowsPart]:
     """Return the parts, with the numbers of requests of producers that count their messages (`mq.producer`).
 
-    Parts of one append follow each other. It is decided within the append, against the log's newest state: another
+    Parts of one append follow each other. Numbers are given within the append, from the log's newest state: another
     process may have stored the producer's last request a moment ago.
 
     Raises
     ------
     OutOfSequence
-        A part is not in its turn: nothing of the append may be stored.
+        A part does not follow its producer's last one: nothing of the append may be stored.
     """
     if not any(part.producer is not None and part.producer.sequence is not None for part in parts):
         return parts
@@ -161,7 +161,7 @@ def _numbered(
     seen: Callable[[str], ProducerSeen | None],
     known_since_ms: int,
 ) -> RowsPart:
-    """Return the part with its number; `before` has producers' parts before it in the append, None if it is alone."""
+    """Return the part with its number; `before` has producers' earlier parts of the append, None for an only part."""
     if stamp is None or stamp.sequence is None:
         return part
     known = (before.get(stamp.id) if before else None) or seen(stamp.id)

@@ -20,7 +20,7 @@ class LogBounds:
     page_messages: int = 50_000
     #: The offset at which a partition is full.
     offset_max: int = OFFSET_MAX
-    #: Producers whose requests a partition remembers; of more, those that were not seen for longest are forgotten.
+    #: Producers whose requests a partition remembers; beyond that, the least recently seen are forgotten.
     producers_max: int = PRODUCERS_MAX
 
 

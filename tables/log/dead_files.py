@@ -34,7 +34,7 @@ class DeadFiles:
         """Return the files that have been dead for at least `keep_ms`."""
         limit = self._clock.boot_ms() - keep_ms
         with self._lock:
-            return [path for path, _ in takewhile(lambda one: one[1] <= limit, self._seen.items())]
+            return [path for path, _ in takewhile(lambda item: item[1] <= limit, self._seen.items())]
 
     @property
     def first_seen_ms(self) -> int | None:

@@ -41,7 +41,7 @@ class Fetched:
     next_offset: int
     min_offset: int
     max_offset: int
-    #: The approximate size of the rows in an answer, in bytes; None if nobody has weighed them.
+    #: The approximate size of the rows in an answer, in bytes; None if they were not weighed.
     weight: int | None = None
 
 
@@ -56,10 +56,10 @@ def status_of(offset: int, low: int, end: int) -> FetchStatus | None:
     return None
 
 
-def fetched(found: Weighed, offset: int, low: int, end: int) -> Fetched:
-    """Return the answer that holds what was found, from `offset` on."""
-    rows = found.rows
-    return Fetched(FetchStatus.FOUND, rows, offset + rows.num_rows, low, end, found.weight)
+def fetched(weighed: Weighed, offset: int, low: int, end: int) -> Fetched:
+    """Return the answer with these rows, which begin at `offset`."""
+    rows = weighed.rows
+    return Fetched(FetchStatus.FOUND, rows, offset + rows.num_rows, low, end, weighed.weight)
 
 
 def weight_of(rows: pa.Table) -> int:
@@ -73,7 +73,7 @@ def weight_of(rows: pa.Table) -> int:
 
 
 def weight_of_batch(rows: pa.RecordBatch) -> int:
-    """Return what `weight_of` does of a batch, which may be without keys."""
+    """Return what `weight_of` does for a batch, which may lack keys."""
     weight = _ROW_BYTES * int(rows.num_rows)
     for name in ("body", "key"):
         at = rows.schema.get_field_index(name)
@@ -90,7 +90,7 @@ def _header_bytes(column: pa.Array) -> int:
 
 
 def _header_ends(column: pa.MapArray) -> npt.NDArray[np.int64]:
-    """Return the bytes of names and values before the first row, up to the second, ..., up to the last."""
+    """Return the bytes of names and values before each row, and before the end."""
     rows = ends_of(column)
     return ends_of(column.keys)[rows].astype(np.int64) + ends_of(column.items)[rows]
 

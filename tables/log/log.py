@@ -173,8 +173,8 @@ class PartitionLog:
     def read(self, offset: int, *, max_messages: int, max_bytes: int, columns: Sequence[str] | None = None) -> Fetched:
         """Read rows from `offset` on: at most `max_messages`, about `max_bytes`, and at least one if there is any.
 
-        With `columns`, which are in the schema's order and have `offset`, `key` and `body` among them, rows have these
-        alone: decoding a file takes most of a read.
+        With `columns`, which are in the schema's order and have `offset`, `key` and `body` among them, rows have only
+        these: decoding a file takes most of a read.
 
         Raises
         ------
@@ -201,12 +201,12 @@ class PartitionLog:
         return self._reader.last_born_ms()
 
     def known_producer(self, producer_id: str) -> ProducerSeen | None:
-        """Return what is remembered of an idempotent producer; None if nothing is (SPEC SEND-5)."""
+        """Return what is remembered of an idempotent producer; None if it is unknown (SPEC SEND-5)."""
         return self._requests.seen(producer_id)
 
     @property
     def producers_known_since_ms(self) -> int:
-        """The time since which no producer that was born then was forgotten: by age, for room, by retention."""
+        """The time from which on every producer born then is remembered, whatever was forgotten before."""
         return self._appender.producers_known_since_ms()
 
     def remembers(self, producer_id: str, seq: int) -> bool:
@@ -243,7 +243,7 @@ class PartitionLog:
 
         `fence_epochs` holds the epochs of fences that the writer knows; None for a writer that no fence concerns.
 
-        A batch whose producer request is already stored is not stored again, and its place is returned.
+        A batch whose producer request is already stored is not stored again, and its first place is returned.
 
         Raises
         ------
@@ -288,7 +288,7 @@ class PartitionLog:
             return blocking(appending)
 
     def publishes_aside(self, flush: Flush) -> bool:
-        """Whether `append_in_turn` awaits its file calls, and makes none itself but to learn of other writers."""
+        """Whether `append_in_turn` awaits its file calls, and makes none itself except to look for other writers."""
         return self._store.publishes_aside and not (flush is Flush.SYNC and self._publisher.has_earlier_to_sync)
 
     async def append_in_turn(
@@ -390,12 +390,12 @@ class PartitionLog:
         Raises
         ------
         Corrupt
-            The file is damaged or no longer there; `are_live`, after a `refresh`, tells which of the two.
+            The file is damaged or no longer there; `are_live`, after a `refresh`, shows which of the two.
         """
         return self._reader.file_columns(file, columns)
 
     def file_bytes(self, file: DataFile) -> pa.Buffer:
-        """Return the bytes of a live file, whose checksums are right; raises as `file_columns` does."""
+        """Return the checked bytes of a live file; raise as `file_columns` does."""
         return self._files.whole(file)
 
     def rewrite(
@@ -416,7 +416,7 @@ class PartitionLog:
         """Remove all files that end at or below `offset`, in one commit; the end offset stays (SPEC RETRY-6).
 
         Readers of these offsets get `offset_too_small` from now on. The files are deleted after `log.file_keep_ms`.
-        What this call removed is returned: nothing if another process was faster.
+        The answer says what this call removed: nothing if another process was faster.
 
         Raises
         ------
@@ -458,7 +458,7 @@ class PartitionLog:
         return self._upkeep.due_in_ms()
 
     def rest(self) -> bool:
-        """Free memory kept for readers if there was no read or append since the last call; return whether it was so."""
+        """Free memory kept for readers if there was no read or append since the last call; return whether it did."""
         if self._used:
             self._used = False
             return False

@@ -1,8 +1,8 @@
 """The call that makes what was written durable, as far as the system has one.
 
 On macOS, `fsync` hands data to the drive, which may keep it in its cache and lose it with the power; `F_FULLFSYNC` has
-the drive write it (fsync(2) there). Some file systems, those of networks for one, do not know it: then fsync is all
-there is. The compiled way (`publish.c`) is Linux's.
+the drive write it (fsync(2) there). Some file systems, such as network ones, do not support it: then only fsync
+is left. The compiled way (`publish.c`) is for Linux only.
 """
 
 from __future__ import annotations

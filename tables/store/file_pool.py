@@ -11,7 +11,7 @@ a lease (another system, another owner) the file is deleted and a new one is cre
     unlink --> pool --lease granted, opened (upkeep)--> ready --> write_new: rename, write
 
 Some files are opened in advance: each system call of a writer releases the interpreter's lock, and in a busy service
-getting the lock back takes longer than the call. Where there is the native part, files are made and opened in one call.
+getting the lock back takes longer than the call. With the native part, files are made and opened in one call.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _READY_MAX: Final = 128
 _PREFIX: Final = ".pool-"
 _UNSEEN_PREFIX: Final = ".newpool-"
 _PREFIXES: Final = (_PREFIX, _UNSEEN_PREFIX)
-#: Age from which a folder that never got a pool's name is one of a process that was killed.
+#: Age from which a folder that never got a pool's name belongs to a killed process.
 _UNSEEN_KEEP_S: Final = 3600.0
 _LOCK: Final = "lock"
-#: Linux' F_SETSIG, which Python does not name: it sets the signal that tells a lease's owner of an open of the file.
+#: Linux' F_SETSIG, which Python does not name: it sets the signal that a lease's owner gets when the file is opened.
 _F_SETSIG: Final = 10
 
 
@@ -111,10 +111,10 @@ class PoolingFiles(OsFiles):
     def _reused(self, path: str) -> int | None:
         """Rename a dead file to `path` and return its descriptor for writing; None if no dead file is free."""
         self._taken += 1
-        found = self._next()
-        if found is None:
+        free = self._next()
+        if free is None:
             return None
-        dead, fd = found
+        dead, fd = free
         try:
             os.rename(dead, path)
         except OSError:
@@ -125,7 +125,7 @@ class PoolingFiles(OsFiles):
         return fd
 
     def _at_hand(self) -> OpenFile | None:
-        """Return a dead file, open if one is, which the native call opens otherwise; None if there is none at hand."""
+        """Return a dead file, an open one if possible (the native call opens others); None if there is none."""
         with contextlib.suppress(IndexError):
             return self._ready.popleft()
         with contextlib.suppress(IndexError):
@@ -135,9 +135,9 @@ class PoolingFiles(OsFiles):
         return None
 
     def _next(self) -> OpenFile | None:
-        """Return a dead file that no other process has open, and its descriptor; None if there is none at hand."""
-        found = self._at_hand()
-        return self._opened(found[0]) if found is not None and found[1] < 0 else found
+        """Return a dead file that no other process has open, and its descriptor; None if there is none."""
+        free = self._at_hand()
+        return self._opened(free[0]) if free is not None and free[1] < 0 else free
 
     def _opened(self, dead: str) -> OpenFile | None:
         """Open the file for writing and return it with its descriptor; delete it and return None if it is in use.
@@ -191,7 +191,7 @@ class PoolingFiles(OsFiles):
             self._open(dead)
 
     def _create(self, count: int, kept: int) -> None:
-        """Create files for the pool, of which some stay open."""
+        """Create files for the pool, of which `kept` stay open."""
         if count <= 0:
             return
         with self._lock:
@@ -211,18 +211,17 @@ class PoolingFiles(OsFiles):
 
     def _taken_out(self, count: int) -> list[str]:
         """Take at most `count` files out of the pool; writers take some at the same time."""
-        found: list[str] = []
+        paths: list[str] = []
         with contextlib.suppress(IndexError):
-            while len(found) < count:
-                found.append(self._pool.popleft())
-        self._large.difference_update(found)
-        return found
+            while len(paths) < count:
+                paths.append(self._pool.popleft())
+        self._large.difference_update(paths)
+        return paths
 
     def _open(self, dead: list[str]) -> None:
-        """Open files of the pool in advance."""
         library = native_library()
         if library is None:
-            self._ready.extend(found for path in dead if (found := self._opened(path)) is not None)
+            self._ready.extend(opened for path in dead if (opened := self._opened(path)) is not None)
             return
         for path, fd in zip(dead, open_dead_natively(library, dead), strict=True):
             if fd >= 0:

@@ -1,4 +1,4 @@
-"""Locks that tell a process which other processes of its machine are dead, without waiting for a lease (SPEC META-1).
+"""Locks that show a process which other processes of its machine are dead, without waiting for a lease (SPEC META-1).
 
 A host holds an exclusive `flock` on `<warehouse>/hosts/<id>.lock` from before it registers until it has left. The
 kernel releases the lock when the process ends, however it ends, and keeps it while the process is stopped. So a

@@ -117,7 +117,7 @@ class LocalStore:
         return os.path.join(self._root, key) if key else self._root
 
     def _new_temp(self, folder: str) -> str:
-        # Not a new random name each time: asking for random bytes gives the interpreter's lock away.
+        # Not a new random name each time: asking for random bytes releases the interpreter's lock.
         return f"{folder}/{TEMP_PREFIX}{self._temp_name}-{os.getpid()}-{next(self._temps)}"
 
     def _path(self, key: str) -> str:
@@ -151,7 +151,7 @@ class LocalStore:
             if durable:
                 self._files.sync_folder(folder)
         except OSError as error:
-            self._put_anew(key, data, durable=durable, cause=error)
+            self._put_again(key, data, durable=durable, cause=error)
         failpoint("commit.after_dir_fsync")
         return True
 
@@ -169,7 +169,7 @@ class LocalStore:
             if failed is not None and failed.step < CommitStep.SETTLE:
                 return self._unpublished(wanted, failed)
         if failed is not None:
-            self._put_anew(key, data, durable=durable, cause=failed.error)
+            self._put_again(key, data, durable=durable, cause=failed.error)
         failpoint("commit.after_dir_fsync")
         return True
 
@@ -203,7 +203,7 @@ class LocalStore:
             ) from error
         raise error
 
-    def _put_anew(self, key: str, data: bytes, *, durable: bool, cause: OSError) -> None:
+    def _put_again(self, key: str, data: bytes, *, durable: bool, cause: OSError) -> None:
         """Write a file again after a failed sync.
 
         Syncing again would prove nothing: the kernel marks pages that it could not write as clean.
@@ -300,7 +300,7 @@ class LocalStore:
         return sorted(self._listed(folder, _folders_of))
 
     def _listed(self, folder: str, pick: Callable[[Iterator[os.DirEntry[str]]], Iterator[T]]) -> list[T]:
-        """Return what `pick` finds in a folder: nothing if the folder does not exist; other errors are raised."""
+        """Return what `pick` takes from a folder; empty if the folder does not exist, other errors are raised."""
         try:
             with os.scandir(self._path(folder)) as entries:
                 return list(pick(entries))

@@ -1,6 +1,6 @@
 """The steps of `tables.store.publish` in one native call (`publish.c`), where it could be compiled.
 
-A thread gives Python's lock away at each of the fifteen system calls of a commit, and in a busy service it waits longer
+A thread releases Python's lock at each of the fifteen system calls of a commit, and in a busy service it waits longer
 to get it back than for the call itself. So the files that commits will need are made and opened in one call, too.
 """
 
@@ -29,7 +29,7 @@ OpenFile: TypeAlias = tuple[str, int]
 class NativePublication:
     """The file calls of a commit into `file` and `log`, if given, which are closed then.
 
-    Of those that are not open yet, one that another process has open is deleted, and a new file takes its place.
+    A file that is not open yet is deleted if another process has it open, and a new file takes its place.
     """
 
     __slots__ = ("_library", "_wanted", "arguments")
@@ -41,7 +41,7 @@ class NativePublication:
         self._wanted = wanted
         file_dead, file_fd = file or ("", -1)
         log_dead, log_fd = log or ("", -1)
-        #: What the native function takes; it lives as long as this.
+        #: The native function's arguments, which live as long as this object.
         self.arguments = (
             os.fsencode(wanted.file),
             os.fsencode(os.path.dirname(wanted.file)),
@@ -81,11 +81,11 @@ class NativePublication:
 class NativePool:
     """Threads without Python that make the file calls of commits, while one thread of Python goes on.
 
-    That thread alone uses the pool. `fd` becomes readable when outcomes are there.
+    Only that thread uses the pool. `fd` becomes readable when outcomes are there.
     """
 
     def __init__(self, threads: int) -> None:
-        """Start the threads; raises `OSError` if the library cannot be loaded, or there are no threads to be had."""
+        """Start the threads; raise `OSError` if the library cannot be loaded, or the system gives no threads."""
         self._library = _declared(ctypes.CDLL(str(library_path(_SOURCE))))
         # What takes a microsecond keeps Python's lock.
         self._holding_lock = _declared(ctypes.PyDLL(str(library_path(_SOURCE))))
@@ -97,10 +97,10 @@ class NativePool:
         self.fd = fd.value
         self._under_way: dict[int, NativePublication] = {}
         self._count = 0
-        self._found = (ctypes.c_int64 * _OUTCOMES)(), (ctypes.c_int * _OUTCOMES)(), (ctypes.c_int * _OUTCOMES)()
+        self._results = (ctypes.c_int64 * _OUTCOMES)(), (ctypes.c_int * _OUTCOMES)(), (ctypes.c_int * _OUTCOMES)()
 
     def begin(self, publication: NativePublication) -> int:
-        """Have a publication made; return the number of its outcome."""
+        """Start a publication; return the number of its outcome."""
         self._count += 1
         if self._holding_lock.deltamq_pool_begin(self._pool, self._count, *publication.arguments):
             raise MemoryError
@@ -110,18 +110,18 @@ class NativePool:
         return self._count
 
     def outcomes(self) -> list[tuple[int, Failed | None]]:
-        """Return the outcomes that are there, some at least if `fd` is readable: number, and what failed."""
-        numbers, steps, errors = self._found
+        """Return the outcomes so far, at least one if `fd` is readable: number, and what failed."""
+        numbers, steps, errors = self._results
         count = self._holding_lock.deltamq_pool_done(self._pool, numbers, steps, errors, _OUTCOMES)
-        found = []
+        outcomes = []
         for number, step, error in zip(numbers[:count], steps, errors, strict=False):
             publication = self._under_way.pop(number)
             ctypes.pythonapi.Py_DecRef(ctypes.py_object(publication))
-            found.append((number, publication.failed(step, error)))
-        return found
+            outcomes.append((number, publication.failed(step, error)))
+        return outcomes
 
     def stop(self) -> None:
-        """End the threads, behind what is under way."""
+        """End the threads after the publications under way."""
         self._library.deltamq_pool_stop(self._pool)
 
 
@@ -145,7 +145,7 @@ def _joined(paths: Sequence[str]) -> bytes:
 
 
 def _memory(data: pa.Buffer | bytes) -> tuple[int | bytes, int]:
-    """Return where bytes lie, as ctypes takes it, and how many they are."""
+    """Return the bytes' address, as ctypes takes it, and their number."""
     return (data, len(data)) if isinstance(data, bytes) else (data.address, data.size)
 
 

@@ -1,7 +1,7 @@
 """Tables on S3, GCS, Azure or any other store that obstore supports, by conditional put.
 
 A put that returned is durable, so `durable` changes nothing here. After an error of a conditional put its outcome is
-not known: `Unknown` is raised, and the commit loop reads the key back.
+unknown: `Unknown` is raised, and the commit loop reads the key back.
 """
 
 from __future__ import annotations
@@ -100,10 +100,10 @@ class ObjectStore:
         """Do nothing: every put is durable."""
 
     def entries(self, folder: str) -> list[ListedFile]:
-        found = self._list(folder)["objects"]
+        objects = self._list(folder)["objects"]
         entries = [
             ListedFile(item["path"].rpartition("/")[2], item["size"], int(item["last_modified"].timestamp() * 1000))
-            for item in found
+            for item in objects
         ]
         return sorted(entries, key=lambda e: e.name)
 

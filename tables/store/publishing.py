@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Publishing(Protocol):
-    """The file calls of one commit, which nobody has begun yet."""
+    """The file calls of one commit, not begun yet."""
 
     def here(self) -> Failed | None:
         """Make the calls on this thread; return what failed, None if nothing did."""
@@ -47,5 +47,5 @@ def blocking(work: Work[T]) -> T:
         while True:
             failed = work.send(failed).here()
     except StopIteration as end:
-        found: T = end.value
-        return found
+        result: T = end.value
+        return result

@@ -89,13 +89,13 @@ class Store(Protocol):
         """Return a buffer of `size` bytes with only the byte ranges `[start, stop)` filled; raises `FileMissing`.
 
         Bytes of a range that lie beyond the end of the file are zero, so that the caller's checksums detect them.
-        (Uninitialized memory could hold the right bytes, left by an earlier read of the file when it was whole.)
+        (Uninitialized memory could hold the right bytes, left by a read before the file was cut.)
         """
 
     def exists(self, key: str) -> bool: ...
 
     def stamp(self, folder: str) -> int | None:
-        """Return what changes when a file of the folder appears or disappears; None if only a listing would tell."""
+        """Return a number that changes when a file of the folder appears or disappears; None if the store has none."""
 
     def sync(self, keys: list[str]) -> None:
         """Make files that any process wrote with `durable=False` durable, in this order."""
@@ -125,7 +125,7 @@ class Store(Protocol):
 def probe(store: Store) -> None:
     """Prove that `put_if_absent` lets exactly one writer win; raise `StoreUnsafe` otherwise (SPEC RELY-3).
 
-    A full disk can be read, and tells nothing else: nobody can write to it, either.
+    A full disk passes: readers can use it, and no writer can write to it.
     """
     key = f".mq-probe/{uuid.uuid4().hex}"
     try:

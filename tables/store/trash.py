@@ -3,7 +3,7 @@
     topics/orders/orders@broker-a  --rename, sync-->  .deleted-<uuid>  --a thread, file by file-->  nothing
 
 Removing a tree of a hundred thousand files takes seconds: neither the call that deletes it nor a process that ends
-waits for that. Each deleted folder gets a name of its own, so a folder created anew in the old place is not touched.
+waits for that. Each deleted folder gets a name of its own, so a new folder in the old place is not touched.
 """
 
 from __future__ import annotations

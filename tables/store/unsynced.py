@@ -38,7 +38,7 @@ class Unsynced:
         self._on_added(self)
 
     def add_failed(self, keys: Sequence[str]) -> None:
-        """Add files that are written, but whose sync, or that of their folder, has failed."""
+        """Add files that are written, but whose sync, or whose folder's sync, has failed."""
         with self._keys_lock:
             if self._is_dropped:
                 return
@@ -52,7 +52,7 @@ class Unsynced:
             self._keys, self._is_dropped = [], True
 
     def sync(self) -> None:
-        """Make everything added before the call durable; after an error it stays to be synced by a later call."""
+        """Make everything added before the call durable; after an error, a later call tries again."""
         with self._sync_lock:
             with self._keys_lock:
                 keys, self._keys = self._keys, []
@@ -62,7 +62,7 @@ class Unsynced:
                 if failed:
                     keys = list(dict.fromkeys(keys))
                     while keys:
-                        self._write_anew(keys[0])
+                        self._write_again(keys[0])
                         del keys[0]
                 elif keys:
                     self._store.sync(keys)
@@ -77,7 +77,7 @@ class Unsynced:
                 with self._keys_lock:
                     self._syncing = 0
 
-    def _write_anew(self, key: str) -> None:
+    def _write_again(self, key: str) -> None:
         # A file that clean-up or a roll-up has removed in the meantime needs no sync.
         with contextlib.suppress(FileMissing):
             self._store.replace(key, self._store.read(key))

@@ -1,6 +1,6 @@
-"""How long each thread has waited for the store: what it does meanwhile is not the interpreter's.
+"""How long each thread has waited for the store, without using the interpreter.
 
-The pool of commit threads needs to know it: of threads that compute in Python only one makes progress, however many
+The pool of commit threads needs this: of threads that compute in Python only one makes progress, however many
 there are, and each hand-over of the interpreter's lock costs; threads that wait for a disk or a network help each
 other.
 """
