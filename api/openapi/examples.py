@@ -202,7 +202,7 @@ _CLUSTER: Final[Json] = {
         }
     ],
     "meta": {"address": _ADDRESS, "host": _HOST, "epoch": 2},
-    "hosts": [{"host": _HOST, "address": _ADDRESS, "brokers": ["broker-a"], "load": 17}],
+    "hosts": [{"host": _HOST, "address": _ADDRESS, "brokers": ["broker-a"], "load": 17, "auth": True}],
     "auth": True,
     "missing_jobs": [{"job": "delay", "ok_at": None, "means": "delayed messages do not come"}],
     "stopped": [
@@ -219,7 +219,7 @@ _CLUSTER: Final[Json] = {
 }
 _FEATURE: Final[Json] = {"feature": "signed-names", "says": "names of topics are signed", "lacking": []}
 _JOB: Final[Json] = {
-    "job": "revive",
+    "name": "revive",
     "engine": "spark",
     "every_s": 1.0,
     "started_at": "2013-01-01T05:15:00.123000Z",
@@ -231,6 +231,15 @@ _JOB: Final[Json] = {
     "facts": {"rows": 3, "behind_ms": 0},
     "failures": 0,
     "missing": None,
+    "shards": [
+        {
+            "shard": "broker-a",
+            "owner": "b83c2f0e",
+            "last_run_time": "2013-01-01T05:15:00.123000Z",
+            "behind_ms": 0,
+            "error": None,
+        }
+    ],
 }
 
 _WORLD: Final[Json] = {

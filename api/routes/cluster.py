@@ -85,7 +85,7 @@ _TOPICS_MAX: Final = 100
 @router.get("/v1/cluster", summary="Brokers, roles and warehouse", responses=answers(ClusterInfo, 500))
 async def cluster(service: Running, caller: Asking, request: Request) -> Response:
     state, roles = service.topics.state, service.meta.now.brokers
-    meta = roles.owner(META_ROLE)
+    meta, is_guarded = roles.owner(META_ROLE), service.gate is not None
     shown = ClusterInfo(
         warehouse=service.warehouse.uri,
         version=request.app.version,
@@ -95,10 +95,10 @@ async def cluster(service: Running, caller: Asking, request: Request) -> Respons
         brokers=_brokers(roles, service.topics),
         meta=None if meta is None else MetaInfo(address=meta.address, host=meta.id, epoch=roles.roles[META_ROLE].epoch),
         hosts=tuple(
-            HostInfo(host=host.id, address=host.address, brokers=tuple(host.brokers), load=host.load)
+            HostInfo(host=host.id, address=host.address, brokers=tuple(host.brokers), load=host.load, auth=is_guarded)
             for host in sorted(roles.hosts.values(), key=lambda one: one.id)
         ),
-        auth=service.gate is not None,
+        auth=is_guarded,  # a process that differs does not serve (SPEC SEC-44)
         missing_jobs=missing_jobs(await service.job_watch.reports()),
         stopped=tuple(islice(filter(_visible_to(caller), service.stops.all()), _STOPPED_SHOWN)),
     )
@@ -140,7 +140,7 @@ async def alive() -> Response:
 @router.get(
     "/readyz",
     summary="Readiness",
-    responses=answers(Readiness, 503, example={"status": "serving", "stopped_partitions": 0}),
+    responses=answers(Readiness, 503, example={"status": "serving", "stopped_partitions": 0, "stopped": []}),
 )
 async def ready(service: Running) -> Response:
     if service.stopping:
@@ -149,7 +149,14 @@ async def ready(service: Running) -> Response:
     service.meta.check_read()
     if service.is_outsider:
         raise guarded_warehouse()
-    return json_answer(Readiness("serving", service.stops.partitions))
+    count = service.stops.partitions
+    stopped = islice(service.stops.all(), 0 if service.gate is not None else _STOPPED_SHOWN)
+    shown = Readiness(
+        status="degraded" if count else "serving",
+        stopped_partitions=count,
+        stopped=tuple(one.partition for one in stopped),
+    )
+    return json_answer(shown)
 
 
 @router.get(

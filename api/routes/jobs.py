@@ -30,7 +30,9 @@ def missing_jobs(reports: list[JobReport]) -> tuple[MissingJob, ...]:
 
 
 def _shown(report: JobReport) -> JobInfo:
-    shown = JobInfo(job=report.job, running_since=report.running_since, missing=report.missing or None)
+    shown = JobInfo(
+        name=report.job, shards=report.shards, running_since=report.running_since, missing=report.missing or None
+    )
     last = report.last
     if last is None:
         return shown

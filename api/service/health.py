@@ -27,7 +27,7 @@ from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.jobs import NEEDED_JOBS, is_missing
 from deltamq.mq.meta.brokers import META_ROLE
 from deltamq.mq.static.logical_queue import ShownPlace
-from deltamq.mq.wire.cluster import StoppedPartition
+from deltamq.mq.wire.cluster import JobShard, StoppedPartition
 from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.ops.job_runs import LastRun, newest_run, read_running, read_runs
@@ -96,6 +96,7 @@ class JobReport(NamedTuple):
     last: LastRun | None
     running_since: datetime | None
     missing: str
+    shards: tuple[JobShard, ...] = ()
 
 
 class JobWatch:
@@ -153,7 +154,8 @@ class JobWatch:
         return [self._report(name) for name in names]
 
     def _report(self, job: str) -> JobReport:
-        last, running = newest_run(read_runs(self._store, job)), read_running(self._store, job)
+        runs, running = read_runs(self._store, job), read_running(self._store, job)
+        last = newest_run(runs)
         since = max((one.started_at for one in running), default=None)
         is_gone = job in NEEDED_JOBS and is_missing(
             ok_ms=_ms(last.ok_at) if last is not None and last.ok_at is not None else None,
@@ -161,7 +163,7 @@ class JobWatch:
             every_ms=0 if last is None else int(last.every_s * _MS),
             now_ms=self._now_ms(),
         )
-        return JobReport(job, last, since, NEEDED_JOBS[job] if is_gone else "")
+        return JobReport(job, last, since, NEEDED_JOBS[job] if is_gone else "", _shards(runs))
 
     async def _look_on(self) -> None:
         while True:
@@ -180,6 +182,24 @@ class JobWatch:
         for name in sorted(self._told - missing.keys()):
             log.info("event=job_back job=%s", name)
         self._told = frozenset(missing)
+
+
+def _shards(runs: Sequence[LastRun]) -> tuple[JobShard, ...]:
+    """Return each shard as the newest run that included it left it; `runs` begins with the newest."""
+    newest: dict[str, LastRun] = {}
+    for run in runs:
+        for shard in run.shards:
+            newest.setdefault(shard, run)
+    return tuple(
+        JobShard(
+            shard=shard,
+            owner=run.application,
+            last_run_time=run.started_at,
+            behind_ms=behind if isinstance(behind := run.facts.get("behind_ms"), int) else None,
+            error=None if run.ok else run.last_error or run.detail,
+        )
+        for shard, run in sorted(newest.items())
+    )
 
 
 def _ms(at: datetime) -> int:

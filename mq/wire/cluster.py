@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from deltamq.mq.wire.answers import AccessInfo, Time
@@ -47,13 +49,14 @@ class MetaInfo(msgspec.Struct, frozen=True, kw_only=True):
 class HostInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One service process; `host` is its id, new with each start, `brokers` are those it was started for.
 
-    `load` is its requests a second at the last renewal.
+    `load` is its requests a second at the last renewal, `auth` whether it asks callers for keys.
     """
 
     host: str
     address: str
     brokers: tuple[str, ...]
     load: int = 0
+    auth: bool | None = None
 
 
 class MissingJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,11 +108,15 @@ class Health(msgspec.Struct, frozen=True):
     status: str
 
 
-class Readiness(msgspec.Struct, frozen=True):
-    """Whether this process serves, and the number of partitions that have stopped; the cluster's view names them."""
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether this process serves everything, or is `degraded`: some partitions have stopped, and the others serve.
 
-    status: str
+    `stopped` names a hundred of them at most; with authentication none, since nobody has shown a key here.
+    """
+
+    status: Literal["serving", "degraded"]
     stopped_partitions: int
+    stopped: tuple[str, ...] = ()
 
 
 class FeatureInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,13 +135,26 @@ class UpgradeInfo(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[FeatureInfo, ...]
 
 
+class JobShard(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard of a job, as its last run that ended left it: `owner` is the application that ran it.
+
+    `behind_ms` is how far behind the run found itself, null if it does not say. `error` is null if it succeeded.
+    """
+
+    shard: str
+    owner: str
+    last_run_time: Time
+    behind_ms: int | None = None
+    error: str | None = None
+
+
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A job and its last run that ended, of any application.
 
     `missing` says what does not happen because the job runs nowhere; null if it runs, or the queue does not need it.
     """
 
-    job: str
+    name: str
     engine: str | None = None
     every_s: float | None = None
     started_at: Time | None = None
@@ -146,6 +166,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, int | str] = {}
     failures: int = 0
     missing: str | None = None
+    shards: tuple[JobShard, ...] = ()
 
 
 class JobList(msgspec.Struct, frozen=True, kw_only=True):

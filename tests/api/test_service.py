@@ -14,7 +14,7 @@ from tests.api.running import JSON, Api, config_for, running, until
 
 def test_health_and_readiness(api: Api) -> None:
     assert api.call("GET", "/healthz").json == {"status": "alive"}
-    assert api.call("GET", "/readyz").json == {"status": "serving", "stopped_partitions": 0}
+    assert api.call("GET", "/readyz").json == {"status": "serving", "stopped_partitions": 0, "stopped": []}
 
 
 def test_the_cluster_names_brokers_roles_and_warehouse(api: Api, topic: str) -> None:

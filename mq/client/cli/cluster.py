@@ -77,24 +77,24 @@ def _print_cluster(info: ClusterInfo) -> None:
 
 
 @click.command()
-@click.option("--apply", is_flag=True, help="Switch on what is ready; without it, only say what would be.")
+@click.option("--plan", is_flag=True, help="Only say what would be switched on, and which processes lack what.")
 @service_options
-def upgrade(apply: bool, url: str, access: ClientAccess, as_json: bool) -> None:
+def upgrade(plan: bool, url: str, access: ClientAccess, as_json: bool) -> None:
     """Switch on the features that every process of the cluster knows; after that, older releases do not start."""
     with Admin(url, patience=PATIENCE, **access) as admin:
-        found = admin.switch_on_features() if apply else admin.upgrade_state()
-    print_json(found) if as_json else _print_upgrade(found, apply=apply)
+        found = admin.upgrade_state() if plan else admin.switch_on_features()
+    print_json(found) if as_json else _print_upgrade(found, plan=plan)
 
 
-def _print_upgrade(found: UpgradeInfo, *, apply: bool) -> None:
+def _print_upgrade(found: UpgradeInfo, *, plan: bool) -> None:
     for one in found.on:
         click.echo(f"on: {one.feature}: {one.says}")
     for one in found.ready:
         click.echo(f"ready: {one.feature}: {one.says}")
     for one in found.waiting:
         click.echo(f"waits: {one.feature}: not known to {', '.join(one.lacking)}: restart these with the new release")
-    if found.ready and not apply:
-        click.echo("add --apply to switch on what is ready; older releases will then refuse to start")
+    if found.ready and plan:
+        click.echo("without --plan, what is ready is switched on; older releases then refuse to start")
     elif not found.ready and not found.waiting:
         click.echo("every feature that this release knows is on")
 

@@ -27,11 +27,11 @@ def test_rely_10_a_stopped_partition_is_named_and_the_process_stays_ready(
     with running(config_for(tmp_path)) as api, caplog.at_level(logging.ERROR):
         api.put_topic("orders", partitions=2)
         assert api.send("orders", {"body": "x", "partition": BAD}).status == 200
-        assert api.call("GET", "/readyz").json == {"status": "serving", "stopped_partitions": 0}
+        assert api.call("GET", "/readyz").json == {"status": "serving", "stopped_partitions": 0, "stopped": []}
         assert "deltamq_stopped_partitions 0.0" in api.call("GET", "/metrics").body.decode()
         stop(api)
         ready = api.call("GET", "/readyz")
-        assert (ready.status, ready.json) == (200, {"status": "serving", "stopped_partitions": 1})
+        assert (ready.status, ready.json) == (200, {"status": "degraded", "stopped_partitions": 1, "stopped": [BAD]})
         assert "deltamq_stopped_partitions 1.0" in api.call("GET", "/metrics").body.decode()
         (named,) = api.call("GET", "/v1/cluster").json["stopped"]
         assert (named["space"], named["topic"], named["partition"], named["queue"]) == ("topics", "orders", BAD, None)

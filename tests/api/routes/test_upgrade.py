@@ -22,10 +22,10 @@ def test_meta_05_an_upgrade_is_applied_once_and_the_release_before_refuses_to_st
     with running(config_for(tmp_path)) as api, Admin(f"http://127.0.0.1:{api.port}") as admin:
         url = f"http://127.0.0.1:{api.port}"
         assert [one.feature for one in admin.upgrade_state().ready] == ["signed-names"]
+        assert cli._status(["upgrade", "--plan", "--url", url]) == 0
+        assert "ready: signed-names: names are signed\nwithout --plan" in capsys.readouterr().out
+        assert admin.upgrade_state().on == (), "a plan switches nothing on"
         assert cli._status(["upgrade", "--url", url]) == 0
-        assert "ready: signed-names: names are signed\nadd --apply" in capsys.readouterr().out
-        assert admin.upgrade_state().on == (), "without --apply, nothing is switched on"
-        assert cli._status(["upgrade", "--apply", "--url", url]) == 0
         assert [one.feature for one in admin.switch_on_features().on] == ["signed-names"]
         capsys.readouterr()
         assert cli._status(["upgrade", "--url", url]) == 0

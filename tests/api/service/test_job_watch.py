@@ -14,7 +14,7 @@ import pytest
 from deltamq.api.service import health
 from deltamq.api.service.health import JobReport, JobWatch
 from deltamq.mq.errors import Unavailable
-from deltamq.tables.ops.job_runs import LastRun, RunningRun
+from deltamq.tables.ops.job_runs import LastRun, RunningRun, runs_folder
 from deltamq.tables.store.store import MemoryStore
 from tests.api.running import config_for, running
 
@@ -34,7 +34,7 @@ def test_retry_7_the_service_names_jobs_that_run_nowhere(tmp_path: Path) -> None
         assert "deltamq_missing_jobs 2.0" in api.call("GET", "/metrics").body.decode()
         shown = api.call("GET", "/v1/jobs").json
         assert shown["warehouse"] == str(tmp_path)
-        assert [(one["job"], one["ok"]) for one in shown["jobs"]] == [("delay", None), ("revive", None)]
+        assert [(one["name"], one["ok"]) for one in shown["jobs"]] == [("delay", None), ("revive", None)]
         assert not (tmp_path / "jobs").exists(), "a look makes nothing"
 
 
@@ -51,6 +51,35 @@ def _looked(check: Callable[[MemoryStore, JobWatch, list[datetime]], Awaitable[N
         await check(store, _watch(store, times), times)
 
     asyncio.run(play())
+
+
+def test_retry_7_each_shard_of_a_job_is_shown_as_its_newest_run_left_it(tmp_path: Path) -> None:
+    with running(config_for(tmp_path)) as api:
+        store = api.service.warehouse.store
+        runs = [
+            LastRun(
+                job="revive",
+                started_at=NOW + timedelta(seconds=seconds),
+                seconds=1,
+                ok=error == "",
+                detail=error,
+                facts={"behind_ms": seconds},
+                shards=shards,
+                application=application,
+                engine="spark",
+                last_error=error,
+            )
+            for application, seconds, shards, error in (
+                ("one", 5, ["broker-a"], ""),
+                ("two", 3, ["broker-a", "broker-b"], "no disk"),
+            )
+        ]
+        for run in runs:
+            store.replace(f"{runs_folder('revive')}/{run.application}.json", msgspec.json.encode(run))
+        (revive,) = (one for one in api.call("GET", "/v1/jobs").json["jobs"] if one["name"] == "revive")
+        shards = [(one["shard"], one["owner"], one["behind_ms"], one["error"]) for one in revive["shards"]]
+        assert shards == [("broker-a", "one", 5, None), ("broker-b", "two", 3, "no disk")]
+        assert (revive["engine"], revive["shards"][0]["last_run_time"]) == ("spark", "2026-01-01T00:00:05Z")
 
 
 def test_retry_7_what_ran_anywhere_lately_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
