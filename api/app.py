@@ -62,7 +62,6 @@ class App(Front):
             await super().__call__(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Start the service, wait for the server's shutdown event, and stop it; log a failed start as one line."""
         await receive()
         listener = None
         try:
@@ -114,7 +113,6 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
 
 
 def _served(app: FastAPI) -> list[str]:
-    """Return all calls that are served, by method and path template."""
     served = [f"HEAD {app.openapi_url}", f"GET {app.openapi_url}"]
     for router in _ROUTERS:
         for route in router.routes:
@@ -124,7 +122,6 @@ def _served(app: FastAPI) -> list[str]:
 
 
 def _hot_calls(service: Service) -> HotCalls:
-    """Return the endpoints of the hot calls, each with the parts of the service that it uses."""
     guard = None
     if service.gate is not None:
         certificates = Certificates(service.settings.tls_principal)

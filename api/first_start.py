@@ -1,7 +1,7 @@
 """`deltamq auth init`: the first administrator of a warehouse (SPEC SEC-7).
 
 Anyone who may write the warehouse's files may make one: without a service, or beside it. The key is printed once. If
-the process is killed after storing and before printing, the key is lost: run it again with another name, and give the
+the process is killed after storing and before printing, the key is lost: run it with another name, then give the
 first one a new key, or remove it.
 """
 
@@ -80,7 +80,7 @@ def make_administrator(config: Config, principal: str) -> tuple[str, str]:
 
 
 def _make(meta: MetaLog, audit: PartitionLog | None, key: Key) -> None:
-    """Store the principal with its key, as an act: its begin first, its end before the key is printed."""
+    """Store the principal with its key; the end of the act is recorded before the key is printed."""
     begun = ActBegun(
         id=secrets.token_hex(ACT_ID_BYTES),
         time_ms=key.created_ms,

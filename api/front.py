@@ -49,7 +49,7 @@ HOT_CALLS: Final = (
     *(f"POST /v1/groups/{{group}}/{call.decode()}" for call in CALLS),
 )
 
-#: What says how this process is, and needs no key.
+#: Paths that need no key: health, and the console's files.
 _ALIVE: Final = (b"/healthz", b"/readyz", b"/console.js", b"/console.css")
 _V1_TOPICS: Final = [b"", b"v1", b"topics"]
 _V1_GROUPS: Final = [b"", b"v1", b"groups"]
@@ -122,12 +122,12 @@ class Front:
         await self._dispatch(scope, receive, send)
 
     def _is_outsider(self, scope: Scope) -> bool:
-        """Whether the warehouse is guarded and this process is not: then it believes nobody."""
+        """Whether the warehouse is guarded and this process is not: then it believes no caller."""
         calls = self.calls
         return calls is not None and is_guarded(calls.meta.now) and scope["raw_path"] not in _ALIVE
 
     async def _check_metadata(self, scope: Scope) -> None:
-        """Raise `Unavailable` if this process does not know who was put out lately (SPEC SEC-45)."""
+        """Raise `Unavailable` if this process may have missed the latest revocations (SPEC SEC-45)."""
         if self.calls is not None and scope["raw_path"] not in _ALIVE:
             await self.calls.meta.ensure_read()
 
@@ -152,7 +152,7 @@ class Front:
     async def _run_other(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run a call that is not hot; an administrative act is recorded before and after (SPEC SEC-40)."""
         audit = None if self.calls is None else self.calls.audit
-        # A client that goes in the middle of its request is nobody's fault and gets no answer.
+        # A client that goes in the middle of its request gets no answer, and is no failure.
         with suppress(ClientDisconnect, ClientDisconnected):
             if audit is None:
                 await self._others(scope, receive, send)
@@ -161,7 +161,6 @@ class Front:
                 await audit.calls.run(scope, receive, watched, self._others)
 
     async def _refuse(self, scope: Scope, send: Send, error: DeltaMQError) -> None:
-        """Answer with a refusal of the check, and count it."""
         answer, calls = answer_of(error), self.calls
         if calls is not None:
             calls.metrics.requests["access", error.status] += 1
@@ -173,7 +172,7 @@ class Front:
         await send_answer(scope, send, asking_console(answer) if is_console else answer)
 
     def _admit_remembered(self, scope: Scope) -> bool:
-        """Admit a request like an earlier one, of a principal without a quota; most are, and need no more than this."""
+        """Admit a repeat of an admitted request, of a principal without a quota: most requests need only this."""
         guard = None if self.calls is None else self.calls.guard
         sent = only_authorization(scope["headers"])
         if guard is None or sent is None:
@@ -187,8 +186,8 @@ class Front:
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
         """Find the caller and check that it may (SPEC SEC-4); a forwarded request needs a proof, too (SPEC SEC-6).
 
-        What another cluster forwarded is asked by the principal that this names; it is believed with a proof alone,
-        which a process that forwards it in this cluster has checked.
+        The principal in the header of another cluster's request counts only if that cluster's proof is valid. The
+        process that forwards such a request within this cluster has checked the proof.
 
         Return `receive` and `send`, which count if the caller has a quota (SPEC SEC-9).
         """
@@ -206,10 +205,10 @@ class Front:
         return (receive, send) if meter is None else meter.enter(scope, receive, send)
 
     async def _admit_passed_on(self, guard: Guard, scope: Scope, receive: Receive) -> Receive | None:
-        """Find the caller of what a process or another cluster forwarded, and check that it may.
+        """Find the caller of a request that a process or another cluster forwarded, and check that it may.
 
-        Return the `receive` that checks what another cluster sent; None for what a process of this cluster forwarded,
-        which was counted where it came from.
+        Return the `receive` that checks a request of another cluster; None for a request of a process of this cluster,
+        which has counted it.
         """
         is_clusters = from_cluster(scope["headers"])
         if is_clusters and guard.clusters is None:
@@ -232,7 +231,7 @@ class Front:
         return None
 
     async def _catch_up(self, scope: Scope) -> None:
-        """Read the metadata as far as the process that forwarded the request has, so that this one knows its names."""
+        """Read the metadata as far as the process that forwarded the request, so that this one knows its names."""
         if self.calls is not None:
             # If the metadata cannot be read, the endpoint that needs it says why.
             with suppress(DeltaMQError):
@@ -278,7 +277,7 @@ class Front:
             await send_answer(scope, send, answer)
 
     async def _ready(self, method: str, scope: Scope, send: Send) -> HotCalls | None:
-        """Return the endpoints; None after answering a request with another method, or one that came too early."""
+        """Return the endpoints; None after refusing another method, or a request before the start."""
         if scope["method"] != method:
             await send_answer(scope, send, method_not_allowed(method))
             return None
@@ -288,14 +287,14 @@ class Front:
 
 
 async def _admitted(gate: Gate, scope: Scope) -> Caller:
-    """Return the caller: by a credential, or as the cluster that forwarded the request has proved it."""
+    """Find the caller by its credential, or by the name that another cluster's proved request gives."""
     if from_cluster(scope["headers"]):
         return gate.admit_named(scope, principal_of(scope["headers"]))
     return await gate.admit_any(scope)
 
 
 async def _admitted_client(guard: Guard, scope: Scope) -> Caller:
-    """Return the caller of a request that no process forwarded, by its key or token, else by its certificate."""
+    """Find the caller of a direct request, by its key or token, else by its certificate."""
     shown = scope[SHOWN] = guard.certificates.credential(scope)
     try:
         caller = await guard.gate.admit_any(scope)
@@ -303,14 +302,14 @@ async def _admitted_client(guard: Guard, scope: Scope) -> Caller:
         guard.certificates.tell_unknown(scope, shown)
         raise
     if shown is not None:
-        # What the client says there is not believed; where there is an `Authorization`, nobody reads it.
-        kept = [one for one in scope["headers"] if one[0] != CALLED_BY]
+        # The client's own header is not believed; beside an `Authorization` it is never read.
+        kept = [header for header in scope["headers"] if header[0] != CALLED_BY]
         scope["headers"] = [*kept, caller_header(shown)]
     return caller
 
 
 async def _answered(call: str, endpoint: Awaitable[Answer | None], scope: Scope, calls: HotCalls) -> Answer | None:
-    """Return the endpoint's answer, or the problem that it raised; None when the client has gone."""
+    """Return the endpoint's answer, or the problem that it raised; None if the client has gone."""
     try:
         answer = await endpoint
     except ClientDisconnected:
@@ -323,7 +322,7 @@ async def _answered(call: str, endpoint: Awaitable[Answer | None], scope: Scope,
     if answer is not None:
         calls.metrics.requests[call, answer.status] += 1
         if calls.audit is not None and answer.status >= HTTPStatus.BAD_REQUEST and not is_forwarded(scope["headers"]):
-            # what was forwarded is counted where it came from
+            # the process that forwarded it counts it
             calls.audit.answered(scope, answer.status, answer.body)
     return answer
 
@@ -349,7 +348,6 @@ async def _send_half(send: Send, answer: Answer) -> None:
 
 
 def _headers_alone(receive: Receive, send: Send) -> tuple[Receive, Send]:
-    """Return `receive` and `send` of a request that is answered with headers alone."""
     started = asyncio.Event()
 
     async def received() -> MutableMapping[str, Any]:
@@ -367,7 +365,6 @@ def _headers_alone(receive: Receive, send: Send) -> tuple[Receive, Send]:
 
 
 def _bounded(receive: Receive, within_ms: int) -> Receive:
-    """Wrap `receive` so that it refuses a body over the limits of administrative calls, of bytes and of time."""
     received = 0
     until: float | None = asyncio.get_running_loop().time() + within_ms / 1000
 

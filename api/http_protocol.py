@@ -6,15 +6,15 @@
     connections        at most connections_max, TLS handshakes among them                 -> closed
     not HTTP at all    problem+json like every other refusal, after the answers before it -> 400
     two ways to read   heads that a proxy may understand otherwise (`check_head`)         -> 400
-    other protocols    an offer to change to one is passed over: the request is read as if it had none
+    other protocols    an offer to change to one is ignored: the request is read as if it made none
     trailers           are read and dropped: a header comes before the body
     small answers      head and body in one write: two cost a tenth of a produce request
     cancelled pops     answered, with what they have popped, when the client has closed its half of the connection, or
-                       has sent its next request on it, as clients do over TLS, which has no half of a connection
+                       has sent its next request on it: clients do this over TLS, which cannot close one half
     TLS                the scope's extension `tls` names the subject of the client's certificate
 
 RFC 9110 and 9112 leave some heads to the reader, and two readers that differ can be played against each other: one
-takes for a body what the other takes for the next request. Such heads are refused (SPEC SEC-48). The parser refuses
+reads a body where the other reads the next request. Such heads are refused (SPEC SEC-48). The parser refuses
 Content-Length given twice or beside Transfer-Encoding, and control characters.
 """
 
@@ -39,7 +39,7 @@ from deltamq.mq.limits import ANSWER_BYTES_S_MIN, HEADER_LINES_MAX, HEADER_SECTI
 
 log = logging.getLogger("deltamq.api")
 
-_SECURITY: Final = b"".join(b"%s: %s\r\n" % one for one in SECURITY_HEADERS)
+_SECURITY: Final = b"".join(b"%s: %s\r\n" % header for header in SECURITY_HEADERS)
 #: How the path of a pop ends.
 _POP: Final = b"/pop"
 
@@ -109,7 +109,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._look = None
 
     def _look_at_reader(self) -> None:
-        """End the connection, unless the client has taken enough since the last look."""
+        """End the connection, unless the client has read enough of its answer since the last look."""
         before, self._unsent = self._unsent, self.transport.get_write_buffer_size()
         if before - self._unsent >= ANSWER_BYTES_S_MIN * self._answer_look_s:
             self._look = self.loop.call_later(self._answer_look_s, self._look_at_reader)
@@ -131,7 +131,6 @@ class HttpProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _too_slow(self) -> None:
-        """Close a connection that never sent a request, or stopped in the middle of its headers."""
         if not self.transport.is_closing():
             self.transport.close()
 
@@ -149,7 +148,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._expect_headers()
 
     def _feed(self, data: bytes) -> None:
-        """Parse what has come. The parser stops at a head that offers another protocol: a new one goes on there."""
+        """Parse what has come. The parser stops at a head that offers another protocol: a new parser goes on there."""
         while True:
             try:
                 self.parser.feed_data(data)
@@ -227,7 +226,7 @@ class HttpProtocol(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep the client's other half open while a pop is not answered; every other request ends.
 
-        TLS has no half of a connection: asyncio would close it anyway. Its clients send their next request instead.
+        TLS cannot close one half: asyncio would close both. Its clients send their next request instead.
         """
         if self._left is None or self.cycle.response_complete or self.pipeline or self.scheme == "https":
             return False
@@ -265,7 +264,6 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def _head(answer: Answer) -> list[bytes]:
-    """Return status line and headers, without the empty line after them."""
     head = [STATUS_LINE[answer.status], _SECURITY]
     for name, value in answer.headers:
         head += [name, b": ", value, b"\r\n"]
@@ -273,7 +271,7 @@ def _head(answer: Answer) -> list[bytes]:
 
 
 def _write_whole(cycle: RequestResponseCycle, answer: Answer) -> bool:
-    """Write a whole small answer, so that `send` only ends it; return False if that is not possible."""
+    """Write a whole small answer, which `send` then only ends; return False if that is not possible."""
     if cycle.disconnected or cycle.response_started or cycle.flow.write_paused or not cycle.keep_alive:
         return False
     if cycle.scope["method"] == "HEAD":
@@ -338,12 +336,12 @@ def check_head(method: bytes, version: str, headers: Sequence[Header]) -> None:
 def without_offer(method: bytes, target: bytes, version: str, headers: Sequence[Header]) -> bytes:
     """Return the head of a request that offers another protocol, as bytes, without the offer.
 
-    The service speaks HTTP/1.1 alone, and a server may pass over an offer (RFC 9110, 7.8). The parser stops at one.
+    The service speaks only HTTP/1.1, and a server may ignore an offer (RFC 9110, 7.8). The parser stops at one.
     """
     lines = [b"%s %s HTTP/%s\r\n" % (method, target, version.encode())]
     for name, value in headers:
         if name == b"connection":
-            value = b",".join(one for one in value.split(b",") if one.strip().lower() != b"upgrade")
+            value = b",".join(option for option in value.split(b",") if option.strip().lower() != b"upgrade")
         if name != b"upgrade":
             lines.append(b"%s: %s\r\n" % (name, value))
     return b"".join([*lines, b"\r\n"])

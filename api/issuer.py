@@ -1,4 +1,4 @@
-"""Tokens of an identity provider: its keys, fetched and kept, and what they say of a token (SPEC SEC-15, SEC-16).
+"""Tokens of an identity provider: its keys, fetched and kept, and the check of a token by them (SPEC SEC-15, SEC-16).
 
     GET ISSUER/.well-known/openid-configuration  ->  {"issuer": ISSUER, "jwks_uri": URL}     unless a setting names URL
     GET URL                                      ->  {"keys": [...]}                         JWKS, RFC 7517
@@ -6,8 +6,8 @@
                              ──►  signature, issuer, audience: PyJWT
                              ──►  principal, groups, times: mq.auth
 
-The header of a token is what its sender wrote: of all in it only the key's id and the algorithm are looked at, and both
-must be ones that the settings and the provider name.
+The sender of a token writes its header: of its members only the key's id and the algorithm are read, and the settings
+and the provider must name both.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from deltamq.tables.config import ConfigInvalid
 from deltamq.tables.oidc_settings import OidcSettings, is_private
 
 _FORM: Final = re.compile(r"([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
-#: The times are looked at elsewhere, each time when a token is used, by the clock of the service.
+#: Times are checked elsewhere, at each use of a token, by the clock of the service.
 _OPTIONS: Final[Any] = {
     "require": ["exp", "iss", "aud"],
     **dict.fromkeys(("verify_exp", "verify_nbf", "verify_iat", "verify_sub", "verify_jti"), False),
@@ -55,7 +55,7 @@ class IssuerTokens:
     """The tokens of one provider; used on the event loop."""
 
     def __init__(self, settings: OidcSettings, *, now_ms: Callable[[], int], times: KeyTimes) -> None:
-        """`now_ms` is a clock that nobody sets, for the age of keys.
+        """`now_ms` is a monotonic clock, for the age of keys.
 
         Raises
         ------
@@ -68,12 +68,12 @@ class IssuerTokens:
         self.keys = IssuerKeys(provider.read, settings.algorithms, now_ms=now_ms, times=times)
 
     def credential(self, token: str, now_ms: int) -> Credential:
-        """Return who a token is of.
+        """Return the credential that a token proves.
 
         Raises
         ------
         Unauthenticated
-            It is not valid; nothing tells why. `SignerUnknown`: its key may be one that was not read yet.
+            It is not valid; the error does not say why. `SignerUnknown`: its key may be one that was not read yet.
         """
         header = _header_of(token)
         if header is None or header.alg not in self._settings.algorithms:
@@ -93,7 +93,7 @@ class IssuerTokens:
                 issuer=self._settings.issuer,
                 options=_OPTIONS,
             )
-            found = credential_of(
+            credential = credential_of(
                 claims,
                 principal_claim=self._settings.principal_claim,
                 groups_claim=self._settings.groups_claim,
@@ -101,16 +101,16 @@ class IssuerTokens:
             )
         except (jwt.PyJWTError, Refused, ValueError, TypeError, ArithmeticError, RecursionError):
             raise not_valid() from None
-        if not found.is_live(now_ms):
+        if not credential.is_live(now_ms):
             raise not_valid()
-        return found
+        return credential
 
     def trusts(self, signer: str) -> bool:
         """Whether the provider still has the key that signed a token."""
         return self.keys.has(signer)
 
     async def read_keys(self) -> None:
-        """Read the keys again, or wait for those who do."""
+        """Read the keys again, or wait for the read under way."""
         await self.keys.read()
 
     def tend(self) -> None:
@@ -123,7 +123,7 @@ class IssuerTokens:
 
 
 def _header_of(token: str) -> _Header | None:
-    """Return the two members of a token's header that are looked at; None if it is no token."""
+    """Return the members of a token's header that are read; None if it is no token."""
     parts = _FORM.fullmatch(token)
     if parts is None:
         return None
@@ -144,8 +144,8 @@ class IssuerKeys:
                  a token of an unknown key: read again at once, but retry_ms after the last read began at the earliest
 
     Between two reads there are `retry_ms`, whatever callers send. A token whose key the provider has published is
-    therefore good after `retry_ms` and one read at the latest: its request waits for it, and no caller notices a change
-    of keys.
+    therefore valid after `retry_ms` and one read at the latest: its request waits, and no caller notices a change of
+    keys.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class IssuerKeys:
         now_ms: Callable[[], int],
         times: KeyTimes,
     ) -> None:
-        """`read` gets the provider's answer; `now_ms` is a clock that nobody sets."""
+        """`read` returns the provider's answer; `now_ms` is a monotonic clock."""
         self._read = read
         self._algorithms = frozenset(algorithms)
         self._now_ms = now_ms
@@ -176,7 +176,7 @@ class IssuerKeys:
 
     def has(self, thumbprint: str) -> bool:
         """Whether this very key is still one of the provider's."""
-        return any(one.thumbprint == thumbprint for one in self._keys.values())
+        return any(key.thumbprint == thumbprint for key in self._keys.values())
 
     async def read(self) -> None:
         """Wait for the end of a read that begins now or later; return also if it failed, or took too long."""
@@ -187,7 +187,7 @@ class IssuerKeys:
         try:
             async with asyncio.timeout(self._times.wait_ms / 1000):
                 while True:
-                    # One that is under way may have been answered before the token was signed.
+                    # A read under way may have been answered before the token was signed.
                     await asyncio.shield(self._begin())
                     if self._began_ms is not None and self._began_ms >= asked_ms:
                         return
@@ -213,7 +213,7 @@ class IssuerKeys:
 
     def _begin(self) -> asyncio.Task[None]:
         """Return the read under way, or the next one, which waits until it may begin."""
-        # One that has ended is none: waiting for it would not let the event loop go on, and so never end.
+        # Waiting for an ended task would never let the event loop go on.
         if self._reading is None or self._reading.done():
             self._reading = asyncio.get_running_loop().create_task(self._run())
         return self._reading
@@ -224,26 +224,26 @@ class IssuerKeys:
         self._began_ms = began_ms = self._now_ms()
         try:
             body = await self._read()
-            # Making keys of numbers is work: not on the event loop.
-            found = await asyncio.to_thread(partial(signing_keys, body, self._algorithms))
-        except Exception as error:  # whatever a provider answers: requests go on with the keys that are there
+            # Making keys from numbers would hold the event loop.
+            answer = await asyncio.to_thread(partial(signing_keys, body, self._algorithms))
+        except Exception as error:  # whatever a provider answers: requests go on with the present keys
             detail = str(error) if isinstance(error, JwksInvalid) else repr(error)
             log.error("event=issuer_keys_not_read detail=%r earlier_keys=%d", detail[:500], len(self._keys))
             return
         self._worked_ms = began_ms
-        for kid, reason in found.left_out.items():
+        for kid, reason in answer.left_out.items():
             log.warning("event=issuer_key_left_out kid=%r detail=%r", kid[:64], reason)
-        self._set(found.keys)
+        self._set(answer.keys)
 
     def _set(self, keys: Mapping[str, SigningKey]) -> None:
         before, self._keys = self._keys, keys
-        if {kid: one.thumbprint for kid, one in before.items()} != {kid: one.thumbprint for kid, one in keys.items()}:
+        if {kid: key.thumbprint for kid, key in before.items()} != {kid: key.thumbprint for kid, key in keys.items()}:
             log.info("event=issuer_keys count=%d", len(keys))
             self.changed()
 
 
 def _nothing() -> None:
-    """Do nothing."""
+    pass
 
 
 _OK: Final = 200
@@ -258,8 +258,8 @@ class _Discovered(msgspec.Struct):
 class Provider:
     """An identity provider, as its settings name it.
 
-    Each read has a time and a size beyond which it has failed. No redirect is followed, so that nobody else is asked;
-    and what is not encrypted is asked on this machine alone.
+    A read that takes too long or returns too much has failed. No redirect is followed, so that no other server is
+    asked; a URL without TLS is read only on this machine.
     """
 
     def __init__(self, settings: OidcSettings, *, within_s: float) -> None:
@@ -280,7 +280,7 @@ class Provider:
         Raises
         ------
         JwksInvalid
-            There was none in time, or it is too long; the text tells which, for the log.
+            There was none in time, or it is too long; the text says which, for the log.
         """
         try:
             async with asyncio.timeout(self._within_s):
@@ -293,16 +293,16 @@ class Provider:
     async def _discovered(self) -> str:
         body = await self._get(self._issuer.rstrip("/") + _DISCOVERY)
         try:
-            found = msgspec.json.decode(body, type=_Discovered)
+            document = msgspec.json.decode(body, type=_Discovered)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise JwksInvalid("the discovery document is none") from None
-        if found.issuer != self._issuer:
-            raise JwksInvalid(f"the discovery document is of another issuer, {found.issuer[:200]!r}")
+        if document.issuer != self._issuer:
+            raise JwksInvalid(f"the discovery document is of another issuer, {document.issuer[:200]!r}")
         # An issuer elsewhere must not send this process to itself.
         is_elsewhere = not is_loopback(urlsplit(self._issuer).hostname or "")
-        if not is_private(found.jwks_uri) or (is_elsewhere and not found.jwks_uri.startswith("https://")):
+        if not is_private(document.jwks_uri) or (is_elsewhere and not document.jwks_uri.startswith("https://")):
             raise JwksInvalid("jwks_uri in the discovery document is not https://HOST/PATH")
-        return found.jwks_uri
+        return document.jwks_uri
 
     async def _get(self, url: str) -> bytes:
         # A proxy of the environment leads outwards, not to this machine.
@@ -342,7 +342,7 @@ class JwksInvalid(Exception):
 class SigningKey:
     """One key of a provider."""
 
-    #: Tells it from every other key, also of the same id.
+    #: Differs from every other key's, also from keys of the same id.
     thumbprint: str
     #: The key as PyJWT takes it, for each algorithm that it may be used with.
     by_algorithm: Mapping[str, jwt.PyJWK]
@@ -371,8 +371,8 @@ def signing_keys(body: bytes, algorithms: Collection[str]) -> KeySet:
         {"keys": [{"kid": "a", "kty": "RSA", "n": ..., "e": ...}, ...]}  ->  {"a": SigningKey}
 
     A key is left out if it is not for signatures, too short or too long, of a kind that no allowed algorithm has,
-    private (then it is no secret any more), or symmetric (then anybody who reads it could sign). So are all keys of an
-    id that is there twice: which of them is meant is not told.
+    private (then it is no secret any more), or symmetric (then whoever reads it could sign). So are all keys of an
+    id that occurs twice: it does not say which of them is meant.
     """
     try:
         listed = msgspec.json.decode(body, type=_Set).keys
@@ -380,22 +380,22 @@ def signing_keys(body: bytes, algorithms: Collection[str]) -> KeySet:
         raise JwksInvalid(f"no JSON of a key set: {type(error).__name__}") from None
     if len(listed) > JWKS_KEYS_MAX:
         raise JwksInvalid(f"more than {JWKS_KEYS_MAX} keys")
-    ids = Counter(one["kid"] for one in listed if isinstance(one.get("kid"), str))
-    found, left_out = dict[str, SigningKey](), dict[str, str]()
-    for one in listed:
-        kid = one.get("kid")
+    ids = Counter(jwk["kid"] for jwk in listed if isinstance(jwk.get("kid"), str))
+    usable, left_out = dict[str, SigningKey](), dict[str, str]()
+    for jwk in listed:
+        kid = jwk.get("kid")
         if not isinstance(kid, str) or not kid:
             continue
         try:
             if ids[kid] > 1:
                 raise JwksInvalid("its id is there twice")
-            found[kid] = _signing_key(one, algorithms)
+            usable[kid] = _signing_key(jwk, algorithms)
         except JwksInvalid as error:
             left_out[kid] = str(error)
-    if not found:
+    if not usable:
         reasons = "; ".join(f"{kid[:64]}: {reason}" for kid, reason in left_out.items())
         raise JwksInvalid(f"none of its keys may sign tokens here: {reasons}")
-    return KeySet(found, left_out)
+    return KeySet(usable, left_out)
 
 
 def _signing_key(jwk: Mapping[str, Any], algorithms: Collection[str]) -> SigningKey:
@@ -414,8 +414,8 @@ def _signing_key(jwk: Mapping[str, Any], algorithms: Collection[str]) -> Signing
         made = {name: jwt.PyJWK.from_dict(dict(jwk), algorithm=name) for name in sorted(fitting)}
     except Exception as error:  # what a wrong number makes of it differs
         raise JwksInvalid(f"it cannot be read: {type(error).__name__}") from None
-    for one in made.values():
-        if isinstance(one.key, RSAPublicKey) and not RSA_BITS_MIN <= one.key.key_size <= RSA_BITS_MAX:
-            raise JwksInvalid(f"it has {one.key.key_size} bits, and may have {RSA_BITS_MIN} to {RSA_BITS_MAX}")
-    told = [kind, *((name, jwk.get(name)) for name in ("n", "e", "x", "y"))]
-    return SigningKey(hashlib.sha256(repr(told).encode()).hexdigest(), made)
+    for key in made.values():
+        if isinstance(key.key, RSAPublicKey) and not RSA_BITS_MIN <= key.key.key_size <= RSA_BITS_MAX:
+            raise JwksInvalid(f"it has {key.key.key_size} bits, and may have {RSA_BITS_MIN} to {RSA_BITS_MAX}")
+    identity = [kind, *((name, jwk.get(name)) for name in ("n", "e", "x", "y"))]
+    return SigningKey(hashlib.sha256(repr(identity).encode()).hexdigest(), made)

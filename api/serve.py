@@ -53,7 +53,7 @@ _OWN_MAPPING_BYTES: Final = 4 * MIB
 _KEPT_BYTES: Final = 16 * MIB
 #: Linux' number of the setting.
 _PR_SET_THP_DISABLE: Final = 41
-#: What an environment can say of the pages that Arrow's allocator takes.
+#: Variables of the environment that say which pages Arrow's allocator takes.
 _PAGE_SETTINGS: Final = frozenset(("MIMALLOC_ALLOW_THP", "MIMALLOC_ALLOW_LARGE_OS_PAGES"))
 #: uvicorn's exit status of a failed start.
 _NOT_STARTED: Final = 3
@@ -102,7 +102,7 @@ def serve_command(
 
 
 def _leave_no_core(config: Config) -> None:
-    """Let a process that has secrets leave no core dump: its memory would be in it, with the keys of its callers."""
+    """Let a process that has secrets leave no core dump: it would contain the keys of its callers."""
     settings = config.service
     if settings.auth or settings.cluster_secret or settings.clusters_shared_secret or config.queue.handle_secret:
         _, most = resource.getrlimit(resource.RLIMIT_CORE)
@@ -130,7 +130,7 @@ def _keep_freed_memory() -> None:
 
     glibc asks the system for every block from 128 KiB on, and gives it back at once. Each answer to a Kafka fetch then
     takes three times as long (measured: a batch of 6,400 records in 2.2 ms and 0.7 ms). Other C libraries, and values
-    that an environment variable sets, are left alone.
+    that an environment variable sets, stay as they are.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return
@@ -144,8 +144,8 @@ def _use_small_pages() -> None:
     """Let the kernel give this process no huge pages, which Arrow's allocator asks for.
 
     A row group that is read from a file lies in some forty blocks. In fresh memory each touches a huge page of its own,
-    which the kernel clears as a whole (measured: 24,000 rows in 32 ms and 7 ms). Other systems are left alone, and so
-    is a process whose environment says which pages Arrow's allocator takes.
+    which the kernel clears as a whole (measured: 24,000 rows in 32 ms and 7 ms). Nothing changes on other systems, nor
+    if the environment says which pages Arrow's allocator takes.
     """
     if not _PAGE_SETTINGS.isdisjoint(os.environ):
         return
@@ -190,29 +190,29 @@ class Server(uvicorn.Server):
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the service, then listen: uvicorn's own version counts no TLS handshake, and gives each a minute."""
+        """Start the service, then listen: uvicorn's own version counts no TLS handshakes, and gives each a minute."""
         assert sockets is not None, "the port was taken before"
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             sys.exit(_NOT_STARTED)
         # uvicorn closes them, and waits for that; it needs no more of a server.
-        self.servers = [await self._listen(one) for one in sockets]  # type: ignore[misc] # what it needs, both have
+        self.servers = [await self._listen(taken) for taken in sockets]  # type: ignore[misc] # what it needs, both have
         self.started = True
         self.announce()
 
-    async def _listen(self, one: socket.socket) -> asyncio.AbstractServer | TlsServer:
+    async def _listen(self, listener: socket.socket) -> asyncio.AbstractServer | TlsServer:
         if self._tls is None:
-            return await asyncio.get_running_loop().create_server(self._protocol, sock=one, backlog=BACKLOG)
-        server = TlsServer(one, self._tls, self._protocol, room=self._room, within_s=HANDSHAKE_S, farewell_s=FAREWELL_S)
+            return await asyncio.get_running_loop().create_server(self._protocol, sock=listener, backlog=BACKLOG)
+        make, room = self._protocol, self._room
+        server = TlsServer(listener, self._tls, make, room=room, within_s=HANDSHAKE_S, farewell_s=FAREWELL_S)
         server.start()
         return server
 
     def _room(self) -> int:
-        """Return how many connections there may be beside those that are made."""
+        """Return how many further connections there may be."""
         return self._connections_max - len(self.server_state.connections)
 
     def _protocol(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection."""
         make = self.config.http_protocol_class
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)  # type: ignore[call-arg] # the type lacks them
 
@@ -255,7 +255,7 @@ def _url(listener: socket.socket, scheme: str) -> str:
 
 
 def _reachable(listener: socket.socket, scheme: str) -> str:
-    """Return the URL under which other machines reach the socket; one that listens everywhere goes by the host name."""
+    """Return the URL for other machines; a socket that listens everywhere goes by the host name."""
     host, port = listener.getsockname()[:2]
     everywhere = ipaddress.ip_address(host).is_unspecified
     return f"{scheme}://{socket.getfqdn()}:{port}" if everywhere else _url(listener, scheme)
@@ -276,7 +276,7 @@ def _check_open_access(config: Config) -> None:
 
 
 def _check_issuer(config: Config) -> None:
-    """Refuse an issuer whose tokens nobody would check."""
+    """Refuse an issuer whose tokens would not be checked."""
     if config.oidc.issuer and not config.service.auth:
         raise Refused(
             "oidc.issuer is set, but no request needs a token: set service.auth, or no issuer", field="oidc.issuer"
@@ -284,7 +284,7 @@ def _check_issuer(config: Config) -> None:
 
 
 def _unprotected(settings: ServiceSettings) -> list[str]:
-    """Return what a service that others can reach lacks, each with its remedy."""
+    """Return the protections that are missing, each with its remedy."""
     missing = []
     if not settings.auth:
         missing.append("there is no authentication: set service.auth")
@@ -310,7 +310,7 @@ def _warn_of_open_access(config: Config) -> None:
 
 
 def _log_to_stderr() -> None:
-    """Log one structured line for each event; names are escaped, bodies and keys are never logged."""
+    """Log one structured line for each event, without bodies and keys."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Line("time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"))
     root = logging.getLogger()
@@ -326,11 +326,11 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e
 
 
 class _Line(logging.Formatter):
-    """A formatter that keeps each record on one line and escapes what is not to be seen."""
+    """Keeps each record on one line and escapes control characters."""
 
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
     converter = staticmethod(time.gmtime)
 
     def format(self, record: logging.LogRecord) -> str:
-        return _CONTROL.sub(lambda found: repr(found[0])[1:-1], super().format(record))
+        return _CONTROL.sub(lambda match: repr(match[0])[1:-1], super().format(record))

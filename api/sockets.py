@@ -1,4 +1,4 @@
-"""Listening sockets, taken before anything else happens, so that a port in use is told at once; and those with TLS.
+"""Listening sockets, taken before anything else happens, so that a port in use is reported at once; and those with TLS.
 
 Handshakes count against the limit of connections from their first moment:
 
@@ -6,7 +6,7 @@ Handshakes count against the limit of connections from their first moment:
                     └── no ──► handshake, within `within_s` ──► the protocol of the connection
                                      └── failed, too slow, gone ──► closed
 
-The event loop's own server does not say when a handshake begins or fails, so nobody could count them.
+The event loop's own server does not say when a handshake begins or fails, so it could not count them.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class TlsServer:
         within_s: float,
         farewell_s: float,
     ) -> None:
-        """`make` makes the protocol of a connection that is agreed on.
+        """`make` makes the protocol of a connection after its handshake.
 
-        `room` is how many handshakes there may be now; `farewell_s` is how long a closing connection waits for the
+        `room` returns how many handshakes there may be now; `farewell_s` is how long a closing connection waits for the
         other side.
         """
         self._listener = listener
@@ -86,14 +86,14 @@ class TlsServer:
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
-        """Accept no more connections, and end those that are not agreed on yet."""
+        """Accept no more connections, and end those whose handshake is not over."""
         for task in (self._accepting, *self._under_way):
             if task is not None:
                 task.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until that is done, and close the listening socket."""
-        tasks = [one for one in (self._accepting, *self._under_way) if one is not None]
+        """Wait until all have ended, and close the listening socket."""
+        tasks = [task for task in (self._accepting, *self._under_way) if task is not None]
         if tasks:
             await asyncio.wait(tasks)
         self._listener.close()
@@ -115,7 +115,6 @@ class TlsServer:
             task.add_done_callback(self._under_way.discard)
 
     async def _agree(self, accepted: socket.socket) -> None:
-        """Agree on TLS; then the protocol has the connection."""
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(

@@ -3,8 +3,8 @@
     pop, pull --delivered--> the running minute's rows --every minute, at a stop--> log of statistics of each broker
     ack, commit, nack, dead, aside --outcome--^   '--REST: the last minutes     merge --> state/group_statistics
 
-What calls tell is noted at once and summed later, many calls at a time (`PendingCounts`): between the other work of a
-call, each small operation on columns takes several times as long as one after the other.
+Counts of calls are noted at once and summed later, many at a time (`PendingCounts`): amid the other work of a call,
+each small operation on columns takes several times as long as in a row of them.
 
 A kill -9 loses what was counted since the last minute began, and which messages are pulled and not committed.
 """
@@ -34,13 +34,13 @@ from deltamq.tables.queue.refs import STATISTICS, system_ref
 
 log = logging.getLogger("deltamq.api")
 
-#: Seconds between two looks whether a minute is over.
+#: Seconds between two checks whether a minute is over.
 _LOOK_S: Final = 5.0
 #: Seconds that a stop takes for storing at most.
 _STOP_S: Final = 5.0
-#: Partitions of which it is known what was pulled; a process may see topics come and go for months.
+#: Partitions whose pulled messages are remembered; a process may see topics come and go for months.
 _PULLED_MAX: Final = 10_000
-#: Seconds until what calls told is summed, and the most calls: until then it keeps their rows in memory.
+#: Seconds until noted calls are summed, and the most calls: until then their rows stay in memory.
 _SUM_S: Final = 0.1
 _PENDING_MAX: Final = 256
 
@@ -88,7 +88,7 @@ class GroupStatistics:
         first, last = offsets[0].as_py(), offsets[-1].as_py()
         key = (topic.id, group, partition)
         pulled = self._pulled.pop(key, None) or Pulled()
-        self._pulled[key] = pulled  # last, so that the first is the one that was not pulled for the longest time
+        self._pulled[key] = pulled  # last: the first is then the longest without a pull
         if len(self._pulled) > _PULLED_MAX:
             del self._pulled[next(iter(self._pulled))]
         count = rows.num_rows
@@ -131,7 +131,6 @@ class GroupStatistics:
             self._summing = self._partitions.loop.call_later(_SUM_S, self._sum)
 
     def _sum(self) -> None:
-        """Add what is pending to the minutes and the totals."""
         if self._summing is not None:
             self._summing.cancel()
             self._summing = None
@@ -177,7 +176,7 @@ class GroupStatistics:
             by_broker: dict[str, dict[MinuteKey, Consumed]] = {}
             for key, row in taken.items():
                 by_broker.setdefault(key.broker, {})[key] = row
-            await asyncio.gather(*(self._store(one, rows) for one, rows in by_broker.items()))
+            await asyncio.gather(*(self._store(name, rows) for name, rows in by_broker.items()))
             self._minutes.forget_old(now_ms)
 
     async def _store(self, broker: str, rows: Mapping[MinuteKey, Consumed]) -> None:
@@ -219,7 +218,7 @@ def _key(now_ms: int, group: str, topic: str, topic_id: str, broker: str) -> Min
 
 
 class Outcome(enum.Enum):
-    """What became of a delivered message, as its client told."""
+    """What became of a delivered message, as its client reports it."""
 
     SUCCEEDED = "acknowledged or committed"
     FAILED = "given back, to be delivered again"
@@ -227,7 +226,7 @@ class Outcome(enum.Enum):
 
 
 class _Delivered(NamedTuple):
-    """Messages that one client got at once."""
+    """Messages of one answer to a client."""
 
     now_ms: int
     rows: pa.Table
@@ -235,20 +234,18 @@ class _Delivered(NamedTuple):
 
 
 class _Handled(NamedTuple):
-    """Messages that were delivered at one time and have an outcome now."""
-
     took_ms: int
     messages: int
     outcome: Outcome
 
 
 class PendingCounts:
-    """Deliveries and outcomes that are in no sum yet."""
+    """Deliveries and outcomes that are not summed yet."""
 
     def __init__(self) -> None:
         self._delivered: dict[MinuteKey, list[_Delivered]] = {}
         self._handled: dict[MinuteKey, list[_Handled]] = {}
-        #: Calls that are noted.
+        #: Number of calls that are noted.
         self.calls = 0
 
     def delivered(self, key: MinuteKey, now_ms: int, rows: pa.Table, attempts: Attempts) -> None:
@@ -263,17 +260,17 @@ class PendingCounts:
 
     def sums(self) -> dict[MinuteKey, Consumed]:
         """Return what was noted since the last call, and forget it."""
-        found = {key: _sum_of_delivered(noted) for key, noted in self._delivered.items()}
+        sums = {key: _sum_of_delivered(noted) for key, noted in self._delivered.items()}
         for key, handled in self._handled.items():
-            _add_handled(found.setdefault(key, Consumed()), handled)
+            _add_handled(sums.setdefault(key, Consumed()), handled)
         self._delivered, self._handled, self.calls = {}, {}, 0
-        return found
+        return sums
 
 
 def _sum_of_delivered(noted: Sequence[_Delivered]) -> Consumed:
-    counts = [one.rows.num_rows for one in noted]
-    now_ms = np.repeat(np.array([one.now_ms for one in noted], dtype=np.int64), counts)
-    ages_ms = np.maximum(now_ms - _born_us([one.rows for one in noted]) // 1_000, 0)
+    counts = [delivery.rows.num_rows for delivery in noted]
+    now_ms = np.repeat(np.array([delivery.now_ms for delivery in noted], dtype=np.int64), counts)
+    ages_ms = np.maximum(now_ms - _born_us([delivery.rows for delivery in noted]) // 1_000, 0)
     return Consumed(
         delivered=sum(counts),
         redelivered=sum(map(_again, noted)),
@@ -282,15 +279,14 @@ def _sum_of_delivered(noted: Sequence[_Delivered]) -> Consumed:
     )
 
 
-def _again(one: _Delivered) -> int:
-    """Return how many of the messages were delivered before."""
-    if isinstance(one.attempts, int):
-        return one.rows.num_rows if one.attempts > 1 else 0
-    return sum(attempt > 1 for attempt in one.attempts)
+def _again(delivery: _Delivered) -> int:
+    if isinstance(delivery.attempts, int):
+        return delivery.rows.num_rows if delivery.attempts > 1 else 0
+    return sum(attempt > 1 for attempt in delivery.attempts)
 
 
 def _born_us(tables: Sequence[pa.Table]) -> NDArray[np.int64]:
-    """Return when each message was born, or appended if its producer did not say."""
+    """Return each message's time of birth, or of its append if its producer sent none."""
     chunks: list[pa.Array] = []
     for rows in tables:
         born = rows.column("born_time")

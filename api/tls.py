@@ -8,7 +8,7 @@ TLS 1.2 is the oldest version. Sessions are not resumed: a resumed one would out
 The files may be replaced while the service runs, and new connections use the new ones:
 
     connection ──► looked at the files within LOOK_S? ── yes ──► the present context
-                        └── no: changed? ──► made anew; if that fails, the present one stays, and the log says why
+                        └── no: changed? ──► made again; if that fails, the present one stays, and the log says why
 
 A certificate and its key are two files, so there is a moment with the new one of the first and the old one of the
 second: they do not fit, the present context stays, and the next change of the files is tried again.
@@ -45,13 +45,13 @@ def server_context(settings: ServiceSettings, *, protocols: Sequence[str] = ("ht
     """
     if not settings.tls_cert:
         return None
-    files = [one for one in (settings.tls_cert, settings.tls_key, settings.tls_client_ca) if one]
+    files = [file for file in (settings.tls_cert, settings.tls_key, settings.tls_client_ca) if file]
     return ReloadedContext(partial(_server, settings, protocols), files)
 
 
 def peer_context(settings: ServiceSettings) -> ssl.SSLContext:
     """Return the context of requests to other processes."""
-    files = [one for one in (settings.tls_ca, settings.tls_cert, settings.tls_key) if one]
+    files = [file for file in (settings.tls_ca, settings.tls_cert, settings.tls_key) if file]
     return ReloadedContext(partial(_peer, settings), files)
 
 
@@ -85,7 +85,7 @@ def _peer(settings: ServiceSettings) -> ssl.SSLContext:
 
 def _load_own(context: ssl.SSLContext, settings: ServiceSettings) -> None:
     try:
-        # A password would be asked for on the terminal.
+        # Otherwise OpenSSL asks for the passphrase on the terminal.
         context.load_cert_chain(settings.tls_cert, settings.tls_key or None, password=_no_password)
     except (OSError, ssl.SSLError) as error:
         what = f"{settings.tls_cert} and {settings.tls_key}" if settings.tls_key else settings.tls_cert
@@ -108,24 +108,24 @@ def _load_ca(context: ssl.SSLContext, path: str, key: str) -> None:
 
 log = logging.getLogger("deltamq.api")
 
-#: Seconds for which the files are not looked at again.
+#: Seconds between two looks at the files.
 LOOK_S: Final = 1.0
 
-#: What tells one state of the files from another: place, time of the last change, and size of each.
+#: Inode, time of the last change, and size of each file.
 _State = tuple[tuple[int, int, int] | None, ...]
 
 
 class ReloadedContext(ssl.SSLContext):
-    """Stands for the newest context that could be made of the files. Safe for several threads.
+    """Stands for the newest context that could be made from the files. Safe for several threads.
 
-    asyncio, uvloop and httpx make connections with `wrap_bio` alone, which is what is passed on.
+    asyncio, uvloop and httpx make connections only with `wrap_bio`, which is passed on.
     """
 
     _make: Callable[[], ssl.SSLContext]
     _present: ssl.SSLContext | None
 
     def __new__(cls, make: Callable[[], ssl.SSLContext], *_: object, **__: object) -> Self:
-        """Make a context that nothing is set in: `make` makes those that count."""
+        """Make an empty context: `make` makes those that are used."""
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
 
     def __init__(
@@ -176,15 +176,15 @@ class ReloadedContext(ssl.SSLContext):
 
 
 def _state_of(files: Sequence[str]) -> _State:
-    return tuple(_stamp_of(one) for one in files)
+    return tuple(_stamp_of(file) for file in files)
 
 
 def _stamp_of(path: str) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 #: The name of the extension in `scope["extensions"]`.
@@ -210,7 +210,7 @@ class TlsPeer(NamedTuple):
 
     #: The whole subject of its certificate as RFC 4514 writes it (`CN=billing,O=Example`); None without a certificate.
     name: str | None
-    #: The common name alone; None without a certificate, or if there are none or several.
+    #: The common name; None without a certificate, or if there are none or several.
     common_name: str | None
     #: `TLSv1.3`, for one.
     version: str | None
@@ -255,7 +255,7 @@ def peer_of(ssl_object: ssl.SSLObject | None) -> TlsPeer | None:
 
 def _escaped(value: str) -> str:
     """Return a value as RFC 4514 writes it, so that no value can look like a further attribute."""
-    parts = [_escaped_character(one) for one in value]
+    parts = [_escaped_character(character) for character in value]
     if value.startswith((" ", "#")):
         parts[0] = "\\" + value[0]
     if value.endswith(" ") and len(value) > 1:

@@ -4,7 +4,7 @@
       |                                                                         |
       '-- not stored: refused, nothing is done                                  '-- not stored: `audit_incomplete`
 
-A kill before `begin` is stored leaves nothing. One behind it leaves an act without an end, until a process settles it
+A kill before `begin` is stored leaves nothing. A kill after it leaves an act without an end, until a process settles it
 (`api.audit.audit`).
 """
 
@@ -27,15 +27,15 @@ log = logging.getLogger("deltamq.api")
 
 E = TypeVar("E", bound=AnyEvent)
 
-#: Seconds that an act waits for its begin, and its confirmation for its end.
+#: Seconds that an act waits until its begin is stored, and its confirmation until its end is.
 _STORE_S: Final = 5.0
 
-#: The act that the present task carries out.
+#: The present task's act.
 _PRESENT: Final[ContextVar[Act | None]] = ContextVar("act", default=None)
 
 
 class Asking(NamedTuple):
-    """The caller, and what it asks for."""
+    """The caller and its call."""
 
     principal: str
     #: Host and port of the connection.
@@ -57,7 +57,7 @@ class Act:
         self.changes: list[MetadataChange] = []
         #: Whether a change may be stored without its process knowing.
         self.is_unsure = False
-        #: Whether it is over: what tasks do that it left behind is not part of it.
+        #: Whether it is over: later work of its tasks is not part of it.
         self.is_over = False
 
     @property
@@ -76,7 +76,7 @@ class Act:
             status=status,
             code=code,
             detail=detail[:DETAIL_LENGTH_MAX],
-            events=tuple(event.kind for one in self.changes for event in one.events),
+            events=tuple(event.kind for change in self.changes for event in change.events),
             before=before,
             after=after,
         )
@@ -84,7 +84,7 @@ class Act:
 
 @contextmanager
 def noting(decide: Callable[[Meta], Sequence[E]]) -> Iterator[tuple[Callable[[Meta], Sequence[E]], str | None]]:
-    """Give `decide` and the id of the present act; what was decided last is noted with it at the end."""
+    """Yield `decide` and the id of the present act; its last decision is noted in the act at the end."""
     act = _PRESENT.get()
     if act is None or act.is_over:
         yield decide, None
@@ -162,7 +162,7 @@ class Acts:
 
     @contextmanager
     def present(self, act: Act) -> Iterator[None]:
-        """Note what this task changes as changes of the act."""
+        """Note the changes of this task as the act's."""
         token = _PRESENT.set(act)
         try:
             yield
@@ -170,7 +170,7 @@ class Acts:
             _PRESENT.reset(token)
 
     async def end(self, act: Act, status: int, code: str = "", detail: str = "") -> None:
-        """Return when the act's end is stored.
+        """Store the act's end.
 
         Raises
         ------

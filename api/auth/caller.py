@@ -6,7 +6,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from deltamq.api.auth.calls import named_by
 from deltamq.api.tls import EXTENSION as TLS
@@ -16,7 +16,7 @@ from deltamq.mq.auth.principals import CLUSTER, Resource, Verb, check_caller
 from deltamq.mq.errors import Forbidden, Refused
 from deltamq.tables.config_sections import TlsPrincipal
 
-#: What it takes to change a topic, and to make one.
+#: The verbs to change a topic, and to make one.
 _PUT_VERBS: Final[tuple[Verb, Verb]] = ("alter", "create")
 #: Name of the entry of a request's scope that has its `Caller`.
 CALLER: Final = "deltamq.caller"
@@ -40,7 +40,7 @@ class Caller(Protocol):
         """Return if it may do this, else raise `Forbidden`."""
 
     def filter(self, resource: Resource, verb: Verb) -> Callable[[str], bool] | None:
-        """Return a function that says of a name whether the verb is allowed; None if it is on all names."""
+        """Return a function that returns whether the verb is allowed on a name; None if it is on all names."""
 
 
 class _Everybody:
@@ -85,7 +85,7 @@ class KnownCaller:
     """A principal, and what it may do by the newest rules that this process knows."""
 
     def __init__(self, name: str, decisions: Callable[[], Decisions], groups: tuple[str, ...] = ()) -> None:
-        """`groups` are those of its token, whose rules are its own."""
+        """`groups` are the groups in its token: their rules count for the principal."""
         self.name = name
         self._decisions = decisions
         self._groups = groups
@@ -106,11 +106,10 @@ class KnownCaller:
 
 
 def caller_of(scope: Scope) -> Caller:
-    """Return who sent the request. A request that nobody checked has no caller, and fails."""
-    caller: Any = scope[CALLER]
+    """Return the sender of the request. A request that was not checked has no caller, and fails."""
+    caller: Caller | None = scope[CALLER]
     assert caller is not None
-    found: Caller = caller
-    return found
+    return caller
 
 
 def require_also(scope: Scope, resource: Resource, name: str, verb: Verb) -> None:
@@ -123,7 +122,7 @@ def require_also(scope: Scope, resource: Resource, name: str, verb: Verb) -> Non
 def permit_put(caller: Caller, topic: str) -> Callable[[bool], None]:
     """Return a function that raises `Forbidden` if the caller may not change a topic that exists, or make a new one.
 
-    What is allowed is found out now, so that the function may be called on any thread.
+    The access rules are asked now, so that the function may be called on any thread.
     """
     may_alter, may_create = (caller.allows("topic", topic, verb) for verb in _PUT_VERBS)
 
@@ -145,16 +144,16 @@ log = logging.getLogger("deltamq.api")
 #: A URI that has one form as a principal: no colon, no empty part.
 _URI: Final = re.compile(r"([a-z][a-z0-9+.\-]*)://([A-Za-z0-9._@+\-]+(?:/[A-Za-z0-9._@+\-]+)*)")
 _DIGITS: Final = 32
-#: Subjects that were logged because they name nobody; beyond these, further ones are not.
+#: Maximum number of subjects without a principal that are logged.
 _LOGGED_MAX: Final = 1_000
 
 
 class Certificates:
     """Certificates of clients, as principals.
 
-    No two names become one principal: what cannot be written that way names nobody. Where one process forwards a
-    request of such a caller to another, it says who that is in `Mq-Caller`, which its proof is about; the certificate
-    that the other process sees is that of a process, and names nobody there.
+    No two names become one principal: a name that cannot be written that way names no principal. A process that
+    forwards a request of such a caller names the caller in `Mq-Caller`, which its proof covers; the certificate that
+    the other process sees belongs to a process, and names no principal there.
 
         common_name    CN=billing                                  ->  billing
         uri            spiffe://example.org/ns/prod/sa/billing     ->  spiffe:example.org:ns:prod:sa:billing
@@ -164,12 +163,12 @@ class Certificates:
     def __init__(self, principal: TlsPrincipal) -> None:
         """`principal` says which part of a certificate names the principal."""
         self._by = principal
-        #: Whether certificates name nobody; looking up a member of an enumeration takes as long as the rest of a check.
+        #: Whether certificates name no principal; a lookup in an enumeration takes as long as the rest of a check.
         self.is_off = principal is TlsPrincipal.NONE
         self._logged: set[str] = set()
 
     def credential(self, scope: Scope) -> Credential | None:
-        """Return whose certificate the client of a request has shown; None if it has shown none, or one of nobody."""
+        """Return the principal of the client's certificate; None if it has shown none, or one that names none."""
         shown = scope.get("extensions", {}).get(TLS)
         if self.is_off or shown is None or shown["client_cert_name"] is None:
             return None
@@ -188,7 +187,7 @@ class Certificates:
         return None if parts is None else f"{parts[1]}:{parts[2].replace('/', ':')}"
 
     def tell_unknown(self, scope: Scope, credential: Credential | None) -> None:
-        """If the client of a refused request has shown a certificate, log once which principal that would be."""
+        """If the client of a refused request has shown a certificate, log once which principal it names."""
         shown = scope.get("extensions", {}).get(TLS)
         subject = None if shown is None else shown["client_cert_name"]
         if self.is_off or subject is None or subject in self._logged:

@@ -9,8 +9,8 @@
                               "...; audited"           an administrative act: recorded before it is confirmed (SEC-40)
                               "...; not audited"       it may change something else; calls that only read say nothing
 
-A path is matched as it is routed: split at its slashes first, and each segment decoded once. What is not in the table,
-be it a path or a method, needs `cluster admin`: whether it exists is nobody else's business. Names in bodies and
+A path is matched as it is routed: split at its slashes first, and each segment decoded once. A path or a method that is
+not in the table needs `cluster admin`: no other caller learns whether it exists. Names in bodies and
 queries are checked where they are read (`api.auth.caller`).
 """
 
@@ -92,7 +92,7 @@ CALLS: Final[Mapping[str, str]] = {
     "PUT /v1/brokers/{broker}": "cluster admin; audited",
     "GET /v1/jobs": "cluster metrics",
     "GET /metrics": "cluster metrics",
-    # the console: nobody is told anything by its files, which ask for a key
+    # the console: its files show nothing, and ask for a key
     "GET /": "any",
     "GET /console.js": "open",
     "GET /console.css": "open",
@@ -110,18 +110,18 @@ BY_CLUSTERS: Final = frozenset(
         "DELETE /v1/topics/{topic}",
     }
 )
-#: What is said of a call that needs no key.
+#: The entry of a call that needs no key.
 OPEN: Final = "open"
 _ANY: Final = "any"
 _AUDITED: Final = "audited"
-#: What a call that may change something says of the audit.
+#: An entry of a call that may change something ends with one of these.
 _AUDITS: Final = (_AUDITED, "not audited")
 #: Methods of calls that only read.
 _READING: Final = ("GET", "HEAD")
 
 
 class CallsDisagree(Exception):
-    """A call has no entry in the table, or the table an entry that is no call: a fault of this release."""
+    """A call has no entry in the table, or an entry has no call: a fault of this release."""
 
 
 class Need(NamedTuple):
@@ -163,12 +163,12 @@ class Required(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-#: What a request needs that no entry is about.
+#: What a request without an entry needs.
 _UNKNOWN: Final = Required(CallNeeds((Need("cluster", ("admin",)),)), (CLUSTER,))
 
 
 def access_of(name: str) -> str:
-    """Return what the table says that a call needs, without what it says of the audit."""
+    """Return what a call needs by the table, without its word on the audit."""
     return CALLS[name].partition("; ")[0]
 
 
@@ -178,7 +178,7 @@ def is_audited(name: str) -> bool:
 
 
 def needs_of(text: str) -> CallNeeds:
-    """Return what an entry of the table says that the call needs."""
+    """Return what a call needs by its entry in the table."""
     text = text.partition("; ")[0]
     if text in (OPEN, _ANY):
         return CallNeeds(is_open=text == OPEN)
@@ -189,8 +189,6 @@ def needs_of(text: str) -> CallNeeds:
 
 
 class _Call(NamedTuple):
-    """One call of the table."""
-
     name: str
     entry: CallNeeds
 
@@ -244,8 +242,8 @@ _ROOT: Final = _tree(CALLS)
 
 def required_by(method: str, raw_path: bytes) -> Required:
     """Return what a request needs, by its method and its path as it was received."""
-    found = call_of(method, raw_path)
-    return _UNKNOWN if found is None else _named(found.entry, found.values)
+    call = call_of(method, raw_path)
+    return _UNKNOWN if call is None else _named(call.entry, call.values)
 
 
 def call_of(method: str, raw_path: bytes) -> FoundCall | None:
@@ -275,7 +273,7 @@ def call_of(method: str, raw_path: bytes) -> FoundCall | None:
 def _segments(raw_path: bytes) -> list[str]:
     if b"%" not in raw_path:  # most
         return raw_path.decode().split("/")[1:]
-    return [unquote_to_bytes(one).decode() for one in raw_path.split(b"/")[1:]]
+    return [unquote_to_bytes(segment).decode() for segment in raw_path.split(b"/")[1:]]
 
 
 def _named(call: CallNeeds, values: Mapping[str, str]) -> Required:
@@ -289,7 +287,7 @@ def _name(resource: Resource, values: Mapping[str, str]) -> str:
 
 
 def named_by(resource: Resource, name: str) -> str:
-    """Return the name that access rules know: a client of a broadcast group, `GROUP@CLIENT`, is as its group."""
+    """Return the name for access rules: for a client of a broadcast group, `GROUP@CLIENT`, its group."""
     member = split_member(name) if resource == "group" else None
     return name if member is None else member[0]
 
@@ -297,8 +295,8 @@ def named_by(resource: Resource, name: str) -> str:
 def check_complete(served: Iterable[str], calls: Mapping[str, str] = CALLS) -> None:
     """Raise `CallsDisagree` unless `calls` has an entry for everything that is `served`, and no other.
 
-    So it does unless each call that may change something says whether it is audited. A service with a call that nobody
-    decided about must not start.
+    It also raises if a call that may change something does not say whether it is audited: a service with a call that
+    was not decided about must not start.
     """
     undecided = [name for name, text in calls.items() if not _says_of_audit(name, text)]
     if undecided:
@@ -309,6 +307,6 @@ def check_complete(served: Iterable[str], calls: Mapping[str, str] = CALLS) -> N
 
 
 def _says_of_audit(name: str, text: str) -> bool:
-    """Whether an entry says what it must of the audit: nothing if the call only reads, and else one of two things."""
+    """Whether an entry ends with its word on the audit; only a call that reads may leave it out."""
     said = text.partition("; ")[2]
     return said in _AUDITS or (not said and name.startswith(_READING))

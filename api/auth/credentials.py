@@ -1,9 +1,9 @@
-"""From what a caller shows to who it is: one place for HTTP, and for every other protocol (SPEC SEC-1).
+"""From a key or token to its principal: one place for HTTP, and for every other protocol (SPEC SEC-1).
 
     mqk_<id>_<secret>    a key        the metadata has its SHA-256
     anything else        a token      `tokens` knows the keys of the identity provider that signs them
 
-Nothing is remembered here. What was found may be kept for as long as `is_good` says so.
+Nothing is remembered here. Callers may keep a credential for as long as its `is_good` is true.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOT_VALID: Final = "the key or token is not valid: unknown, revoked or over"
 
 
 class SignerUnknown(Unauthenticated):
-    """The token is signed by a key that is not known here yet: it may be once the provider's keys were read again.
+    """The token's signing key is not known here; it may be after the provider's keys were read again.
 
     To the caller it looks like any other token that is not valid.
     """
@@ -34,34 +34,34 @@ class Tokens(Protocol):
     """Tokens of an identity provider."""
 
     def credential(self, token: str, now_ms: int) -> Credential:
-        """Return who a token is of; raise `Unauthenticated`, or `SignerUnknown`."""
+        """Return the credential that a token proves; raise `Unauthenticated`, or `SignerUnknown`."""
 
     def trusts(self, signer: str) -> bool:
         """Whether the provider still has the key that signed a token."""
 
     async def read_keys(self) -> None:
-        """Read the provider's keys again, or wait for those who do; return when that is done or has failed."""
+        """Read the provider's keys again, or wait for the read under way; return also if it has failed."""
 
     def tend(self) -> None:
-        """Begin what is due: to read the keys again, or to forget those that are too old. Called often."""
+        """Read the keys again if that is due; forget keys that are too old. Called often."""
 
 
 class Credentials:
-    """Finds out who a credential is of; used on the event loop."""
+    """Checks keys, tokens and certificates; used on the event loop."""
 
     def __init__(self, state: Callable[[], AuthState], now_ms: Callable[[], int], tokens: Tokens | None = None) -> None:
-        """`state` is the newest that this process knows; without `tokens` there are keys alone."""
+        """`state` returns the newest state that this process knows; without `tokens` only keys are valid."""
         self._newest = state
         self._now_ms = now_ms
         self._tokens = tokens
 
     def of(self, token: str) -> Credential:
-        """Return who a key or a token is of, by what this process knows now.
+        """Return the credential that a key or a token proves, by what this process knows now.
 
         Raises
         ------
         Unauthenticated
-            It is no valid key or token. `SignerUnknown`: that may change when `read_keys` has returned.
+            It is no valid key or token. `SignerUnknown`: it may be valid after `read_keys`.
         """
         id_, now_ms, state = key_id_of(token), self._now_ms(), self._newest()
         if id_ is not None:
@@ -71,13 +71,13 @@ class Credentials:
             return Credential(principal=key.principal, until_ms=key.until_ms, key=key)
         if self._tokens is None:
             raise not_valid()
-        found = self._tokens.credential(token, now_ms)
-        if not found.is_good(state, now_ms):
+        credential = self._tokens.credential(token, now_ms)
+        if not credential.is_good(state, now_ms):
             raise not_valid()
-        return found
+        return credential
 
     def checked(self, shown: Credential) -> Credential:
-        """Return what a certificate says, if there is this principal and it has not ended; else raise as `of`."""
+        """Return a certificate's credential if its principal exists and it has not ended; else raise as `of`."""
         if not shown.is_good(self._newest(), self._now_ms()):
             raise not_valid()
         return shown
@@ -93,7 +93,7 @@ class Credentials:
             await self._tokens.read_keys()
 
     async def of_any(self, token: str) -> Credential:
-        """Return who a key or a token is of, also if the provider's keys must be read for it; raise as `of`."""
+        """Do as `of`, and read the provider's keys if the token needs that."""
         try:
             return self.of(token)
         except SignerUnknown:
@@ -101,15 +101,15 @@ class Credentials:
             return self.of(token)
 
     def keys_of(self, user: str) -> Sequence[Key]:
-        """Return the live keys of a user: a principal, or the id of one key."""
+        """Return the live keys of a user, which is a principal or the id of one key."""
         state, now_ms = self._newest(), self._now_ms()
-        found = [state.keys[user]] if user in state.keys else state.keys_of(user)
-        return [one for one in found if one.is_live(now_ms)]
+        keys = [state.keys[user]] if user in state.keys else state.keys_of(user)
+        return [key for key in keys if key.is_live(now_ms)]
 
     def refusal(self, credential: Credential) -> Unauthenticated | Forbidden | None:
-        """Return why what was found opens nothing now, None if it does: ask before each use of something that is kept.
+        """Return why a kept credential opens nothing now, None if it does: ask before each use.
 
-        `Unauthenticated` if it does not hold any more, `Forbidden` if its principal is disabled.
+        `Unauthenticated` if it is not valid any more, `Forbidden` if its principal is disabled.
         """
         state = self._newest()
         if credential.signer and (self._tokens is None or not self._tokens.trusts(credential.signer)):
@@ -120,7 +120,7 @@ class Credentials:
 
 
 def disabled(principal: str) -> Forbidden:
-    """Return the error for a principal that has shown who it is, and may do nothing now."""
+    """Return the error for an authenticated principal that is disabled."""
     return Forbidden(
         f"principal {principal} is disabled, with all its keys, tokens and certificates, until an administrator"
         " enables it",
@@ -130,7 +130,7 @@ def disabled(principal: str) -> Forbidden:
 
 
 def not_valid() -> Unauthenticated:
-    """Return the error for whatever is no valid credential: it does not tell why."""
+    """Return the error for anything but a valid credential; it does not say why."""
     return Unauthenticated(_NOT_VALID, field="Authorization")
 
 

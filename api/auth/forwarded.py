@@ -1,17 +1,17 @@
-"""A request that another process of the cluster forwarded: the proof of it, and whom it is for (SPEC SEC-6, SEC-17).
+"""A request that another process of the cluster forwarded: its proof and its caller (SPEC SEC-6, SEC-17).
 
     Mq-Forwarded: <host id>
     Mq-Proof: <milliseconds since 1970>.<HMAC-SHA256 of host id, method, target, metadata offset, caller, time>
     Mq-Caller: <principal>
 
 The caller is named by its `Authorization`; or, if another cluster forwarded the request to this one, by that cluster
-and the principal that it named (`api/host/clusters.py`). A client that has shown a certificate, and Kafka's clients,
-which show who they are once for a connection, are known only to the process that they are connected to. It names them
+and the principal that it named (`api/host/clusters.py`). A client with a certificate, and a Kafka client, which
+authenticates once for a connection, are known only to the process that they are connected to. It names them
 in `Mq-Caller`, which its proof is about (SPEC KAFKA-11).
 
 The key is the cluster's secret, which is not in the warehouse: a reader of its files must not be able to pass for a
-process. A proof is good for a minute. One that is seen by a third party is good for the very same request alone, with
-the same key of the caller, and what `Mq-Forwarded` gives is only that the request is not forwarded again.
+process. A proof is good for a minute. A third party that sees one can use it only for the very same request, with the
+same key of the caller, and all that `Mq-Forwarded` changes is that the request is not forwarded again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Prover:
     """Makes and checks proofs with one secret."""
 
     def __init__(self, secret: bytes, now_ms: Callable[[], int], *, use: bytes = b"forwarded requests") -> None:
-        """`use` is what the proofs are for: those for another use are not right here."""
+        """`use` is the purpose of the proofs: a proof for another use is wrong here."""
         self._key = derived(secret, use)
         self._now_ms = now_ms
 
@@ -45,7 +45,7 @@ class Prover:
         return time + b"." + self._digest(time, parts)
 
     def is_right(self, proof: bytes, *parts: bytes) -> bool:
-        """Whether the proof is one for a request with these parts, made within the last minute."""
+        """Whether the proof is for a request with these parts, and made within the last minute."""
         time, _, digest = proof.partition(b".")
         is_right = hmac.compare_digest(digest, self._digest(time, parts))
         if not is_right or not time.isdigit() or len(time) > _DIGITS_MAX:
@@ -59,7 +59,7 @@ class Prover:
 
 
 def derived(secret: bytes, use: bytes) -> bytes:
-    """Return the key for one use of the cluster's secret: a key that leaks from one tells nothing of the others."""
+    """Return the key for one use of the cluster's secret: a leaked key says nothing about the keys of other uses."""
     return hmac.new(secret, b"deltamq/" + use, hashlib.sha256).digest()
 
 
@@ -73,13 +73,13 @@ def caller_header(credential: Credential) -> Header:
 
 
 def called_by(headers: Collection[Header]) -> Credential | None:
-    """Return the caller that a process names in a request that it forwards: believe it only with a proof."""
+    """Return the caller that a process names in a forwarded request: believe it only with a proof."""
     named = [value for name, value in headers if name == CALLED_BY]
     if len(named) != 1:
         return None
     principal, *groups = named[0].decode("ascii", "replace").split(",")
     try:
-        found = Credential(principal=check_caller(principal), groups=tuple(map(check_principal, groups)))
+        credential = Credential(principal=check_caller(principal), groups=tuple(map(check_principal, groups)))
     except Refused:
         return None
-    return found if all(map(is_group, groups)) else None
+    return credential if all(map(is_group, groups)) else None

@@ -3,12 +3,12 @@
     Authorization: Bearer ...            -> credential -> principal -> what the path needs -> 401 | 403 | a Caller
     Mq-Principal: ..., with another cluster's proof -> ^
 
-What was found for a credential, method and path is remembered until the rules or quotas change. A request that waits
-is watched: it ends when its credential or its access does.
+The decision for a credential, method and path is remembered until the rules or quotas change. A request that waits is
+watched: it ends when its credential or its access does.
 
 Whether a warehouse is guarded is a fact of the warehouse, not of one process's settings (SPEC SEC-44): `deltamq auth
-init` makes the first principal; from then on the metadata says who may do what, and a process that asks nobody who they
-are would be a door beside all others.
+init` makes the first principal; from then on the metadata holds the access rules, and a process that does not
+authenticate its callers would be a door beside all others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Admitted:
     """A request that may be answered."""
 
     caller: Caller
-    #: None for an open call, and for what another cluster asks in nobody's name.
+    #: None for an open call, and for a call of another cluster in its own name.
     credential: Credential | None
     required: Required
     #: Whether the time alone may end the credential.
@@ -61,7 +61,7 @@ _OPEN: Final = Admitted(EVERYBODY, None, Required(CallNeeds(is_open=True)))
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a header showed that was right, and the requests that it was admitted for, by method and path."""
+    """The valid credential of a header, and the requests that were admitted with it, by method and path."""
 
     credential: Credential
     admitted: dict[tuple[str, bytes], Admitted] = field(default_factory=dict)
@@ -73,10 +73,10 @@ class Gate:
     def __init__(
         self, state: Callable[[], AuthState], now_ms: Callable[[], int], credentials: Credentials | None = None
     ) -> None:
-        """`state` is the newest that this process knows; `now_ms` is the clock by which credentials end."""
+        """`state` returns the newest state that this process knows; `now_ms` is the clock by which credentials end."""
         self._newest = state
         self._now_ms = now_ms
-        #: Finds out who a key or token is of.
+        #: Checks keys and tokens.
         self.credentials = credentials or Credentials(state, now_ms)
         self._state = state()
         self._decisions = Decisions(self._state.rules.values())
@@ -84,7 +84,7 @@ class Gate:
         #: What is remembered, by header; the bytes of all headers, and the number of requests admitted.
         self._known: dict[bytes, _Known] = {}
         self._known_bytes = self._admitted = 0
-        #: How often all that was remembered was forgotten, because it might not be right any more.
+        #: How often everything remembered was dropped because it might be out of date.
         self._forgotten = 0
         #: The requests that wait, with what each was admitted for.
         self._waiting: dict[Client, Admitted] = {}
@@ -103,36 +103,35 @@ class Gate:
         Raises
         ------
         Unauthenticated
-            The request has no valid key or token. `SignerUnknown`: that may change when the keys of the identity
-            provider were read (`credentials.read_keys`).
+                The request has no valid key or token. `SignerUnknown`: it may have one after `credentials.read_keys`.
         Forbidden
             The principal may not do this, or is disabled.
         """
         sent, shown = _sent(scope)
-        found = self.remembered(sent, scope)
-        if found is None:
-            found = self._decide(sent, shown, scope["method"], scope["raw_path"])
-            scope[WATCH] = partial(self._watch, found, self._forgotten)
-        return found.caller
+        admitted = self.remembered(sent, scope)
+        if admitted is None:
+            admitted = self._decide(sent, shown, scope["method"], scope["raw_path"])
+            scope[WATCH] = partial(self._watch, admitted, self._forgotten)
+        return admitted.caller
 
     def remembered(self, sent: bytes, scope: Scope) -> Admitted | None:
-        """Return what was found for this `Authorization`, method and path; None if that is not known or not good now.
+        """Return the decision for this `Authorization`, method and path; None if there is none that is valid now.
 
-        Nearly all requests are answered by it, so it takes as few steps as there can be.
+        Nearly all requests end here, so it takes as few steps as possible.
         """
         if self._newest() is not self._state:
             self._follow()
         known = self._known.get(sent)
         if known is None:
             return None
-        found = known.admitted.get((scope["method"], scope["raw_path"]))
-        if found is None or (found.is_timed and not known.credential.is_live(self._now_ms())):
+        admitted = known.admitted.get((scope["method"], scope["raw_path"]))
+        if admitted is None or (admitted.is_timed and not known.credential.is_live(self._now_ms())):
             return None
-        scope[WATCH] = partial(self._watch, found, self._forgotten)
-        return found
+        scope[WATCH] = partial(self._watch, admitted, self._forgotten)
+        return admitted
 
     async def admit_any(self, scope: Scope) -> Caller:
-        """Return the caller, also if the identity provider's keys must be read for it; raise as `admit`."""
+        """Do as `admit`, and read the identity provider's keys if the token needs that."""
         try:
             return self.admit(scope)
         except SignerUnknown:
@@ -140,7 +139,7 @@ class Gate:
             return self.admit(scope)
 
     def admit_named(self, scope: Scope, principal: str) -> Caller:
-        """Return the caller, as another cluster has proved it; an empty `principal` is that cluster itself.
+        """Return the caller that another cluster's proof names; an empty `principal` is that cluster itself.
 
         Raises
         ------
@@ -164,38 +163,42 @@ class Gate:
         return admitted.caller
 
     def caller(self, credential: Credential) -> Caller:
-        """Return the caller of a credential; ask `credentials.refusal` whether it still is one."""
+        """Return the caller of a credential; ask `credentials.refusal` whether it is still valid."""
         self._follow()
         whose = credential.principal, credential.groups
-        found = self._callers.get(whose)
-        if found is None:
+        caller = self._callers.get(whose)
+        if caller is None:
             if len(self._callers) >= DECISIONS_CACHED_MAX:
                 self._callers.clear()
-            found = self._callers[whose] = KnownCaller(whose[0], lambda: self.decisions, whose[1])
-        return found
+            caller = self._callers[whose] = KnownCaller(whose[0], lambda: self.decisions, whose[1])
+        return caller
 
     def principal_of(self, scope: Scope) -> str:
-        """Return whose credential a refused request has; empty if it has no valid one."""
+        """Return the principal of a refused request; empty without a valid credential."""
         sent, shown = _sent(scope)
         try:
-            known = self._known.get(sent) or self._found(sent, shown)
+            known = self._known.get(sent) or self._identify(sent, shown)
         except Unauthenticated:
             return ""
         return known.credential.principal
 
     def follow(self, before: Meta, after: Meta) -> None:
-        """End the requests that wait and that the newest rules and principals do not admit."""
+        """End waiting requests that the newest rules and principals do not admit."""
         if after.auth is not before.auth:
             self._end(list(self._waiting.items()))
             for follower in self.followers:
                 follower()
 
     def end_waiting(self) -> None:
-        """End the requests that wait and whose credential has come to its end; called often."""
+        """End waiting requests whose credential has ended; called often."""
         self.credentials.tend()
         if self._waiting:
             now_ms = self._now_ms()
-            over = [one for one in self._waiting.items() if one[1].credential and not one[1].credential.is_live(now_ms)]
+            over = [
+                (client, admitted)
+                for client, admitted in self._waiting.items()
+                if admitted.credential and not admitted.credential.is_live(now_ms)
+            ]
             self._end(over)
         for follower in self.followers:
             follower()
@@ -208,7 +211,6 @@ class Gate:
             follower()
 
     def _forget(self) -> None:
-        """Forget all that was remembered of credentials."""
         self._known.clear()
         self._known_bytes = self._admitted = 0
         self._forgotten += 1
@@ -221,7 +223,6 @@ class Gate:
                 client.leave(refusal)
 
     def _follow(self) -> None:
-        """Forget what was remembered if the rules have changed."""
         newest = self._newest()
         if newest is not self._state:
             self._state = newest
@@ -232,8 +233,8 @@ class Gate:
     def _decide(self, sent: bytes, shown: Credential | None, method: str, path: bytes) -> Admitted:
         required = required_by(method, path)
         if required.call.is_open:
-            return _OPEN  # anybody may send any header to it, so nothing is remembered
-        known = self._known.get(sent) or self._found(sent, shown)
+            return _OPEN  # any header may be sent to it, so nothing is remembered
+        known = self._known.get(sent) or self._identify(sent, shown)
         credential = known.credential
         if not credential.is_live(self._now_ms()):
             raise not_valid()
@@ -252,14 +253,14 @@ class Gate:
             known.admitted[method, path] = admitted
         return admitted
 
-    def _found(self, sent: bytes, shown: Credential | None) -> _Known:
-        """Return whose an `Authorization` header is, or what was `shown` in its place, or raise `Unauthenticated`."""
+    def _identify(self, sent: bytes, shown: Credential | None) -> _Known:
+        """Check an `Authorization` header, or the credential `shown` in its place, or raise `Unauthenticated`."""
         if shown is not None:
             known = _Known(self.credentials.checked(shown))
         else:
             known = _Known(self.credentials.of(_bearer(sent)))
             if known.credential.key is not None and len(sent) > REMEMBERED_BYTES_MAX:
-                return known  # a key is short; the rest of such a header is for the caller to choose
+                return known  # a key is short; the caller chooses the rest of such a header
         if self._known_bytes + len(sent) > CREDENTIALS_BYTES_MAX or len(self._known) >= DECISIONS_CACHED_MAX:
             self._forget()
         self._known[sent] = known
@@ -283,7 +284,7 @@ class Gate:
     def _watch(self, admitted: Admitted, forgotten: int, client: Client) -> Callable[[], None]:
         """Watch a request that waits from now on; return the function that ends this.
 
-        What it was admitted by may have changed since, at the count `forgotten`: its body may have come slowly.
+        `forgotten` is the count at its admission: the rules may have changed while its body arrived.
         """
         self._waiting[client] = admitted
         if forgotten != self._forgotten:
@@ -295,7 +296,7 @@ class Gate:
         return unwatch
 
     def _refusal(self, client: Client, admitted: Admitted) -> DeltaMQError | None:
-        """Return why a request that was admitted is not any more."""
+        """Return why an admitted request would be refused now; None if it would not."""
         credential = admitted.credential
         if credential is None:
             return None
@@ -311,7 +312,7 @@ class Gate:
         return None
 
     def _ended(self, credential: Credential, *, is_named: bool) -> DeltaMQError | None:
-        """Return why a credential opens nothing now; of one that another cluster named, there is only the principal."""
+        """Return why a credential opens nothing now; `is_named` if another cluster named the principal."""
         refusal = self.credentials.refusal(credential)
         unknown = is_named and isinstance(refusal, Unauthenticated)
         return _unknown_here(credential.principal) if unknown else refusal
@@ -322,7 +323,7 @@ def _unknown_here(principal: str) -> Forbidden:
 
 
 def _sent(scope: Scope) -> tuple[bytes, Credential | None]:
-    """Return what a request shows, as one text, and the credential that counts in place of an `Authorization`."""
+    """Return the key for the memory, and the credential that counts in place of an `Authorization`."""
     sent = _authorization(scope["headers"])
     if sent is not None:
         return sent, None
@@ -332,7 +333,7 @@ def _sent(scope: Scope) -> tuple[bytes, Credential | None]:
 
 
 def _authorization(headers: Collection[Header]) -> bytes | None:
-    """Return the `Authorization` header; None if there is none, and nothing if there is more than one."""
+    """Return the `Authorization` header; None if there is none, and b"" if there is more than one."""
     sent = None
     for name, value in headers:
         if name == _AUTHORIZATION:
@@ -343,7 +344,6 @@ def _authorization(headers: Collection[Header]) -> bytes | None:
 
 
 def _bearer(sent: bytes) -> str:
-    """Return the key or token of an `Authorization` header."""
     scheme, _, text = sent.partition(b" ")
     if scheme.lower() != b"bearer" or len(sent) > AUTHORIZATION_BYTES_MAX:
         raise Unauthenticated("send a key or token: `Authorization: Bearer ...`", field="Authorization")
@@ -351,12 +351,12 @@ def _bearer(sent: bytes) -> str:
 
 
 def is_guarded(meta: Meta) -> bool:
-    """Whether callers of this warehouse have to show who they are."""
+    """Whether callers of this warehouse must authenticate."""
     return bool(meta.auth.principals)
 
 
 def guarded_warehouse() -> Unavailable:
-    """Return the error of a process that checks nobody, in a guarded warehouse."""
+    """Return the error of a process without authentication in a guarded warehouse."""
     return Unavailable(
         "this warehouse is guarded (`deltamq auth init` was run): a process without service.auth may not serve it; set "
         "DELTAMQ_SERVICE_AUTH=true and the cluster's service.cluster_secret, as its other processes have them",

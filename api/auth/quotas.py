@@ -13,15 +13,13 @@ from deltamq.api.wire.request import Receive, Scope, Send
 from deltamq.mq.auth.principals import Bucket, Quota
 from deltamq.mq.errors import Overloaded
 
-#: How long an event stream waits at most before each piece: longer, and nobody would see that it has ended.
+#: How long an event stream waits at most before each piece: longer, and its end would go unseen.
 _STREAM_WAIT_S: Final = 4.0
 
 
 @dataclass(slots=True)
 class _Body:
-    """The body of one request, in bytes."""
-
-    #: What was taken from the quota for it.
+    #: Bytes that were taken from the quota.
     taken: int
     received: int = 0
 
@@ -30,7 +28,7 @@ class Meter:
     """Measures the requests of one principal."""
 
     def __init__(self, quota: Quota, now_ms: Callable[[], int], *, body_bytes_max: int) -> None:
-        """At most `body_bytes_max` are taken of what a request declares before it comes: larger bodies are refused."""
+        """`body_bytes_max` bounds what a declared length takes from the quota: larger bodies are refused."""
         self.quota = quota
         self._now_ms = now_ms
         self._body_bytes_max = body_bytes_max
@@ -47,7 +45,7 @@ class Meter:
         Raises
         ------
         Overloaded
-            `quota_exceeded`: the principal has used up what it may; `retry_after_s` says when it may ask again.
+            `quota_exceeded`: the principal has used up its quota; `retry_after_s` says when it may ask again.
         """
         now_ms = self._now_ms()
         for name, bucket in self._buckets.items():
@@ -81,12 +79,12 @@ class Meter:
             bucket.take(count)
 
     def _settle(self, body: _Body) -> None:
-        """Give back what was taken of a body and has not come: nobody reads on behind the answer."""
+        """Give back what was taken for bytes that did not come: no body is read after the answer."""
         self._take("bytes in", body.received - body.taken)
         body.taken = body.received
 
     def _receiving(self, receive: Receive, body: _Body) -> Receive:
-        """Count what comes beyond what was taken at first: all of a chunked body."""
+        """Count bytes beyond those taken at first: all of a chunked body."""
 
         async def counted() -> MutableMapping[str, Any]:
             message = await receive()
@@ -98,7 +96,7 @@ class Meter:
         return counted
 
     def _sending(self, send: Send, body: _Body) -> Send:
-        """Count what is sent; an event stream, which has no end, waits for its share."""
+        """Count bytes sent; an event stream, which has no end, waits for its share."""
         out, is_stream = self._buckets.get("bytes out"), False
 
         async def counted(message: MutableMapping[str, Any]) -> None:
@@ -134,10 +132,10 @@ class Quotas:
         if quota is None:
             self._meters.pop(principal, None)
             return None
-        found = self._meters.get(principal)
-        if found is None or found.quota != quota:
-            found = self._meters[principal] = Meter(quota, self._now_ms, body_bytes_max=self._body_bytes_max)
-        return found
+        meter = self._meters.get(principal)
+        if meter is None or meter.quota != quota:
+            meter = self._meters[principal] = Meter(quota, self._now_ms, body_bytes_max=self._body_bytes_max)
+        return meter
 
 
 def _declared(headers: list[Header]) -> int:

@@ -4,21 +4,21 @@
            <--                 <------------------------------------------
 
 Clusters share nothing but REST. A call that was forwarded between clusters is not forwarded again: two clusters with
-different copies would send it in circles. Instead the receiver reads the home's newest copy if the sender's is newer,
-and tells the sender to do so if its own is (`global_epoch`).
+different copies would send it in circles. Instead the receiver reads the home's newest copy if the sender's is newer;
+if the receiver's is newer, its answer says so (`global_epoch`).
 
 With authentication a call carries a proof, made with a secret that the clusters share, and the name of the principal
-that asks; a caller's key stays here (SPEC SEC-6). Without that secret nothing goes between clusters then, in either
-direction.
+that asks; a caller's key stays here (SPEC SEC-6). With authentication and without that secret, clusters send each other
+nothing.
 
     Mq-Cluster: east                      the cluster that asks
-    Mq-Principal: reports                 in whose name; absent for the cluster's own
+    Mq-Principal: reports                 its caller; absent if the cluster itself asks
     Mq-Body: <SHA-256 of the body>
     Mq-Cluster-Proof: <milliseconds since 1970>.<HMAC-SHA256 of the receiving cluster, method, target, all `Mq-` headers
                       and those that say how the body and the answer are written, time>
 
-What the receiver believes is the principal's name alone, and its own rules say what that may do. A proof is good for a
-minute, for the very same request, body included, and at one cluster.
+The receiver believes only the principal's name; its own rules say what the principal may do. A proof is good for a
+minute, only for the very same request, body included, and only at one cluster.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def unknown_here(topic: str) -> Unavailable:
 
 
 def guarded(what: str, field: str = "topic") -> Unprocessable:
-    """Return the error for what is between clusters, while requests need keys."""
+    """Return the error for a call between clusters that share no secret, with authentication."""
     return Unprocessable(
         f"{what} is refused while the setting service.auth is on and service.clusters_shared_secret is empty: clusters"
         " prove the caller to each other with that secret",
@@ -85,7 +85,7 @@ def guarded(what: str, field: str = "topic") -> Unprocessable:
 
 
 def newer_copy(topic: str, detail: str) -> Unavailable:
-    """Return the error for a call that another cluster forwarded by an older copy than this cluster's."""
+    """Return the error for a call that another cluster forwarded by an older copy than this cluster has."""
     return Unavailable(f"topic {topic}: {detail}", code=_NEWER)
 
 
@@ -95,7 +95,7 @@ def has_newer_copy(answer: Answer) -> bool:
     Raises
     ------
     Unavailable
-        It answers 503 with something that is no problem document.
+        It answers 503 without a problem document.
     """
     if answer.status != Unavailable.status:
         return False
@@ -114,10 +114,10 @@ class Clusters:
         *,
         is_guarded: bool = False,
     ) -> None:
-        """`here` is this cluster's name; `addresses` are names and URLs of the others, several for one if it has.
+        """`here` is this cluster's name; `addresses` are names and URLs of the others; a name may occur several times.
 
-        `proofs` are made for calls to other clusters, if these share a secret. `is_guarded` says that requests need
-        keys here and that there is no such secret: then there is nothing between clusters.
+        `proofs` makes the proofs of calls to other clusters, if these share a secret. `is_guarded` says that requests
+        need keys here and that there is no such secret: then no call goes to or comes from other clusters.
         """
         self.here = here
         self.is_guarded = is_guarded
@@ -134,7 +134,7 @@ class Clusters:
 
     @property
     def others(self) -> KeysView[str]:
-        """All of them but its own."""
+        """All clusters but its own."""
         return self._urls.keys()
 
     def refuse_guarded(self, topic: str) -> None:
@@ -173,7 +173,7 @@ class Clusters:
         urls = self._urls.get(cluster)
         if not urls:
             raise away(cluster, "the setting service.clusters does not name it")
-        headers = [one for one in call.headers if one[0] not in OWN_HEADERS]
+        headers = [header for header in call.headers if header[0] not in OWN_HEADERS]
         headers += [(CLUSTER, self.here.encode()), (GLOBAL_EPOCH, b"%d" % epoch)]
         if self._proofs is not None:
             headers = self._proofs.proved(cluster, call._replace(headers=headers))
@@ -192,14 +192,14 @@ class Clusters:
                 url, call.method, call.target, call.headers, call.body, call.timeout_s, in_cluster=False
             )
         )
-        found = await answer_before(asking, None, client, self._peers.stop_of(call, client))
-        assert found is not None, "nothing else ends the asking"
-        return found
+        answer = await answer_before(asking, None, client, self._peers.stop_of(call, client))
+        assert answer is not None, "nothing else ends the asking"
+        return answer
 
     async def told(self, cluster: str, call: Call, *, epoch: int = 0) -> bytes:
         """Return the body of another cluster's answer; raise the problem that it answered with.
 
-        `json_of` reads the body: what is between the clusters may have answered.
+        `json_of` reads the body: a proxy between the clusters may have answered.
         """
         answer = await self.ask(cluster, call, epoch=epoch)
         assert isinstance(answer.body, bytes), "answers of other clusters are whole"
@@ -221,19 +221,18 @@ class ClusterHandles:
     """Sends calls with handles to the clusters that gave them; used on the event loop.
 
         west~1AAGL...  --> POST /v1/groups/{group}/ack at west, for all of a call's handles that west gave
-        east~1AAGL...  --> this cluster's own; so is one without a cluster, and any in a call that was sent on before
+        east~1AAGL...  --> this cluster's own; so is one without a cluster, and any in a forwarded call
 
-    Clusters share no secret for handles: what a handle says of its cluster decides where it is looked at, and nothing
-    else.
+    Clusters share no secret for handles: the cluster's name in a handle only decides which cluster checks it.
     """
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
 
     def split(self, handles: Sequence[str], call: Call) -> tuple[list[str], dict[str, list[str]]]:
-        """Return the handles that are this cluster's matter, and the others by their clusters.
+        """Return the handles of this cluster, and the others by their clusters.
 
-        A call that another process or another cluster has sent on stays here, and so does a cluster that is not known.
+        A call that another process or another cluster forwarded stays here, and so do handles of an unknown cluster.
         """
         ours, theirs = list[str](), dict[str, list[str]]()
         others = self._clusters.others
@@ -248,9 +247,9 @@ class ClusterHandles:
         return ours, theirs
 
     async def ask(self, cluster: str, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the cluster answers to a call with handles, from JSON; raises what `Clusters.told` does."""
-        told = await self._clusters.told(cluster, call.with_json(msgspec.json.encode(body)))
-        return json_of(told, dict[str, Any])
+        """Return the cluster's JSON answer to a call with handles; raises what `Clusters.told` does."""
+        answer = await self._clusters.told(cluster, call.with_json(msgspec.json.encode(body)))
+        return json_of(answer, dict[str, Any])
 
     async def ask_all(
         self, theirs: Mapping[str, Sequence[str]], call: Call, body: Mapping[str, Any]
@@ -271,25 +270,25 @@ class ClusterHandles:
 GLOBAL_EPOCH: Final = b"mq-global-epoch"
 CLUSTER_PROOF: Final = b"mq-cluster-proof"
 _BODY: Final = b"mq-body"
-#: Headers of a request that are never sent on to another cluster: what is made anew, and a caller's credentials.
+#: Headers of a request that are never sent on to another cluster: those made new, and a caller's credentials.
 OWN_HEADERS: Final = frozenset(
     (
         *(FORWARDED, META_OFFSET, PROOF, CLUSTER, GLOBAL_EPOCH, PRINCIPAL, _BODY, CLUSTER_PROOF),
         *(b"authorization", b"proxy-authorization", b"cookie"),
     )
 )
-#: Headers that the proof is about, beside all that begin with `mq-`.
+#: Headers that the proof covers, beside all that begin with `mq-`.
 _PROVED: Final = frozenset((b"content-type", b"accept", b"last-event-id"))
 _USE: Final = b"calls between clusters"
 
 
 def principal_of(headers: Collection[Header]) -> str:
-    """Return the principal that the cluster that forwarded a request names; empty for that cluster itself."""
+    """Return the principal in another cluster's request; empty for that cluster itself."""
     return _header(headers, PRINCIPAL).decode("latin-1")
 
 
 def cluster_unproved() -> Forbidden:
-    """Return the error for a request that only says that another cluster forwarded it."""
+    """Return the error for a request of another cluster without a valid proof."""
     return Forbidden(
         "Mq-Cluster is for other clusters, which prove that they ask: all must have the same"
         " service.clusters_shared_secret, name each other as they are named, and have clocks that are right",
@@ -302,7 +301,7 @@ class ClusterProofs:
     """Makes and checks proofs with the secret that clusters share."""
 
     def __init__(self, here: str, secret: bytes, now_ms: Callable[[], int]) -> None:
-        """`here` is this cluster's name; proofs are made and judged by the clock `now_ms`."""
+        """`here` is this cluster's name; proofs are made and checked by the clock `now_ms`."""
         self._here = here
         self._prover = Prover(secret, now_ms, use=_USE)
 
@@ -315,7 +314,7 @@ class ClusterProofs:
         return [*headers, (CLUSTER_PROOF, self._prover.make(*parts))]
 
     def check(self, scope: Scope, receive: Receive) -> Receive:
-        """Return `receive` for a request that another cluster forwarded: it also refuses a body that is not proved.
+        """Return `receive` for a request that another cluster forwarded: it refuses a body without a proof.
 
         Raises
         ------
@@ -331,16 +330,18 @@ class ClusterProofs:
 
 def _parts(cluster: str, method: str, target: bytes, headers: Collection[Header]) -> tuple[bytes, ...]:
     about = sorted(
-        one for one in headers if one[0] != CLUSTER_PROOF and (one[0].startswith(b"mq-") or one[0] in _PROVED)
+        (name, value)
+        for name, value in headers
+        if name != CLUSTER_PROOF and (name.startswith(b"mq-") or name in _PROVED)
     )
-    flat = (part for one in about for part in one)
+    flat = (part for header in about for part in header)
     return (cluster.encode(), method.encode(), target, *flat)
 
 
 def _header(headers: Collection[Header], name: bytes) -> bytes:
     """Return the header; empty if there is none, or more than one."""
-    found = [value for one, value in headers if one == name]
-    return found[0] if len(found) == 1 else b""
+    values = [value for key, value in headers if key == name]
+    return values[0] if len(values) == 1 else b""
 
 
 def _checked(receive: Receive, digest: bytes) -> Receive:

@@ -1,10 +1,10 @@
-"""Fences: the epochs that this process knows, the seals of what moves, and why a fence refused an append.
+"""Fences: the epochs that this process knows, the seals of moves, and why a fence refused an append.
 
 The process that serves a broker appends to the queue's own logs with the epoch since which it serves it. If such an
-append is refused, another process serves the broker now (SPEC META-2):
+append is refused, another process serves the broker (SPEC META-2):
 
     append --Fenced--> read the metadata --known now--> append again
-                            '--not yet--> 503: its cause is not in the metadata yet, or we are cut off
+                            '--not yet--> 503: its cause is not in the metadata yet, or this process is cut off
 
 Sealing stops a partition from receiving messages of keys or of a queue that it gave up (SPEC ROUTE-6, STATIC-8, 9):
 
@@ -14,12 +14,12 @@ Sealing stops a partition from receiving messages of keys or of a queue that it 
 
 (An `available` remapping differs in the first line: its messages go to the new partition at once.)
 
-Each step is idempotent, so after a kill between them another process finishes the work: the one that has the old
-partition's broker, which looks for it every second, or one whose produce request is delayed by it. Any process may do
+Each step is idempotent. After a kill in between another process finishes the work: the owner of the old partition's
+broker, which looks for it every second, or one whose produce request is delayed by it. Any process may do
 it, since the fence is in the log, and the first event counts.
 
-A remapping moves up to a thousand queues at once. So the fences of up to 64 partitions are put up together, and what
-they say of one topic is stored with one append.
+A remapping moves up to a thousand queues at once. So the fences of up to 64 partitions are put up together, and the
+seals of one topic are stored with one append.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Fencing:
     """The fence epochs that one process knows, for all partitions; used on the event loop."""
 
     def __init__(self, meta: HostedMeta, held_since: Callable[[str], int | None]) -> None:
-        """`held_since` returns the epoch since which this process has a broker; None if it does not."""
+        """`held_since` returns the epoch since which this process has a broker; None if it has not."""
         self._meta = meta
         self._held_since = held_since
         self._epochs: dict[str, FenceEpochs] = {}
@@ -69,10 +69,10 @@ class Fencing:
         if brokers.epoch != self._known_epoch:
             self._epochs.clear()
             self._known_epoch = brokers.epoch
-        found = self._epochs.get(broker)
-        if found is None:
-            found = self._epochs[broker] = fence_epochs_of(brokers, broker)
-        return found
+        epochs = self._epochs.get(broker)
+        if epochs is None:
+            epochs = self._epochs[broker] = fence_epochs_of(brokers, broker)
+        return epochs
 
     def is_ours(self, partition: str) -> bool:
         """Whether this process has the partition's broker."""
@@ -106,8 +106,6 @@ _TOGETHER_MAX: Final = 64
 
 
 class _Seal(NamedTuple):
-    """A partition with its fence up, and its end behind the fence."""
-
     source: str
     epoch: int
     end_offset: int
@@ -117,7 +115,7 @@ class _Seal(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """The seals of one topic that are stored together, once no fence of the batch is under way any more."""
+    """The seals of one topic that are stored together, once no fence of the batch is under way."""
 
     stored: asyncio.Future[None]
     seals: list[_Seal] = field(default_factory=list)
@@ -130,7 +128,7 @@ class Sealer:
     def __init__(
         self, meta: HostedMeta, topics: Topics, hosts: Callable[[str], bool], now_ms: Callable[[], int]
     ) -> None:
-        """`hosts` says whether this process has a broker; `now_ms` is the clock for the time of a seal."""
+        """`hosts` returns whether this process has a broker; `now_ms` is the clock for the time of a seal."""
         self._meta = meta
         self._topics = topics
         self._hosts = hosts
@@ -146,10 +144,10 @@ class Sealer:
         meta.follow(self._follow)
 
     async def seal(self, topic: HostedTopic, sources: Collection[str] | None = None) -> float:
-        """Seal what waits in a topic, whatever process has its brokers; what fails is tried again later.
+        """Seal the waiting moves of a topic, whichever process has its brokers; failed ones are tried again later.
 
-        With `sources`, only these partitions. Returns the longest time in seconds from the beginning of a fence to the
-        knowledge of its seal: messages of one partition waited that long.
+        With `sources`, only these partitions. Returns the longest time in seconds from the beginning of a fence to its
+        stored seal: messages of one partition waited that long.
         """
         waiting = self._meta.now.moved_keys(topic.topic.id).waiting
         if sources is not None:
@@ -162,7 +160,7 @@ class Sealer:
         return max(0.0 if task.cancelled() or task.exception() else task.result() for task in tasks)
 
     def stop_looking(self) -> None:
-        """Look no more for what waits; `seal` goes on."""
+        """Look for waiting moves no more; `seal` goes on."""
         self._looks = False
         self._timer.cancel()
 
@@ -193,7 +191,6 @@ class Sealer:
                     self._start(hosted, source)
 
     def _start(self, topic: HostedTopic, source: str) -> asyncio.Task[float]:
-        """Return the one task that seals a partition; start it if there is none."""
         key = topic.topic.id, source
         task = self._sealing.get(key)
         if task is None:
@@ -202,7 +199,7 @@ class Sealer:
         return task
 
     async def _seal(self, topic: HostedTopic, source: str) -> float:
-        """Seal the moves from a partition, oldest first; return the longest time in seconds that one of them took."""
+        """Seal the moves from a partition, oldest first; return the longest time of one, in seconds."""
         longest_s = 0.0
         try:
             async with self._permits:
@@ -215,7 +212,6 @@ class Sealer:
         return longest_s
 
     async def _seal_one(self, topic: HostedTopic, source: str, epoch: int) -> _Seal:
-        """Seal one move."""
         batch = self._batch(topic.topic.id)
         batch.under_way += 1
         try:
@@ -227,19 +223,18 @@ class Sealer:
             batch.under_way -= 1
             if not batch.under_way:
                 self._close(topic.topic.id)
-        # Shielded, because the others of the batch wait for it, too.
+        # Shielded, because the other seals of the batch wait for it, too.
         await asyncio.shield(batch.stored)
         return seal
 
     def _batch(self, topic_id: str) -> _Batch:
-        """Return the batch that a seal of the topic joins now."""
         batch = self._batches.get(topic_id)
         if batch is None:
             batch = self._batches[topic_id] = _Batch(self._loop.create_future())
         return batch
 
     def _close(self, topic_id: str) -> None:
-        """Store the seals of a batch; later ones join the next batch."""
+        """Store the seals of a batch; later seals join the next batch."""
         batch = self._batches.pop(topic_id)
         if batch.seals:
             task = self._loop.create_task(self._store(topic_id, batch))
@@ -250,7 +245,7 @@ class Sealer:
         try:
             await self._meta.submit_any(partial(_decide, topic_id, tuple(batch.seals), self._now_ms()))
             failpoint("seal.after_event")
-        except Exception as error:  # told to each task that waits, which knows what to do about it
+        except Exception as error:  # raised in each waiting task
             batch.stored.set_exception(error)
         else:
             batch.stored.set_result(None)
@@ -292,13 +287,13 @@ class FenceCauses:
     async def known(self, topic: HostedTopic, left: Callable[[], tuple[str, Fenced] | None], until: float) -> None:
         """Read the metadata until it has the cause of each fence that refused an append to partitions of the topic.
 
-        `left` returns a partition and its refusal of which the cause is not known yet, None if there is none; `until`
-        is on the loop's clock.
+        `left` returns a partition and its refusal whose cause is not known yet, None if there is none; `until` is on
+        the loop's clock.
 
         Raises
         ------
         Unavailable
-            `fenced`: the metadata does not have it in time.
+            `fenced`: the metadata does not have the cause in time.
         """
         failures = 0
         while True:
@@ -322,10 +317,10 @@ class FenceCauses:
         await self.known(topic, left, until)
 
     async def sealed(self, topic: HostedTopic, until: float) -> None:
-        """Seal what waits in the topic, and wait for it until then; it goes on without us."""
+        """Seal the topic's waiting moves; return when that is done or it is `until`, and the work goes on."""
         sealing = asyncio.ensure_future(self._sealer.seal(topic))
         await asyncio.wait({sealing}, timeout=max(0.0, until - self._loop.time()))
 
     def is_over(self, until: float) -> bool:
-        """Whether nothing should be waited for any more."""
+        """Whether to wait no longer."""
         return self._loop.time() >= until or self._partitions.stopping

@@ -48,9 +48,9 @@ from deltamq.tables.log.stored_requests import REMEMBERED_MS
 log = logging.getLogger("deltamq.api")
 
 _JSON: Final = [(b"content-type", b"application/json")]
-#: Seconds until a call is tried again that two clusters do not agree about, or whose queue moves.
+#: Seconds until a retry of a call on which two clusters do not agree, or whose queue moves.
 _AGAIN_S: Final = Backoff(0.01, 0.25)
-#: Seconds in which two clusters must agree about where queues are.
+#: Seconds within which two clusters must agree where queues are.
 _AGREED_S: Final = 2.0
 #: Seconds between two looks for stays that may be forgotten.
 _DROP_EVERY_S: Final = 60.0
@@ -60,7 +60,7 @@ Found = TypeVar("Found")
 
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cluster tells of its part of a global topic."""
+    """The state of one cluster's part of a global topic."""
 
     cluster: str
     id: str
@@ -80,7 +80,7 @@ class Told(msgspec.Struct):
 
     held: GlobalCopy
     state: ClusterState
-    #: The first local offsets that the cluster stores, of queues with stays there that retention may have emptied.
+    #: The first stored local offset of each queue with a stay there that retention may have emptied.
     starts: dict[int, int] = {}
 
 
@@ -105,7 +105,7 @@ class GlobalCopies:
         self._refresh_s = refresh_s
         self._now_ms = now_ms
         self._timer: asyncio.Task[None] | None = None
-        #: When to look for old stays again, by topic, for those that have some.
+        #: When to look for old stays again, by topic, for topics that have some.
         self._drop_at_s: dict[str, float] = {}
 
     def start(self) -> None:
@@ -142,14 +142,14 @@ class GlobalCopies:
         return self.state(hosted.topic)
 
     def state(self, topic: Topic) -> ClusterState:
-        """Return what this cluster tells of its part of the topic."""
+        """Return the state of this cluster's part of the topic."""
         present = self._topics.state.topics.get(topic.name, topic)
         world = require_world(present)
         ends = closed_ends(self._meta.now, present)
         return ClusterState(cluster=self.clusters.here, id=world.id, epoch=world.epoch, ends=ends)
 
     async def told(self, name: str, *, starts: bool = False) -> Told:
-        """Return copy and state of this cluster for another one; with `starts`, what it stores of old stays."""
+        """Return copy and state of this cluster for another one; with `starts`, also the first offsets of old stays."""
         self.clusters.refuse_guarded(name)
         await self._meta.refresh()
         topic = (await self._topics.require(name)).topic
@@ -157,24 +157,24 @@ class GlobalCopies:
         return Told(copy, self.state(topic), await self._starts(name) if starts else {})
 
     async def _starts(self, name: str) -> dict[int, int]:
-        """Return the first local offsets that are stored, of queues that had a stay here that may be forgotten."""
+        """Return the first stored local offset of each queue with a stay here that may be forgotten."""
         hosted = await self._topics.require(name)
         world = require_world(hosted.topic)
         old = world.expired(self._forgotten_before(hosted.topic))
         queues = self._topics.queues(hosted)
-        found = {}
+        starts = {}
         for index, stays in old.items():
             queue = None if queues is None else queues.find(queue_name(index))
             if queue is not None and any(stay.cluster == world.here for stay in stays):
                 first = queue.readable[0]
-                with contextlib.suppress(DeltaMQError):  # of a damaged partition it is not known what is stored
+                with contextlib.suppress(DeltaMQError):  # what a damaged partition stores is unknown
                     log = await hosted.partition(first.partition).look()
                     if log is not None:
-                        found[index] = first.logical(log.min_offset)
-        return found
+                        starts[index] = first.logical(log.min_offset)
+        return starts
 
     def _forgotten_before(self, topic: Topic) -> int:
-        """Return the time before which a stay must have ended to be dropped: repeated requests are looked for there."""
+        """Return the time before which a stay must have ended to be dropped: later ones may hold repeats."""
         return self._now_ms() - max(topic.settings.retention_ms, REMEMBERED_MS)
 
     async def drop_stays(self, name: str) -> None:
@@ -204,9 +204,9 @@ class GlobalCopies:
             log.info("event=global_stays_dropped topic=%r", name)
 
     async def catch_up(self, name: str, epoch: int = 0) -> GlobalQueues:
-        """Return the topic's newest copy: that of this cluster's metadata, or the home's if that is older than `epoch`.
+        """Return the topic's newest copy: this cluster's, or the home's if this cluster's is older than `epoch`.
 
-        Without an epoch the home is asked in any case.
+        Without an epoch the home is always asked.
 
         Raises
         ------
@@ -223,9 +223,9 @@ class GlobalCopies:
         return require_world((await self._topics.require(name)).topic)
 
     async def caught_up(self, name: str, epoch: int = 0) -> None:
-        """Bring the copy up to `epoch`, as far as the metadata here does not have it; 0: look whether there is a newer.
+        """Bring this cluster's copy up to `epoch`; with 0, read the home's.
 
-        A home that cannot be reached does not stop what the copy here allows.
+        If the home cannot be reached, the copy stays as it is.
         """
         topic = self._topics.find(name)
         world = None if topic is None else topic.topic.world
@@ -239,7 +239,7 @@ class GlobalCopies:
         return require_world(hosted.topic)
 
     async def agreed(self, name: str, tried: Callable[[], Awaitable[Found | Unavailable]], *, within_s: float) -> Found:
-        """Return what `tried` finds; as long as it returns why it found nothing, read newer copies and try again.
+        """Return the result of `tried`; while it returns an `Unavailable`, read newer copies and try again.
 
         Raises
         ------
@@ -249,11 +249,11 @@ class GlobalCopies:
         loop, failures = asyncio.get_running_loop(), 0
         deadline = loop.time() + within_s
         while True:
-            found = await tried()
-            if not isinstance(found, Unavailable):
-                return found
+            result = await tried()
+            if not isinstance(result, Unavailable):
+                return result
             if loop.time() >= deadline:
-                raise found
+                raise result
             failures += 1
             await self.caught_up(name)
             await asyncio.sleep(_AGAIN_S.after(failures))
@@ -261,9 +261,9 @@ class GlobalCopies:
     async def elsewhere(
         self, name: str, cluster: str, call: Call, detail: str, client: Client | None = None
     ) -> Answer | Unavailable:
-        """Return another cluster's answer to a call that is its matter; or why there is none: it has a newer copy.
+        """Return the answer of the cluster that a call belongs to; or `Unavailable` if its copy is newer.
 
-        `detail` says what is in that cluster.
+        `detail` names the thing in that cluster, for errors.
 
         Raises
         ------
@@ -285,18 +285,18 @@ class GlobalCopies:
     async def told_by_all(
         self, hosted: HostedTopic, clusters: Callable[[GlobalQueues], Collection[str]], call: Call
     ) -> tuple[GlobalQueues, dict[str, bytes]]:
-        """Return a copy, and what the other clusters that it names answer to a call by this very copy.
+        """Return a copy, and the answers of the other clusters that it names to a call by this very copy.
 
         Raises
         ------
         Unavailable
             `queue_unserved`: one of them cannot be reached.
         DeltaMQError
-            What one of them answered.
+            The problem that one of them answered with.
         """
 
         async def tried() -> tuple[GlobalQueues, dict[str, bytes]] | Unavailable:
-            world, found = self.world(hosted), dict[str, bytes]()
+            world, answers = self.world(hosted), dict[str, bytes]()
             for cluster in sorted(set(clusters(world)) - {world.here}):
                 answer = await self.elsewhere(hosted.name, cluster, call, f"a part is in cluster {cluster}")
                 if isinstance(answer, Unavailable):
@@ -304,8 +304,8 @@ class GlobalCopies:
                 if answer.status >= _NOT_DONE:
                     raise Relayed.of(answer)
                 assert isinstance(answer.body, bytes), "answers of other clusters are whole"
-                found[cluster] = answer.body
-            return world, found
+                answers[cluster] = answer.body
+            return world, answers
 
         return await self.agreed(hosted.name, tried, within_s=_AGREED_S)
 
@@ -329,13 +329,13 @@ class GlobalCopies:
                     log.warning(
                         "event=global_copy_failed topic=%r code=%s detail=%r", topic.name, error.code, error.detail
                     )
-                except Exception as error:  # one topic's trouble ends the following of no topic
+                except Exception as error:  # a failure in one topic must not end the watch
                     log.error(
                         "event=global_copy_failed topic=%r kind=%s", topic.name, type(error).__name__, exc_info=error
                     )
 
     async def _follow(self, topic: Topic) -> None:
-        """Compare a copy with the home's; at home, hand out what some cluster has never got, and drop old stays."""
+        """Compare a copy with the home's; at home, hand out copies that a cluster lacks, and drop old stays."""
         world = require_world(topic)
         if world.home != self.clusters.here:
             await self.catch_up(topic.name)
@@ -369,8 +369,8 @@ class GlobalCopies:
         copy = GlobalCopy(world=require_world(topic), settings=topic.settings)
         states: dict[str, ClusterState] = {}
         body = msgspec.json.encode(copy)
-        others = [one for one in copy.world.clusters if one != self.clusters.here]
-        for cluster in sorted(others, key=lambda one: one not in first):
+        others = [cluster for cluster in copy.world.clusters if cluster != self.clusters.here]
+        for cluster in sorted(others, key=lambda cluster: cluster not in first):
             call = Call("PUT", global_path(hosted.name, "/global"), _JSON, body)
             state = states[cluster] = json_of(await self.clusters.told(cluster, call), ClusterState)
             if state.epoch > copy.world.epoch:
@@ -400,7 +400,7 @@ class GlobalCopies:
         logs = await hosted.logs()
         await hosted.look(hosted.route.partitions)
         seen = [log.known_producer(producer_id) for log in logs.values()]
-        return RememberedNumbers(sorted({seq for one in seen if one is not None for seq in one.parts}))
+        return RememberedNumbers(sorted({seq for requests in seen if requests is not None for seq in requests.parts}))
 
 
 def global_path(topic: str, rest: str = "") -> bytes:

@@ -3,8 +3,8 @@
     home    decide: queues move ---> all clusters adopt the copy ---> record where they ended ---> all adopt again
     others                           close the queues that leave: a new segment, a fence, a seal
 
-Each step is one append to the metadata of one cluster, and each can be repeated. A move that was cut short is finished
-by the same remapping again; it first settles what still moves.
+Each step is one append to the metadata of one cluster, and may be repeated. A move that was cut short is finished by
+the same remapping again, which first settles the moves under way.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from deltamq.tables.failpoints import failpoint
 
 log = logging.getLogger("deltamq.api")
 
-#: Seconds to wait for another cluster's part of what is shown.
+#: Seconds to wait for another cluster's part of a view.
 _LOOK_S: Final = 5.0
 
 
@@ -49,10 +49,10 @@ class MovedTo:
 
 
 def refuse_global(topic: Topic, what: str) -> None:
-    """Refuse a call that works within one cluster alone, if the topic is global."""
+    """Refuse a call that works only within one cluster, if the topic is global."""
     if topic.world is not None:
         raise Unprocessable(
-            f"topic {topic.name} is global: {what} works for topics of one cluster alone",
+            f"topic {topic.name} is global: {what} works only for topics of one cluster",
             code="global_unsupported",
             field="topic",
         )
@@ -110,9 +110,9 @@ class GlobalTopics:
         return hosted, created
 
     async def _free(self, cluster: str, name: str) -> None:
-        """Return if another cluster can be reached and has no topic of the name."""
+        """Raise unless another cluster can be reached and has no topic of this name."""
         answer = await self.clusters.ask(cluster, Call("GET", global_path(name, "/global"), (), b""))
-        if answer.status not in (200, NotFound.status, Conflict.status):  # a conflict is a topic that is not global
+        if answer.status not in (200, NotFound.status, Conflict.status):  # a conflict: its topic is not global
             raise Relayed.of(answer)
         if answer.status != NotFound.status:
             raise Conflict(
@@ -132,8 +132,8 @@ class GlobalTopics:
                 field="topic",
                 extra={"cluster": world.home},
             )
-        others = [one for one in world.clusters if one != self.clusters.here]
-        for cluster in others:  # each must be there before one deletes anything
+        others = [cluster for cluster in world.clusters if cluster != self.clusters.here]
+        for cluster in others:  # all must answer before one deletes anything
             await self.clusters.ask(cluster, Call("GET", global_path(topic.name, "/global"), (), b""))
         for cluster in others:
             answer = await self.clusters.ask(cluster, Call("DELETE", global_path(topic.name), (), b""))
@@ -150,19 +150,19 @@ class GlobalTopics:
         await self._meta.refresh()
         topic = (await self._topics.require(name)).topic
         leaders, targets = require_world(topic).leaders(), plan_move(topic, clusters, queues)
-        return [MovedTo(queue=one, source=leaders[one], target=targets[one]) for one in sorted(targets)]
+        return [MovedTo(queue=index, source=leaders[index], target=targets[index]) for index in sorted(targets)]
 
     async def remap(
         self, name: str, clusters: Sequence[str], mode: RemapMode, queues: Collection[int] | None
     ) -> list[MovedTo]:
-        """Move queues so that `clusters` take all messages, evenly; with `queues` only these.
+        """Move queues so that all messages go to `clusters`, evenly; with `queues` only these.
 
         All clusters of the topic must be there (SPEC STATIC-23). A move that was cut short is finished first.
 
         Raises
         ------
         Conflict
-            `remap_in_progress`: a queue is not closed yet where it leaves; the same remapping again finishes it.
+            `remap_in_progress`: its old cluster has not closed a queue yet; the same remapping again finishes it.
         """
         self.clusters.refuse_guarded(name)
         hosted = await self._topics.require(name)
@@ -171,7 +171,7 @@ class GlobalTopics:
         planned = await self.plan_remap(name, clusters, queues)
         if not planned:
             return moved
-        targets = {one.queue: one.target for one in planned}
+        targets = {move.queue: move.target for move in planned}
         starts = _starts(name, targets, states)
         decide = partial(
             decide_move,
@@ -189,7 +189,7 @@ class GlobalTopics:
         return moved
 
     async def _settle(self, hosted: HostedTopic) -> list[MovedTo]:
-        """Finish what moves: let the old clusters close the queues, record their ends, and tell all clusters."""
+        """Finish moves: let the old clusters close the queues, record their ends, and hand out the copy."""
         await self._meta.refresh()
         world = require_world(self._topics.state.topic(hosted.name))
         moving = world.moving
@@ -217,29 +217,28 @@ class GlobalTopics:
     # Check ------------------------------------------------------------------------------------------------------------
 
     async def faults(self, topic: Topic) -> list[FaultInfo]:
-        """Return what keeps the clusters' copies from being whole and of one epoch; any cluster may ask."""
+        """Return the faults that keep the clusters' copies from being whole and of one epoch."""
         world = require_world(topic)
-        found = [FaultInfo(kind="between", detail=detail) for detail in world.faults()]
+        faults = [FaultInfo(kind="between", detail=detail) for detail in world.faults()]
         for cluster in world.clusters:
             detail = None if cluster == self.clusters.here else await self._fault_of(cluster, topic.name, world)
             if detail is not None:
-                found.append(FaultInfo(kind="between", detail=detail))
+                faults.append(FaultInfo(kind="between", detail=detail))
         for index, (old, new) in world.moving.items():
             detail = f"queue {index} moves from cluster {old} to {new}, where its beginning is not decided yet"
-            found.append(FaultInfo(kind="between", queue=index, detail=detail))
-        return found
+            faults.append(FaultInfo(kind="between", queue=index, detail=detail))
+        return faults
 
     async def views(self, topic: Topic, principal: str) -> list[TopicInfo | None]:
         """Return how each other cluster shows its part of the topic to a principal; None for one that is away."""
         world = require_world(topic)
         call = Call("GET", global_path(topic.name), (), b"", timeout_s=_LOOK_S, principal=principal)
-        others = [one for one in world.clusters if one != self.clusters.here]
-        asked = [self.clusters.told(one, call, epoch=world.epoch) for one in others]
+        others = [cluster for cluster in world.clusters if cluster != self.clusters.here]
+        asked = [self.clusters.told(cluster, call, epoch=world.epoch) for cluster in others]
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        return [None if isinstance(one, BaseException) else _topic_of(one) for one in answers]
+        return [None if isinstance(answer, BaseException) else _topic_of(answer) for answer in answers]
 
     async def _fault_of(self, cluster: str, name: str, world: GlobalQueues) -> str | None:
-        """Return what is wrong with another cluster's copy."""
         try:
             body = await self.clusters.told(cluster, Call("GET", global_path(name, "/global"), (), b""))
             state = json_of(body, Told).state
@@ -252,7 +251,7 @@ class GlobalTopics:
         return None
 
     async def repair(self, name: str) -> None:
-        """Settle what moves, and hand the home's copy to all clusters that have an older one."""
+        """Finish moves, and hand the home's copy to all clusters that have an older one."""
         hosted = await self._topics.require(name)
         world = require_world(hosted.topic)
         if world.home != self.clusters.here:
@@ -263,7 +262,7 @@ class GlobalTopics:
 
 
 def _topic_of(body: bytes) -> TopicInfo | None:
-    """Return how a cluster shows a topic; None if something else than a cluster has answered."""
+    """Return how a cluster shows a topic; None if it is no answer of a cluster."""
     try:
         return json_of(body, TopicInfo)
     except Unavailable:

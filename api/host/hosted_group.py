@@ -1,10 +1,10 @@
-"""The groups as the service sees them: the metadata log's state, and the end of groups, topics and epochs.
+"""The groups as the service sees them: the metadata log's state, and the ends of groups, topics and epochs.
 
-Looking a group up never blocks. A deletion goes in this order, so that after a kill no request reaches what is left:
+Looking a group up never blocks. A deletion goes in this order, so that after a kill no request reaches the remains:
 
     metadata (an event)  ->  lanes in memory are void  ->  folders of retries and dead letters
                                                            (the next start sweeps what a kill left)
-A reset removes nothing stored, but must stop a revive run from appending messages of the old epoch:
+A reset removes no stored data, but must stop a revive run from appending messages of the old epoch:
 
     metadata (an event)  ->  lanes in memory are void  ->  fences in retries and dead letters  ->  answer
 """
@@ -73,15 +73,15 @@ class Groups:
 
     async def reader(self, name: str) -> Group:
         """Return the group or the client of a broadcast group; raise `NotFound` if no process has created the group."""
-        found = self.find(check_reader(name))
-        return found or (await self._meta.refresh()).groups.group(name)
+        group = self.find(check_reader(name))
+        return group or (await self._meta.refresh()).groups.group(name)
 
     async def for_use(self, name: str) -> Group:
         """Return the group; create it with default settings if it is unknown and auto-creation is on."""
-        found = self.find(name)
-        if found is None and self._auto_create and split_member(name) is None:
-            found, _ = await self.put(name, GroupRequest())
-        return found or await self.reader(name)
+        group = self.find(name)
+        if group is None and self._auto_create and split_member(name) is None:
+            group, _ = await self.put(name, GroupRequest())
+        return group or await self.reader(name)
 
     async def put(self, name: str, request: GroupRequest) -> tuple[Group, bool]:
         """Create or change a group; return it, and True if it was created."""
@@ -94,7 +94,7 @@ class Groups:
             created = before is None
             events = decide_put_group(meta.groups, name, request, now_ms)
             if before is not None and before.settings.consume_from.kind is StartKind.FIRST:
-                # It is not recorded where the group has begun, so it counts as begun in all present partitions.
+                # Where the group has begun is not recorded, so it counts as begun in all present partitions.
                 events += decide_begin(meta.groups.apply_all(events), name, _partitions(meta.topics.topics.values()))
             return events
 
@@ -105,8 +105,8 @@ class Groups:
     async def reset(self, name: str, topic: Topic, offsets: Mapping[LaneKey, int]) -> tuple[int, dict[LaneKey, int]]:
         """Put the group at `offsets` of lanes in `topic`, in a new epoch (SPEC POP-18); return that epoch.
 
-        Its retries and dead letters are fenced against messages of before the reset. The ends of its retry partitions
-        on the brokers of `offsets` are returned, too: all later messages there are from after the reset.
+        Its retries and dead letters are fenced against messages from before the reset. Also returns the ends of its
+        retry partitions on the brokers of `offsets`: all later messages there are from after the reset.
         """
         assert offsets, "a topic has partitions"
         epoch = -1
@@ -122,7 +122,7 @@ class Groups:
         return epoch, await self._shut_out(name, topic, {broker_of(lane.partition) for lane in offsets}, epoch)
 
     async def _shut_out(self, name: str, topic: Topic, brokers: Iterable[str], epoch: int) -> dict[LaneKey, int]:
-        """Fence retries and dead letters against messages of before this epoch; return the ends of the retries."""
+        """Fence retries and dead letters against messages from before this epoch; return the ends of the retries."""
         if split_member(name) is not None:  # it has no retries
             return {}
         group = await self.require(name)
@@ -142,7 +142,7 @@ class Groups:
     async def delete(self, name: str) -> None:
         """Delete a group with its progress, handles, retried messages and dead letters (SPEC POP-12).
 
-        Of a client of a broadcast group, its progress is dropped (SPEC CONS-7).
+        For a client of a broadcast group, it drops the client's progress (SPEC CONS-7).
         """
         group = await self.reader(name)
         topics: tuple[Topic, ...] = ()
@@ -171,9 +171,9 @@ class Groups:
             return {(ref.space, ref.topic, ref.generation) for space in _SPACES for ref in warehouse.refs(space)}
 
         # List folders before the metadata: the metadata of their groups and topics exists before they do.
-        found = await self._partitions.run(stored)
+        lives = await self._partitions.run(stored)
         meta = await self._meta.refresh()
-        await self._drop([life for life in found if _is_over(meta, life)])
+        await self._drop([life for life in lives if _is_over(meta, life)])
 
     async def _drop(self, lives: Iterable[_Life]) -> None:
         lives = list(lives)
@@ -187,7 +187,6 @@ class Groups:
         await self._partitions.run(remove)
 
     def _void(self, before: Meta, after: Meta) -> None:
-        """Follow the metadata: forget the lanes that have ended."""
         if after.topics is before.topics and after.groups is before.groups:
             return
         lanes = ended_lanes(before, after)
@@ -196,7 +195,6 @@ class Groups:
 
 
 def _partitions(topics: Iterable[Topic]) -> dict[str, int]:
-    """Return how many partitions each topic has now, by topic id."""
     return {topic.id: len(topic.route.partitions) for topic in topics}
 
 
@@ -214,22 +212,21 @@ def ended_lanes(before: Meta, after: Meta) -> set[LaneKey]:
 
 
 def _epoch(meta: Meta, group: str) -> int | None:
-    found = meta.groups.groups.get(group)
-    return None if found is None else found.epoch
+    state = meta.groups.groups.get(group)
+    return None if state is None else state.epoch
 
 
 def _topic_id(meta: Meta, topic: str) -> str | None:
-    found = meta.topics.topics.get(topic)
-    return None if found is None else found.id
+    state = meta.topics.topics.get(topic)
+    return None if state is None else state.id
 
 
 def _retries(group: Group, topic: Topic) -> _Life:
-    """Return the life of the retry partitions of a group for a topic."""
     return (Space.RETRY, RetryTopic(group.name, topic.name).storage_name, retry_life(group.epoch, topic.generation))
 
 
 def _is_over(meta: Meta, life: _Life) -> bool:
-    """Whether the metadata says that this life has ended; a life that it does not know is left alone."""
+    """Whether the metadata says that this life has ended; an unknown life has not."""
     space, storage_name, generation = life
     if space is Space.DLQ:
         return _group_is_over(meta, storage_name, generation)

@@ -23,7 +23,7 @@ log = logging.getLogger("deltamq.api")
 
 #: Seconds from a change to the upkeep for it and all changes since.
 _UPKEEP_AFTER_S: Final = 1.0
-#: Who is put out is refused by all processes within 5 s (SPEC SEC-5); what was read before that does not count.
+#: All processes refuse a revoked caller within 5 s (SPEC SEC-5), so metadata that was read earlier does not count.
 _READ_WITHIN_S: Final = 5.0
 
 #: A callback on the event loop with the state before and after a change.
@@ -36,7 +36,7 @@ class HostedMeta:
     """One process's view of the metadata; all changes by this process go through it."""
 
     def __init__(self, log: MetaLog, partitions: Partitions, *, read_within_s: float = _READ_WITHIN_S) -> None:
-        """What was read longer than `read_within_s` ago does not say who may do what (`check_read`)."""
+        """Metadata that was read longer than `read_within_s` ago admits no caller (`check_read`)."""
         self._log = log
         self._loop = partitions.loop
         self._upkeep = partitions.upkeep
@@ -44,7 +44,7 @@ class HostedMeta:
         # A thread of its own: the lease is renewed on it, and must not wait for others' reads from a disk. More threads
         # would not help, since the log takes one call at a time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mq-meta")
-        self._told = log.meta
+        self._notified = log.meta
         self._read_within_s = read_within_s
         self._read_at = self._loop.time()
         self._failure: DeltaMQError | None = None
@@ -53,7 +53,7 @@ class HostedMeta:
 
     @property
     def now(self) -> Meta:
-        """The newest known state; it is never modified, so it may be kept."""
+        """The newest known state; it is immutable."""
         return self._log.meta
 
     @property
@@ -69,8 +69,8 @@ class HostedMeta:
     def check(self) -> None:
         """Return if the metadata can be read and written; raise `Unavailable` (`metadata_stopped`) if not.
 
-        A process that cannot learn what others decide knows neither whether it still has its roles, nor where keys
-        belong, nor who may do what (SPEC RELY-10).
+        A process that cannot read others' changes knows neither whether it still has its roles, nor where keys belong,
+        nor the access rules (SPEC RELY-10).
         """
         stopped = self._log.stopped
         if stopped is not None:
@@ -96,7 +96,7 @@ class HostedMeta:
 
     async def _read_again(self) -> None:
         try:
-            with suppress(DeltaMQError):  # `check_read` says it
+            with suppress(DeltaMQError):  # `check_read` reports it
                 await self.refresh()
         finally:
             self._reading = None
@@ -140,7 +140,7 @@ class HostedMeta:
         return await self.submit_any(decide)
 
     async def submit_any(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
-        """Change anything (see `MetaLog.submit_any`); an act that is under way notes what changes (SPEC SEC-40)."""
+        """Change anything (see `MetaLog.submit_any`); an act under way notes the changes (SPEC SEC-40)."""
         self.check()
         with noting(decide) as (noted, act):
             meta = await self.run(lambda: self._log.submit_any(noted, act))
@@ -159,13 +159,12 @@ class HostedMeta:
         try:
             self._log.maintain()
         except DeltaMQError as error:
-            # Upkeep is due again after the next change; reads and changes meet the same fault themselves.
+            # Upkeep is due again after the next change; reads and changes report the same fault themselves.
             log.error("event=upkeep_failed partition=meta code=%s detail=%r", error.code, error.detail)
 
     def _tell(self) -> None:
-        """Notify the followers once of everything that is new."""
-        before, after = self._told, self._log.meta
-        self._told = after
+        before, after = self._notified, self._log.meta
+        self._notified = after
         if after is not before:
             for follower in self._followers:
                 follower(before, after)

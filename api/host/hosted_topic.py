@@ -1,7 +1,7 @@
 """The topics as the service sees them: the metadata log's state, and the objects that run for each topic's life.
 
 Looking a topic up never blocks. Before an unknown name is refused or created, the metadata log is read once, since
-another process may have created the topic a moment ago. Access is obeyed as it is by this process's clock (ROUTE-9).
+another process may have created the topic a moment ago. Access begins and ends by this process's clock (ROUTE-9).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 GONE: Final = (Corrupt, FileMissing, PartitionNotFound)
 #: Seconds for which a draw is kept: about the time of a few commits.
 _DRAW_KEPT_S: Final = 0.01
-#: Milliseconds after which it is looked again which segments remember requests.
+#: Milliseconds between two looks for the segments that may remember requests.
 _RECENT_MS: Final = 60_000
 
 
@@ -57,13 +57,13 @@ class HostedTopic:
         self._partitions = partitions
         self._named: dict[str, Partition] = {}
         self._logs: dict[str, PartitionLog] = {}
-        #: The route whose partitions' logs these are.
+        #: The route to which `_logs` belongs.
         self._logs_of: Route | None = None
-        #: The logs of a static topic that remember requests, the names that were asked for, and how long both count.
+        #: A static topic's queues, until when they count, how many partitions may remember requests, and their logs.
         self._recent: tuple[TopicQueues, int, int, dict[str, PartitionLog]] | None = None
         self._drawn = 0
         self._drawn_until_s = 0.0
-        #: The placement, after the values that it was made of.
+        #: The placement, behind the values that it was made from.
         self._placement: tuple[Topic, MovedKeys, TopicMappings, int, AccessState, Placement] | None = None
         #: The sealed end offsets up to which the logs were read.
         self._reached: Mapping[str, int] = {}
@@ -94,35 +94,35 @@ class HostedTopic:
     def placement(self, meta: Meta, access: AccessState | None = None) -> Placement:
         """Return where messages go by `meta`; if the topic has ended there, by its last known metadata.
 
-        `access` is what is forbidden now; None if that does not matter to the caller.
+        `access` is the access in force; None if the caller does not need it.
         """
         present = meta.topics.topics.get(self.topic.name)
         if present is not None and present.id == self.topic.id:
             self.topic = present
         moved, mappings = meta.moved_keys(self.topic.id), meta.mappings(self.topic.id)
-        epoch, made = meta.brokers.epoch, self._placement
+        epoch, known = meta.brokers.epoch, self._placement
         if (
-            made is None
-            or made[0] is not self.topic
-            or made[1] is not moved
-            or made[2] is not mappings
-            or made[3] != epoch
-            or (access is not None and made[4] is not access)
+            known is None
+            or known[0] is not self.topic
+            or known[1] is not moved
+            or known[2] is not mappings
+            or known[3] != epoch
+            or (access is not None and known[4] is not access)
         ):
             access = meta.access if access is None else access
             placement = Placement.of(self.topic, meta, access)
-            made = self._placement = self.topic, moved, mappings, epoch, access, placement
-        return made[5]
+            known = self._placement = self.topic, moved, mappings, epoch, access, placement
+        return known[5]
 
     def without_stopped(self, places: Placement, *, known: bool) -> Placement:
         """Return the placement for messages that may go anywhere: without partitions that have stopped (SPEC RELY-10).
 
-        With `known`, those stay of which it is not known which requests they hold: a repeat must not go elsewhere.
+        With `known`, partitions whose log was never read stay: they may hold the request that this one repeats.
         """
         if not self._partitions.warehouse.stopped:
             return places
-        at = [(number, self._named.get(name)) for number, name in enumerate(places.partitions)]
-        stopped = [n for n, one in at if one is not None and one.fault and (one.log is not None or not known)]
+        named = [(number, self._named.get(name)) for number, name in enumerate(places.partitions)]
+        stopped = [number for number, at in named if at is not None and at.fault and (at.log is not None or not known)]
         return places.avoiding(frozenset(stopped))
 
     def queues(self, meta: Meta) -> TopicQueues | None:
@@ -130,7 +130,7 @@ class HostedTopic:
         return None if self.topic.static is None else self.placement(meta).queues
 
     async def see(self, ends: Mapping[str, int]) -> None:
-        """Read what other processes appended before these ends; it may include copies of a request of ours."""
+        """Read what other processes appended before these ends; it may include copies of this process's requests."""
         if ends is self._reached:
             return
         for name, end_offset in ends.items():
@@ -150,10 +150,10 @@ class HostedTopic:
 
     def partition(self, name: str) -> Partition:
         """Return a partition of this life of the topic; the route must have it."""
-        found = self._named.get(name)
-        if found is None:
-            found = self._named[name] = self._partitions.get(self.topic, name)
-        return found
+        partition = self._named.get(name)
+        if partition is None:
+            partition = self._named[name] = self._partitions.get(self.topic, name)
+        return partition
 
     @property
     def partitions(self) -> list[Partition]:
@@ -161,7 +161,7 @@ class HostedTopic:
         return [self.partition(name) for name in self.route.partitions]
 
     def forget(self, names: Collection[str]) -> None:
-        """Forget partitions that the route has no more."""
+        """Forget partitions that left the route."""
         self._partitions.forget(self.topic, names)
         for name in names:
             self._named.pop(name, None)
@@ -177,8 +177,8 @@ class HostedTopic:
     async def remembering(self, queues: TopicQueues | None, now_ms: int) -> Mapping[str, PartitionLog]:
         """Return the open logs of the partitions that may remember a request; a damaged one is left out.
 
-        Those of a plain topic are all. Segments of logical queues that were sealed before the duplicate window are left
-        alone, however many there are (SPEC STATIC-21).
+        In a plain topic these are all partitions. In a static topic, segments that were sealed before the duplicate
+        window are not opened, however many there are (SPEC STATIC-21).
         """
         if queues is None:
             return await self.logs()
@@ -203,7 +203,7 @@ class HostedTopic:
 
 
 def _may_remember(queues: TopicQueues, partition: str, now_ms: int) -> bool:
-    """Return whether a partition may hold a request that a client still repeats."""
+    """Whether a partition may hold a request that a client still repeats."""
     place = queues.of_partition(partition)
     if place is None or not place.segment.is_sealed or place.segment.end_ms <= 0:
         return True
@@ -260,7 +260,7 @@ class Topics:
         Raises
         ------
         Unavailable
-            `metadata_stopped`: it can know nothing any more.
+            `metadata_stopped`: the metadata cannot be read any more.
         """
         self._meta.check()
         return hosted.placement(self._meta.now, self.access)
@@ -283,7 +283,7 @@ class Topics:
         return queues.require(name, hosted.name, field)
 
     def queue_name(self, topic_id: str, partition: str) -> str | None:
-        """Return the name of the logical queue of a physical partition; None if it is of none, or the topic is over."""
+        """Return the name of the logical queue of a physical partition; None if it has none, or the topic is over."""
         hosted = self._hosted.get(topic_id)
         queues = None if hosted is None else self.queues(hosted)
         place = None if queues is None else queues.of_partition(partition)
@@ -292,12 +292,12 @@ class Topics:
     def broker_of(self, topic: Topic, partition: str, meta: Meta | None = None) -> str:
         """Return the broker whose process grants locks of a partition as clients see it: a queue's leader's broker.
 
-        It is that by `meta`, or now.
+        `meta` is the metadata to look in; None for the newest.
 
         Raises
         ------
         Unavailable
-            `queue_unserved`: the mapping of the logical queue cannot be had.
+            `queue_unserved`: the mapping of the logical queue is incomplete.
         """
         queues = self.queues_of(topic, meta)
         return broker_of(partition) if queues is None else queues.require(partition, topic.name).leader.broker
@@ -318,11 +318,11 @@ class Topics:
 
     async def require(self, name: str) -> HostedTopic:
         """Return the topic; raise `NotFound` if no process has created it."""
-        found = self.find(check_topic(name))
-        if found is None:
+        hosted = self.find(check_topic(name))
+        if hosted is None:
             await self.refresh()
-            found = self._host(self.state.topic(name))
-        return found
+            hosted = self._host(self.state.topic(name))
+        return hosted
 
     async def for_produce(
         self,
@@ -335,12 +335,12 @@ class Topics:
         so many `partitions`.
 
         `check` raises if the request would be refused with that route; then the topic is not created. Nor is it if
-        `permit` says that the caller may not (see `put`).
+        `permit` refuses the caller (see `put`).
         """
-        found = self.find(name)
-        if found is None and self._auto_create:
-            found, _ = await self.put(name, TopicRequest(partitions=partitions), check, only_new=True, permit=permit)
-        return found or await self.require(name)
+        hosted = self.find(name)
+        if hosted is None and self._auto_create:
+            hosted, _ = await self.put(name, TopicRequest(partitions=partitions), check, only_new=True, permit=permit)
+        return hosted or await self.require(name)
 
     async def put(
         self,
@@ -354,8 +354,8 @@ class Topics:
         """Create or change a topic and make its tables; return it, and True if it was created.
 
         `check` sees the route of a topic that is about to be created, and may raise. With `only_new` a topic that
-        another process has created meanwhile stays as it is; it may be static. `permit` is told whether the topic
-        exists, and raises if the caller may not change it, or make it.
+        another process has created meanwhile stays as it is; it may be static. `permit` is called with whether the
+        topic exists, and raises if the caller may not change it, or make it.
         """
         new_id = str(uuid.uuid4())
         now_ms = self._now_ms()
@@ -406,23 +406,23 @@ class Topics:
         NotFound
             `topic_not_found`: there is none.
         Conflict
-            `topic_made_again`: it was deleted and made again, so that offsets of before say nothing.
+            `topic_made_again`: it was deleted and made again, so earlier offsets mean nothing.
         """
-        found = await self.require(name)
-        if _id_of(found) != topic_id:
+        hosted = await self.require(name)
+        if _id_of(hosted) != topic_id:
             await self.refresh()
-            found = await self.require(name)
-        if _id_of(found) != topic_id:
+            hosted = await self.require(name)
+        if _id_of(hosted) != topic_id:
             raise Conflict(
-                f"topic {name} was deleted and made again: offsets of before are none of it; begin anew",
+                f"topic {name} was deleted and made again: offsets from before do not count; begin again",
                 code="topic_made_again",
                 field="topic_id",
-                extra={"topic_id": _id_of(found)},
+                extra={"topic_id": _id_of(hosted)},
             )
-        return found
+        return hosted
 
     async def explained(self, hosted: HostedTopic, error: DeltaMQError) -> DeltaMQError:
-        """Return what an error of `GONE` means: the topic was deleted, maybe by another process, or it is damaged."""
+        """Explain an error of `GONE`: the topic was deleted, maybe by another process, or it is damaged."""
         name = hosted.name
         await self.refresh()
         present = self.state.topics.get(name)
@@ -430,7 +430,7 @@ class Topics:
             return NotFound(f"topic {name} was deleted", code="topic_not_found", field="topic")
         if present.id != hosted.topic.id:
             return Unavailable(f"topic {name} was deleted and made again meanwhile; ask again", code="topic_changed")
-        # The store's message has paths of this machine.
+        # Do not pass on the store's message: it names local paths.
         return error if isinstance(error, Corrupt) else Corrupt(f"{name}: files of a partition are missing")
 
     async def sweep(self) -> None:
@@ -467,7 +467,7 @@ class Topics:
 
 
 def _id_of(hosted: HostedTopic) -> str:
-    """Return the id that clients see, which is the same in all clusters of a global topic."""
+    """Return the id for clients, which is the same in all clusters of a global topic."""
     topic = hosted.topic
     return topic.id if topic.world is None else topic.world.id
 
@@ -477,11 +477,11 @@ class AccessInForce:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        #: The access in the metadata that was last asked for, what of it is in force, and when more ends.
+        #: The access in the metadata at the last call, the part of it in force, and when more ends.
         self._known: tuple[AccessState, AccessState, float] | None = None
 
     def of(self, stored: AccessState) -> AccessState:
-        """Return what is in force now of the access in the metadata."""
+        """Return the part of the stored access that is in force now."""
         known = self._known
         if known is None or known[0] is not stored or self._now_ms() >= known[2]:
             present = stored.at(self._now_ms())
