@@ -28,7 +28,7 @@ class TooMuch(Exception):
 
 @dataclass(slots=True)
 class Picked:
-    """The messages that were found, by offset, and why the others were not."""
+    """The messages that were read, by offset, and why the others were not."""
 
     rows: pa.RecordBatch
     offsets: Int64s
@@ -38,7 +38,7 @@ class Picked:
     unreadable: dict[int, str] = field(default_factory=dict)
 
     def places(self, offsets: Int64s) -> Int64s:
-        """Return the positions of these offsets in `rows`; each of them must have been found."""
+        """Return the positions of these offsets in `rows`; each of them must have been read."""
         return np.searchsorted(self.offsets, offsets)
 
 
@@ -53,7 +53,7 @@ def pick(log: PartitionLog, offsets: Int64s, *, bytes_max: int | None) -> Picked
     picker = _Picker(log, bytes_max)
     for run in np.split(offsets, np.flatnonzero(np.diff(offsets) > _GAP_MAX) + 1):
         picker.run(run)
-    rows = one_record_batch(pa.concat_tables([MESSAGE_SCHEMA.empty_table(), *picker.found]))
+    rows = one_record_batch(pa.concat_tables([MESSAGE_SCHEMA.empty_table(), *picker.pieces]))
     return Picked(rows, rows.column("offset").to_numpy(), picker.gone, picker.unreadable)
 
 
@@ -63,7 +63,7 @@ class _Picker:
     def __init__(self, log: PartitionLog, bytes_max: int | None) -> None:
         self._log = log
         self._left = bytes_max
-        self.found: list[pa.Table] = []
+        self.pieces: list[pa.Table] = []
         self.gone: set[int] = set()
         self.unreadable: dict[int, str] = {}
 
@@ -95,11 +95,11 @@ class _Picker:
     def _keep(self, rows: pa.Table, wanted: Int64s, next_offset: int) -> Int64s:
         """Keep the wanted rows of a read that starts at the first wanted offset; return the offsets still wanted."""
         here = int(np.searchsorted(wanted, next_offset))
-        places = wanted[:here] - wanted[0]
-        kept = rows if len(places) == rows.num_rows else rows.take(pa.array(places))
+        positions = wanted[:here] - wanted[0]
+        kept = rows if len(positions) == rows.num_rows else rows.take(pa.array(positions))
         if self._left is not None:
             self._left -= kept.nbytes
             if self._left < 0:
                 raise TooMuch
-        self.found.append(kept)
+        self.pieces.append(kept)
         return wanted[here:]

@@ -26,7 +26,7 @@ def keys_of(folder: str, commit: Commit) -> list[str]:
 
 
 class Publisher:
-    """Publishes files and commits of one partition. Its owner holds the append lock, but for `put`."""
+    """Publishes files and commits of one partition. Its owner holds the append lock, except for `put`."""
 
     def __init__(
         self, store: Store, folder: str, log: CommitLog, unsynced: Unsynced, *, clock: Clock, stale_ms: int

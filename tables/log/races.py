@@ -1,4 +1,4 @@
-"""Races of writers for a partition's next version: who loses one numbers its rows again, and tries again (SPEC RELY-2).
+"""Races of writers for a partition's next version: the loser numbers its rows again, and tries again (SPEC RELY-2).
 
 attempt: number the rows from the end offset, put version n+1 --it exists--> apply it --> attempt again
 """

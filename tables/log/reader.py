@@ -2,9 +2,9 @@
 
 Readers take no lock: they use the list of live files as it is at that moment, which writers replace rather than change.
 A file that is gone when a reader opens it was rolled up or removed by another process, or the partition is damaged; the
-newest log tells which.
+newest log shows which.
 
-Appends have the order of their times, births do not: clients say them. The latest birth up to each file ascends, so
+Appends have the order of their times, births do not: clients set them. The latest birth up to each file ascends, so
 that the first file with a birth at or after a time is found without a look into others:
 
     file              0    1    2    3    4
@@ -77,7 +77,7 @@ class LogReader:
     def read(self, offset: int, *, max_messages: int, max_bytes: int, columns: Sequence[str] | None = None) -> Fetched:
         """Read rows from `offset` on: at most `max_messages`, about `max_bytes`, and at least one if there is any.
 
-        With `columns`, rows have these alone.
+        With `columns`, rows have only these.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class LogReader:
         return fetched(self._rows(files, offset, min(end, offset + max_messages), max_bytes, columns), offset, low, end)
 
     def _on_live_files(self, read: Callable[[Sequence[DataFile], int], T]) -> T:
-        """Run `read(files, end offset)`; damage stops the partition, unless the log no longer names all those files.
+        """Run `read(files, end offset)`; damage stops the partition, unless the log no longer names all of these files.
 
         Another process may have rolled files up and removed the old ones since this process last refreshed.
         """
@@ -123,20 +123,20 @@ class LogReader:
     def _rows(
         self, files: Sequence[DataFile], start: int, stop: int, max_bytes: int, columns: Sequence[str] | None
     ) -> Weighed:
-        found: list[pa.Table] = []
+        tables: list[pa.Table] = []
         at, weight = start, 0
         while at < stop and max_bytes > 0:
             rows = self._tail.rows(at, stop, max_bytes, columns)
             if rows is None:
                 rows = self._from_file(files, at, stop, columns)
-            kept, its_weight = cut_to_bytes(rows, max_bytes, at_least=0 if found else 1)
-            found.append(kept)
-            weight += its_weight
+            kept, kept_weight = cut_to_bytes(rows, max_bytes, at_least=0 if tables else 1)
+            tables.append(kept)
+            weight += kept_weight
             at += kept.num_rows
             if at >= stop or kept.num_rows < rows.num_rows:
                 break
             max_bytes -= kept.nbytes
-        return Weighed(found[0] if len(found) == 1 else pa.concat_tables(found), weight)
+        return Weighed(tables[0] if len(tables) == 1 else pa.concat_tables(tables), weight)
 
     def _from_file(self, files: Sequence[DataFile], start: int, stop: int, columns: Sequence[str] | None) -> pa.Table:
         """Read rows from `start` on from the file that holds it, up to the end of the row group at most."""
@@ -164,9 +164,9 @@ class LogReader:
         latest, wanted = self._latest(files), _written(time_us)
         for at in range(bisect_left(latest, wanted), len(latest)):
             # a second file is opened only if the first one's latest birth is in the same millisecond, and before
-            found = self._born_in(files[at], time_us) if _latest_of(files[at]) >= wanted else None
-            if found is not None:
-                return found
+            born = self._born_in(files[at], time_us) if _latest_of(files[at]) >= wanted else None
+            if born is not None:
+                return born
         return None
 
     def _born_in(self, file: DataFile, time_us: int) -> Born | None:
@@ -183,24 +183,24 @@ class LogReader:
         latest = self._latest(files)
         if not latest:
             return None
-        greatest, found = latest[-1], -1
+        greatest, last_ms = latest[-1], -1
         for file in files[bisect_left(latest, greatest) : len(latest)]:
             # of files whose latest births are in the same millisecond, or in part of it, another one's may be later
             if _latest_of(file) == greatest:
-                found = max(found, *(int(times.max()) // 1_000 for times in self._births_in(file)))
-                if _written(found * 1_000) == greatest:
+                last_ms = max(last_ms, *(int(times.max()) // 1_000 for times in self._births_in(file)))
+                if _written(last_ms * 1_000) == greatest:
                     break
-        return found
+        return last_ms
 
     def _births_in(self, file: DataFile) -> Iterator[Int64s]:
         """Yield the born times of a file by row group, from memory if they are there; others are not cached."""
         rows = self._tail.rows(file.start, file.end)
         groups = self._files.groups(file, file.start, file.end, ["born_time"], by_page=True)
-        for found in groups if rows is None else [rows]:
-            yield found.column("born_time").cast(pa.int64()).to_numpy()
+        for group in groups if rows is None else [rows]:
+            yield group.column("born_time").cast(pa.int64()).to_numpy()
 
     def _latest(self, files: Sequence[DataFile]) -> Sequence[str]:
-        """Return the latest birth up to each file; of the same list, which only grows, what is known is kept."""
+        """Return the latest birth up to each file; earlier results are kept while the list only grows."""
         known, count = self._births, len(files)
         is_same = known.files is files
         if is_same and len(known.latest) >= count:

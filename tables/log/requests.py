@@ -15,7 +15,7 @@ from deltamq.tables.delta.snapshot import Snapshot
 
 
 class Requests:
-    """The requests of one partition. Its owner holds a lock, but for `seen`, which does not wait for commits."""
+    """The requests of one partition. Its owner holds a lock, except for `seen`, which does not wait for commits."""
 
     def __init__(self, *, producers_max: int) -> None:
         self._changing = threading.Lock()

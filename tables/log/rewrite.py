@@ -91,9 +91,9 @@ class Rewrite:
 
 def _keeps_offsets(adds: Sequence[Encoded], removes: Sequence[DataFile]) -> bool:
     """Return whether both are adjacent files, and the new files, if there are any, hold the offsets of the old ones."""
-    added = [(one.file.start, one.file.end) for one in adds]
+    added = [(encoded.file.start, encoded.file.end) for encoded in adds]
     removed = [(file.start, file.end) for file in removes]
-    if not removed or any(one[1] != other[0] for files in (added, removed) for one, other in pairwise(files)):
+    if not removed or any(before[1] != after[0] for files in (added, removed) for before, after in pairwise(files)):
         return False
     return not added or (added[0][0], added[-1][1]) == (removed[0][0], removed[-1][1])
 
@@ -131,7 +131,7 @@ class LiveLog(Protocol):
         """The live files in offset order."""
 
     def refresh(self) -> bool:
-        """Learn what other processes have committed."""
+        """Apply the commits of other writers."""
 
     def are_live(self, files: Sequence[DataFile]) -> bool:
         """Return whether the newest known state still has all of these files."""
@@ -150,7 +150,7 @@ class LiveLog(Protocol):
 
 
 def delete_before(log: LiveLog, offset: int, *, now_ms: int, row_group_rows: int) -> Removed:
-    """Remove all messages before `offset`; the end offset stays. What this call removed is returned.
+    """Remove all messages before `offset`, and return what this call removed; the end offset stays.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def delete_before(log: LiveLog, offset: int, *, now_ms: int, row_group_rows: int
     log.refresh()
     removed = Removed()
     while log.min_offset < min(offset, log.end_offset):
-        # A roll-up of another process may put the two halves together again before they are removed: then anew.
+        # A roll-up of another process may put the two halves together again before they are removed: then divide again.
         across = next((file for file in log.files if file.start < offset < file.end), None)
         if across is not None and not _divided(log, across, offset, now_ms, row_group_rows):
             continue
@@ -169,7 +169,7 @@ def delete_before(log: LiveLog, offset: int, *, now_ms: int, row_group_rows: int
 
 
 def _divided(log: LiveLog, file: DataFile, offset: int, now_ms: int, row_group_rows: int) -> bool:
-    """Put two files in the place of one; return False if another process was faster."""
+    """Replace a file by two that meet at `offset`; return False if another process was faster."""
     parts = log.parts_of(file)
 
     def half(low: int, high: int) -> Encoded:

@@ -33,7 +33,7 @@ class StoredRequests:
     def __init__(self, prefix: str) -> None:
         """Collect only requests of producers whose ids begin with `prefix`."""
         self._prefix = prefix
-        self._found: dict[PartitionRef, _Read] = {}
+        self._reads: dict[PartitionRef, _Read] = {}
 
     def of(self, log: PartitionLog, producer_id: str, since_ms: int) -> Collection[int]:
         """Return the producer's sequences in the rows known to `log` that were appended at `since_ms` or later.
@@ -43,9 +43,9 @@ class StoredRequests:
         Corrupt
             The partition cannot be read.
         """
-        known = self._found.get(log.ref)
+        known = self._reads.get(log.ref)
         if known is None or known.since_ms > since_ms:
-            known = self._found[log.ref] = _Read(since_ms, log.offset_at(since_ms * 1_000))
+            known = self._reads[log.ref] = _Read(since_ms, log.offset_at(since_ms * 1_000))
         if known.next_offset < log.end_offset:
             self._read_on(log, known)
         return known.sequences.get(producer_id, ())

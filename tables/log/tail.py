@@ -172,7 +172,6 @@ class Tail:
         self._drop(drop)
 
     def _drop(self, count: int) -> None:
-        """Drop the `count` oldest pieces."""
         if count:
             self._bytes -= sum(p.bytes for p in self.pieces[:count])
             assert self._bytes >= 0, "a tail drops more than it holds"
@@ -191,15 +190,15 @@ class Tail:
     def rows(
         self, start: int, stop: int, bytes_max: int | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table | None:
-        """Return the rows `[start, stop)`, or of their `columns` alone; None if the tail does not hold them all.
+        """Return the rows `[start, stop)`, or only their `columns`; None if the tail does not hold them all.
 
-        With `bytes_max`, pieces behind one with which the rows weigh more are left out.
+        With `bytes_max`, pieces after the one that exceeds it are left out.
         """
         pieces = self.pieces
         if not pieces or start < pieces[0].start or stop > pieces[-1].end:
             return None
         at = bisect_right(pieces, start, key=lambda p: p.start) - 1
-        if columns is None and stop <= pieces[at].end:  # as of most pops
+        if columns is None and stop <= pieces[at].end:  # most pops
             return pieces[at].table().slice(start - pieces[at].start, stop - start)
         wanted: list[_Piece] = []
         weight = 0
@@ -210,13 +209,13 @@ class Tail:
                     break
             wanted.append(pieces[at])
             at += 1
-        found = _tables(wanted, start, stop, columns)
-        return found[0] if len(found) == 1 else pa.concat_tables(found)
+        tables = _tables(wanted, start, stop, columns)
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
 
 def _tables(pieces: Sequence[_Piece], start: int, stop: int, columns: Sequence[str] | None) -> list[pa.Table]:
     """Return the rows `[start, stop)` of pieces; columns that were not made are made for adjacent ones together."""
-    found: list[pa.Table] = []
+    tables: list[pa.Table] = []
     unmade: list[Stamped] = []
     for piece in pieces:
         low, high = max(start - piece.start, 0), min(stop, piece.end) - piece.start
@@ -224,15 +223,15 @@ def _tables(pieces: Sequence[_Piece], start: int, stop: int, columns: Sequence[s
         if is_whole and isinstance(piece.rows, Stamped) and not piece.rows.is_made:
             unmade.append(piece.rows)
             continue
-        found += _made(unmade, columns)
+        tables += _made(unmade, columns)
         unmade = []
         rows = piece.table()
-        found.append((rows if columns is None else rows.select(columns)).slice(low, high - low))
-    return found + _made(unmade, columns)
+        tables.append((rows if columns is None else rows.select(columns)).slice(low, high - low))
+    return tables + _made(unmade, columns)
 
 
 def _made(unmade: Sequence[Stamped], columns: Sequence[str] | None) -> list[pa.Table]:
-    """Return the rows of adjacent appends as a table; of one alone that is kept if it has all columns."""
+    """Return the rows of adjacent appends as a table; a single append keeps its table if that has all columns."""
     if not unmade:
         return []
     return [unmade[0].table() if len(unmade) == 1 and columns is None else table_of(unmade, columns)]

@@ -67,7 +67,7 @@ class KeptLog(Protocol):
         """Yield all rows of adjacent live files: as one table if they are all in memory, else by file or row group."""
 
     def file_bytes(self, file: DataFile) -> pa.Buffer:
-        """Return the bytes of a live file, whose checksums are right."""
+        """Return the checked bytes of a live file."""
 
     def parts_of(self, file: DataFile) -> list[Part]:
         """Return the producers' requests in a live file that are still remembered."""
@@ -82,7 +82,7 @@ class KeptLog(Protocol):
 
 
 class Upkeep:
-    """The upkeep of one partition; one thread at a time does it, calls of others return at once."""
+    """The upkeep of one partition; one thread at a time does it, other threads' calls return at once."""
 
     def __init__(
         self,
@@ -120,11 +120,11 @@ class Upkeep:
 
     def run(self) -> bool:
         """Do what is due; return whether anything was done. A second thread returns at once."""
-        return self._alone(self._all)
+        return self._exclusively(self._all)
 
     def clean(self) -> bool:
         """Delete only dead files and orphans whose keep time has passed; return whether there were any."""
-        return self._alone(lambda now: self._delete_dead() | self._sweep(now))
+        return self._exclusively(lambda now: self._delete_dead() | self._sweep(now))
 
     def due_in_ms(self) -> int:
         """Return after how many milliseconds `run` is due if nothing is appended; 0 if it is due now."""
@@ -146,7 +146,7 @@ class Upkeep:
         known = [time for time, version in self._sightings if min(version, covered) > self._cleaned_to]
         return [known[0] + self._log_keep_ms] if known else [self._sightings[-1][0] + self._log_keep_ms // 10]
 
-    def _alone(self, work: Callable[[int], bool]) -> bool:
+    def _exclusively(self, work: Callable[[int], bool]) -> bool:
         if not self._busy.acquire(blocking=False):
             return False
         try:
@@ -180,19 +180,19 @@ class Upkeep:
         return self._log.rewrite([encoded], files, operation="OPTIMIZE", rows=rows)
 
     def _rolled_up(self, files: Sequence[DataFile]) -> tuple[Encoded, Sequence[pa.Table]]:
-        """Return the file that takes the place of others, and those of its rows that become one piece in memory."""
+        """Return the file that replaces others, and the rows of it that become one piece in memory."""
         encoded_rows: list[pa.Table] = []
 
         def encode(some: Sequence[DataFile], parts: Sequence[Part] = ()) -> Encoded:
             tables = self._log.tables_of(some)
-            found, nbytes = _taken(tables, GROUP_BYTES_MAX)
+            taken, nbytes = _taken(tables, GROUP_BYTES_MAX)
             if nbytes > GROUP_BYTES_MAX:
-                # The files' sizes do not tell: bodies that compress well take a thousand times as much in memory.
-                all_tables = _let_go(found, tables)
+                # The files' sizes do not show it: bodies that compress well take a thousand times as much in memory.
+                all_tables = _let_go(taken, tables)
                 return encode_large_file(
                     all_tables, parts, batch_id=batch_id, now_ms=now_ms, row_group_rows=row_group_rows
                 )
-            rows = found[0] if len(found) == 1 else pa.concat_tables(found)
+            rows = taken[0] if len(taken) == 1 else pa.concat_tables(taken)
             if nbytes < _JOINED_BYTES_MAX * len(some):
                 rows = rows.combine_chunks()
                 encoded_rows.append(rows)
@@ -248,23 +248,22 @@ class Upkeep:
 
     def _find_old_log(self, now: int) -> deque[str]:
         """List what the next runs delete: in a log that grows fast, that is more than one run may delete."""
-        found = deque[str]()
+        keys = deque[str]()
         aged = [version for time, version in self._sightings if now - time >= self._log_keep_ms]
         # The newest of them stays: while the log does not grow, no other sighting is added.
         del self._sightings[: len(aged) - 1 if aged else 0]
         keep_from = min(aged[-1] if aged else -1, self._state.checkpoint_version)
         if keep_from <= self._cleaned_to:
-            return found
+            return keys
         commits, checkpoints = log_versions(self._store, self._folder)
         log = f"{self._folder}/{LOG_FOLDER}"
-        found.extend(f"{log}/{commit_name(v)}" for v in commits if v < keep_from)
+        keys.extend(f"{log}/{commit_name(v)}" for v in commits if v < keep_from)
         covered = [v for v in checkpoints if v <= keep_from]
-        found.extend(f"{log}/{name}" for v in covered[:-_CHECKPOINTS_KEPT] for name in checkpoint_names(v))
+        keys.extend(f"{log}/{name}" for v in covered[:-_CHECKPOINTS_KEPT] for name in checkpoint_names(v))
         self._cleaned_to = keep_from
-        return found
+        return keys
 
     def _delete_dead(self) -> bool:
-        """Delete dead files whose keep time has passed."""
         old = self._dead.due(self._settings.file_keep_ms)
         for path in old:
             self._store.delete(f"{self._folder}/{path}")
@@ -280,9 +279,9 @@ class Upkeep:
         self._state.look_back()
         live = self._dead.paths() | {f.path for f in self._state.files}
         log = f"{self._folder}/{LOG_FOLDER}"
-        found = [f"{self._folder}/{e.name}" for e in self._store.entries(self._folder) if e.name not in live]
-        found += [f"{log}/{e.name}" for e in self._store.entries(log) if e.name.startswith(TEMP_PREFIX)]
-        self._orphans = {key: self._orphans.get(key, now) for key in found}
+        keys = [f"{self._folder}/{e.name}" for e in self._store.entries(self._folder) if e.name not in live]
+        keys += [f"{log}/{e.name}" for e in self._store.entries(log) if e.name.startswith(TEMP_PREFIX)]
+        self._orphans = {key: self._orphans.get(key, now) for key in keys}
         doomed = [key for key, seen in self._orphans.items() if now - seen >= self._orphan_keep_ms]
         for key in doomed:
             self._store.delete(key)
@@ -292,22 +291,22 @@ class Upkeep:
 
 def _taken(tables: Iterator[pa.Table], bytes_max: int) -> tuple[list[pa.Table], int]:
     """Take tables until they have more than `bytes_max` in memory, or none is left; return them and their bytes."""
-    found: list[pa.Table] = []
+    taken: list[pa.Table] = []
     nbytes = 0
     while nbytes <= bytes_max and (table := next(tables, None)) is not None:
-        found.append(table)
+        taken.append(table)
         nbytes += table.nbytes
-    return found, nbytes
+    return taken, nbytes
 
 
-def _let_go(found: list[pa.Table], more: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the tables that were found and those that follow, and keep none of them."""
-    while found:
-        yield found.pop(0)
+def _let_go(taken: list[pa.Table], more: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the taken tables, then `more`, and keep none of them."""
+    while taken:
+        yield taken.pop(0)
     yield from more
 
 
-#: Number of newest files that are planned for: older ones had their turn.
+#: Number of newest files that a plan considers: older ones had their turn.
 WINDOW_FILES: Final = 4_096
 #: A run that is this many times longer than `fanout` is merged even if none of its classes is full.
 RUN_FACTOR: Final = 4
@@ -359,7 +358,7 @@ def _runs(classes: Sequence[int | None], level: int) -> Iterator[tuple[int, int]
     high = len(classes)
     while high > 0:
         low = high
-        while low > 0 and (found := classes[low - 1]) is not None and found <= level:
+        while low > 0 and (file_class := classes[low - 1]) is not None and file_class <= level:
             low -= 1
         if low < high:
             yield low, high

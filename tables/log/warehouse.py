@@ -83,9 +83,9 @@ class Warehouse:
         StoreUnsafe
             Put-if-absent does not hold there: appends could overwrite each other (SPEC RELY-3).
         """
-        found = store if store is not None else open_store(uri)
-        probe(found)
-        return cls(found, settings=settings or LogSettings(), clock=clock, bounds=bounds)
+        opened = store if store is not None else open_store(uri)
+        probe(opened)
+        return cls(opened, settings=settings or LogSettings(), clock=clock, bounds=bounds)
 
     @property
     def uri(self) -> str:
@@ -138,23 +138,23 @@ class Warehouse:
         Corrupt
             The partition's log or files contradict each other.
         """
-        found = self._logs.get(ref)
-        if found is not None:
-            return found
+        opened = self._logs.get(ref)
+        if opened is not None:
+            return opened
         with self._lock:
             opening = self._opening.setdefault(ref, threading.Lock())
         with opening:
-            found = self._logs.get(ref)
-            if found is None:
-                found = self._opened(ref)
+            opened = self._logs.get(ref)
+            if opened is None:
+                opened = self._opened(ref)
                 with self._lock:
-                    self._logs[ref] = found
+                    self._logs[ref] = opened
                     self._start_flusher()
-        return found
+        return opened
 
     def _opened(self, ref: PartitionRef) -> PartitionLog:
         try:
-            found = PartitionLog(
+            opened = PartitionLog(
                 ref,
                 self.store,
                 settings=self.settings,
@@ -169,10 +169,10 @@ class Warehouse:
             self._stop(ref, error)
             raise
         self._stopped.pop(ref, None)
-        return found
+        return opened
 
     def _stop(self, ref: PartitionRef, error: DeltaMQError) -> None:
-        """Note, and say once, that a partition refuses all calls (SPEC RELY-10)."""
+        """Note, and log once, that a partition refuses all calls (SPEC RELY-10)."""
         is_new = ref not in self._stopped
         self._stopped[ref] = error
         if is_new:
@@ -186,12 +186,12 @@ class Warehouse:
     def close_partition(self, ref: PartitionRef) -> None:
         """Flush and close an open partition, for processes that open many; no thread may be using it."""
         with self._lock:
-            found = self._logs.pop(ref, None)
+            opened = self._logs.pop(ref, None)
             self._opening.pop(ref, None)
             self._stopped.pop(ref, None)
-        if found is not None:
-            found.close()
-            found.release()
+        if opened is not None:
+            opened.close()
+            opened.release()
 
     def exists(self, ref: PartitionRef) -> bool:
         """Return whether the partition has a table; a folder with only a dead process's temporary file has none."""
@@ -222,11 +222,11 @@ class Warehouse:
     def drop_partition(self, ref: PartitionRef) -> None:
         """Remove one partition, open or not; its data is gone when this returns."""
         with self._lock:
-            found = self._logs.pop(ref, None)
+            opened = self._logs.pop(ref, None)
             self._opening.pop(ref, None)
             self._stopped.pop(ref, None)
-        if found is not None:
-            found.release()
+        if opened is not None:
+            opened.release()
         self.store.delete_tree(ref.folder)
 
     @property
@@ -279,9 +279,9 @@ def refs(store: Store, space: Space) -> Iterator[PartitionRef]:
 def _refs_in(store: Store, space: Space, topic: str) -> Iterator[PartitionRef]:
     for partition in store.folders(f"{space.value}/{topic}"):
         if "@" in partition:
-            found = parse_ref(space, topic, partition) or _named_inside(store, space, topic, partition)
-            if found is not None:
-                yield found
+            ref = parse_ref(space, topic, partition) or _named_inside(store, space, topic, partition)
+            if ref is not None:
+                yield ref
 
 
 def _named_inside(store: Store, space: Space, topic: str, partition: str) -> PartitionRef | None:

@@ -39,11 +39,11 @@ class CompactionTargets:
 def plan_compaction(files: Sequence[DataFile], target: CompactionTargets) -> list[Sequence[DataFile]]:
     """Return the groups of adjacent files that should become one file each, oldest first."""
     settled = files[: len(files) - _tail_count(files, target)]
-    found: list[Sequence[DataFile]] = []
+    planned: list[Sequence[DataFile]] = []
     for run, ended in _runs(settled, target):
         groups = list(_groups(run, target))
-        found += groups if ended else groups[:-1]
-    return [group for group in found if len(group) > 1]
+        planned += groups if ended else groups[:-1]
+    return [group for group in planned if len(group) > 1]
 
 
 def _tail_count(files: Sequence[DataFile], target: CompactionTargets) -> int:
@@ -79,5 +79,4 @@ def _groups(run: Sequence[DataFile], target: CompactionTargets) -> Iterator[Sequ
 
 
 def _is_close(first: DataFile, last: DataFile, target: CompactionTargets) -> bool:
-    """Return whether the append times of two files are close enough for one file."""
     return target.span_ms is None or last.append_max_us - first.append_min_us <= target.span_ms * 1_000

@@ -67,7 +67,7 @@ def read_runs(store: Store, job: str) -> list[LastRun]:
 
 
 def newest_run(runs: Sequence[LastRun], shard: str | None = None) -> LastRun | None:
-    """Return the newest of the runs, or of those that included a shard."""
+    """Return the newest of the runs, or of the runs that included a shard."""
     about = [run for run in runs if shard is None or shard in run.shards]
     if not about:
         return None
@@ -88,12 +88,12 @@ def seconds_behind(run: LastRun | None, every_s: float, now: datetime) -> float:
 
 def read_running(store: Store, job: str) -> list[RunningRun]:
     """Return the recorded runs of a job, which have not ended or were killed."""
-    found = []
+    running = []
     folder = f"jobs/{job}/running"
     for name in store.names(folder):
         with contextlib.suppress(FileMissing, msgspec.DecodeError):
-            found.append(_running.decode(bytes(store.read(f"{folder}/{name}"))))
-    return found
+            running.append(_running.decode(bytes(store.read(f"{folder}/{name}"))))
+    return running
 
 
 def runs_folder(job: str) -> str:

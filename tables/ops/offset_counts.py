@@ -82,7 +82,7 @@ def count_offsets(store: Store, ref: PartitionRef) -> tuple[Snapshot, Count]:
     Raises
     ------
     PartitionNotFound
-        The partition does not exist, or not any more.
+        The partition does not exist, or no longer exists.
     Corrupt
         Its log, or a file that the log still names, is damaged.
     """
@@ -99,11 +99,11 @@ def count_offsets(store: Store, ref: PartitionRef) -> tuple[Snapshot, Count]:
 
 def _counted(store: Store, ref: PartitionRef, snapshot: Snapshot) -> Count:
     reader = FileReader(store, ref.folder, RowCache(_CACHE_BYTES))
-    found = Count()
+    count = Count()
     for file in snapshot.files:
         for offsets in _offsets(reader, file):
-            found.add(offsets)
-    return found
+            count.add(offsets)
+    return count
 
 
 def _offsets(reader: FileReader, file: DataFile) -> Iterator[npt.NDArray[np.int64]]:
@@ -124,13 +124,13 @@ class RowCount(Protocol):
     def last(self) -> int | None: ...
 
 
-def finding_of(min_offset: int, end_offset: int, found: RowCount) -> str:
+def finding_of(min_offset: int, end_offset: int, counted: RowCount) -> str:
     """Return what is wrong with the offsets of a partition; an empty string if nothing is."""
     expected = end_offset - min_offset
-    if found.messages != found.distinct:
-        return f"{found.messages - found.distinct} messages have an offset that another message has, too"
-    if found.messages != expected:
-        return f"{expected - found.messages} of the {expected} offsets before mq.offset have no message"
-    if expected and (found.first, found.last) != (min_offset, end_offset - 1):
-        return f"offsets are [{found.first}, {found.last}], not [{min_offset}, {end_offset - 1}]"
+    if counted.messages != counted.distinct:
+        return f"{counted.messages - counted.distinct} messages have an offset that another message has, too"
+    if counted.messages != expected:
+        return f"{expected - counted.messages} of the {expected} offsets before mq.offset have no message"
+    if expected and (counted.first, counted.last) != (min_offset, end_offset - 1):
+        return f"offsets are [{counted.first}, {counted.last}], not [{min_offset}, {end_offset - 1}]"
     return ""

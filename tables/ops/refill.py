@@ -5,10 +5,10 @@
 
 A data file says which offsets it holds, has the requests of its producers in its footer, and every page of it has a
 checksum. So what a missing commit said about rows can be found again, as long as one file, and one only, fills each
-gap. Nothing behind the newest commit tells how far it went: it is refilled only while its damaged file is there.
+gap. Nothing behind the newest commit shows how far it went: it is refilled only while its damaged file is there.
 
-A commit that put up a fence has no rows, and tells no end. So commits that are gone behind the last end that is told
-may have had rows: a file that begins there is taken, although it may be one that lost its race, because what was
+A commit that put up a fence has no rows, and no end offset. So missing commits behind the last known end offset may
+have had rows: a file that begins there is taken, although it may be one that lost its race, because what was
 acknowledged must not be lost. Fences are put up again by the metadata (`tables.queue.lost_fences`).
 
 A power cut leaves such a log, too: commits at its end that were not synced may be there while their data is not. Then
@@ -46,13 +46,13 @@ class Refill:
     checkpoint: LogCheckpoint
     missing: tuple[int, ...]
     #: Files that no readable commit names.
-    found: tuple[DataFile, ...]
+    unnamed: tuple[DataFile, ...]
     #: The offsets below this one had files that are gone: retention removed them, or they are lost.
     begins_at: int
 
 
 def find_refill(store: Store, folder: str, good: Snapshot) -> Refill | None:
-    """Return the state behind the last consistent one; None if the files do not tell it without a doubt."""
+    """Return the state behind the last consistent one; None if the files leave a doubt."""
     listed = log_versions(store, folder)[0]
     newest = max([good.version, *listed])
     commits = {v: commit_if_whole(store, folder, v, good.table_id) for v in range(good.version + 1, newest + 1)}
@@ -65,8 +65,8 @@ def find_refill(store: Store, folder: str, good: Snapshot) -> Refill | None:
     if _has_torn_tail(store, folder, readable):
         return None
     files = _Files(store, folder, good, readable)
-    told = max([good.version, *(commit.version for commit in readable if commit.end_offset is not None)])
-    behind = [version for version in missing if version > told]
+    ended = max([good.version, *(commit.version for commit in readable if commit.end_offset is not None)])
+    behind = [version for version in missing if version > ended]
     with_rows = sum(_may_have_rows(store, folder, version) for version in behind)
     try:
         cover = files.cover(good.min_offset, _end(good, readable), least=with_rows, most=len(behind))
@@ -86,7 +86,7 @@ def find_refill(store: Store, folder: str, good: Snapshot) -> Refill | None:
     return Refill(
         checkpoint=state,
         missing=missing,
-        found=tuple(file for file in cover if file.path not in files.named),
+        unnamed=tuple(file for file in cover if file.path not in files.named),
         begins_at=cover[0].start if cover else end,
     )
 
@@ -100,9 +100,9 @@ def commit_if_whole(store: Store, folder: str, version: int, table_id: str) -> C
 
 
 def _has_torn_tail(store: Store, folder: str, commits: list[Commit]) -> bool:
-    """Return whether data that nobody has synced, of the commits behind the last synced one, is damaged or gone."""
+    """Return whether unsynced data of the commits behind the last synced one is damaged or gone."""
     removed = {path for commit in commits for path in commit.removes}
-    tail = itertools.takewhile(lambda one: not one.flushed, reversed(commits))
+    tail = itertools.takewhile(lambda commit: not commit.flushed, reversed(commits))
     return is_damaged(store, folder, (file for commit in tail for file in commit.adds if file.path not in removed))
 
 
@@ -137,7 +137,7 @@ def _fences(good: Snapshot, commits: list[Commit]) -> Mapping[str, int]:
 
 
 class _Files:
-    """The files that may hold a part of the log: those that are named, and those that nobody names."""
+    """The files that may hold a part of the log, whether a commit names them or not."""
 
     def __init__(self, store: Store, folder: str, good: Snapshot, commits: list[Commit]) -> None:
         self._store = store
@@ -159,7 +159,7 @@ class _Files:
     def cover(self, start: int, end: int, *, least: int, most: int) -> list[DataFile]:
         """Return files that lie end to end, up to `end`, and from `least` to `most` more.
 
-        They begin at `start`, or behind the oldest files if these are gone: the removal of them may be what is missing.
+        They begin at `start`, or behind the oldest files if these are gone: their removal may be the missing commit.
 
         Raises
         ------
@@ -168,16 +168,16 @@ class _Files:
         """
         chosen = self._leading_to(end)
         at = start if start in chosen else self._after_gone(start)
-        found: list[DataFile] = []
+        cover: list[DataFile] = []
         while at < end:
-            found.append(self._at(chosen, at))
-            at = found[-1].end
+            cover.append(self._at(chosen, at))
+            at = cover[-1].end
         for number in range(most):
             if number >= least and at not in self._unnamed:
                 break
-            found.append(self._at({at: self._best(at, lambda file: True)}, at))
-            at = found[-1].end
-        return found
+            cover.append(self._at({at: self._best(at, lambda file: True)}, at))
+            at = cover[-1].end
+        return cover
 
     def _after_gone(self, offset: int) -> int:
         while (file := self._gone.get(offset)) is not None:
@@ -191,22 +191,22 @@ class _Files:
         return file
 
     def _leading_to(self, end: int) -> dict[int, DataFile]:
-        """Return by first offset the file from which others lead to `end`: one that is named, or else the longest."""
-        found: dict[int, DataFile] = {}
+        """Return by first offset the file from which others lead to `end`: a named one, or else the longest."""
+        leading: dict[int, DataFile] = {}
 
         def leads(file: DataFile) -> bool:
-            return file.end == end or file.end in found
+            return file.end == end or file.end in leading
 
         for start in sorted({*self._live, *self._unnamed}, reverse=True):
             named = self._live.get(start)
             file = named if named is not None and leads(named) else self._best(start, leads)
             if file is not None:
-                found[start] = file
-        return found
+                leading[start] = file
+        return leading
 
     def _best(self, start: int, leads: Callable[[DataFile], bool]) -> DataFile | None:
-        """Return the longest file that nobody names and that begins here; None if there is none, or a doubt."""
-        files = sorted(filter(leads, self._described(start)), key=lambda one: one.count)
+        """Return the longest unnamed file that begins here; None if there is none, or a doubt."""
+        files = sorted(filter(leads, self._described(start)), key=lambda file: file.count)
         alike = all(self._same_rows(less, more) for less, more in itertools.pairwise(files))
         return files[-1] if files and alike else None
 

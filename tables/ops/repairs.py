@@ -2,15 +2,15 @@
 
     PUT_BACK          the newest commit lost its name, but `.head` still holds it        nothing is lost
     DROP_CHECKPOINT   a checkpoint is damaged, the commits since the one before are not   nothing is lost
-    WRITE_CHECKPOINT  that for other readers is damaged, or another engine's              nothing is lost
+    WRITE_CHECKPOINT  the copy for other readers is damaged, or another engine's          nothing is lost
     WRITE_HINT        `_last_checkpoint` is wrong: other readers need it                 nothing is lost
     TAKE_BACK         another engine changed rows or columns: undo that                   it says whether anything is
-    REFILL            commits are gone, but the data files tell what they said            nothing is lost
+    REFILL            commits are gone, but the data files have what they said            nothing is lost
     CUT               the log is torn: go back to its last consistent version            later versions are lost
 
 A cut may be needed after a power cut in the middle of `Flush.ASYNC` appends. It is only made on request, it says which
 offsets it gives up (they will be given to other messages), and the files that it takes out of the table are kept beside
-it, in a folder `_cut-<time>`. What a repair takes back of another engine's commits is told before it is done
+it, in a folder `_cut-<time>`. A repair says what it takes back of other engines' commits before it does so
 (SPEC TABLE-4).
 """
 
@@ -190,13 +190,13 @@ def _find_cut(store: Store, ref: PartitionRef, before: int | None = None) -> Rep
             lost_to = commit.end_offset
             lost_from = min([lost_from, *(f.start for f in commit.adds)])
         durable = durable or (commit is not None and commit.flushed)
-    told = "messages that were acknowledged as durable are among them" if durable else "none was said to be durable"
+    promised = "messages that were acknowledged as durable are among them" if durable else "none was said to be durable"
     until = f"offsets {lost_from} to {lost_to - 1}" if lost_to is not None else f"offsets from {lost_from} on"
     return Repair(
         ref=ref,
         kind=RepairKind.CUT,
         version=stays,
-        text=f"cut the log after version {stays}; {until} are lost ({told}) and will be given to new messages",
+        text=f"cut the log after version {stays}; {until} are lost ({promised}) and will be given to new messages",
         lost_from=lost_from,
         lost_to=lost_to,
     )
@@ -222,7 +222,7 @@ def _find_checkpoint_to_write(store: Store, ref: PartitionRef) -> Repair | None:
     if version is None:
         return None
     own, shared = checkpoint_keys(ref.folder, version)
-    text = f"write {shared} anew from {own}" if store.exists(own) else f"take out {shared}, which is another engine's"
+    text = f"write {shared} again from {own}" if store.exists(own) else f"take out {shared}, which is another engine's"
     return Repair(ref=ref, kind=RepairKind.WRITE_CHECKPOINT, version=version, text=f"{text}; nothing is lost")
 
 
@@ -239,16 +239,16 @@ def _find_taken_back(store: Store, ref: PartitionRef) -> Repair | None:
         good = load_before(store, ref.folder)
     except Corrupt:
         return None
-    found = find_taken_back(store, ref.folder, good)
-    if found is None:
+    taken_back = find_taken_back(store, ref.folder, good)
+    if taken_back is None:
         return None
     return Repair(
         ref=ref,
         kind=RepairKind.TAKE_BACK,
         version=good.version,
-        text=found.text,
-        lost_from=found.lost_from,
-        lost_to=found.lost_to,
+        text=taken_back.text,
+        lost_from=taken_back.lost_from,
+        lost_to=taken_back.lost_to,
     )
 
 
@@ -264,29 +264,29 @@ def _keys_of_others_after(store: Store, folder: str, version: int) -> list[str]:
 
 def _find_refill(store: Store, ref: PartitionRef) -> Repair | None:
     try:
-        found = find_refill(store, ref.folder, load_before(store, ref.folder))
+        refill = find_refill(store, ref.folder, load_before(store, ref.folder))
     except Corrupt:
         return None
-    if found is None:
+    if refill is None:
         return None
-    state = found.checkpoint
-    versions = ", ".join(str(version) for version in found.missing)
+    state = refill.checkpoint
+    versions = ", ".join(str(version) for version in refill.missing)
     text = f"put the log together again from its data files, as the commits {versions} are gone or damaged"
-    if found.found:
-        text += f"; {len(found.found)} files that no other commit names hold their messages"
+    if refill.unnamed:
+        text += f"; {len(refill.unnamed)} files that no other commit names hold their messages"
     else:
         text += "; they held no messages"
-    if state.end_offset > found.begins_at:
-        text += f"; offsets {found.begins_at} to {state.end_offset - 1} are there"
+    if state.end_offset > refill.begins_at:
+        text += f"; offsets {refill.begins_at} to {state.end_offset - 1} are there"
     return Repair(ref=ref, kind=RepairKind.REFILL, version=state.version, text=text)
 
 
 def _refill(warehouse: Warehouse, folder: str, aside: str) -> list[str]:
     store = warehouse.store
-    found = find_refill(store, folder, load_before(store, folder))
-    assert found is not None, "the repair was found a moment ago"
-    write_checkpoint(store, folder, found.checkpoint, now_ms=warehouse.clock.wall_us() // 1000)
-    return _set_aside(store, [f"{folder}/{LOG_FOLDER}/{commit_name(v)}" for v in found.missing], aside)
+    refill = find_refill(store, folder, load_before(store, folder))
+    assert refill is not None, "the repair was found a moment ago"
+    write_checkpoint(store, folder, refill.checkpoint, now_ms=warehouse.clock.wall_us() // 1000)
+    return _set_aside(store, [f"{folder}/{LOG_FOLDER}/{commit_name(v)}" for v in refill.missing], aside)
 
 
 def _find_hint(store: Store, ref: PartitionRef) -> Repair | None:
@@ -332,7 +332,7 @@ def _set_aside(store: Store, keys: Sequence[str], folder: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenBack:
-    """The commits behind the last version of ours, all of them of other engines."""
+    """The commits of other engines behind the last version of ours."""
 
     versions: tuple[int, ...]
     text: str
@@ -384,8 +384,8 @@ def _removes(text: bytes) -> set[str]:
 def _text(
     versions: Sequence[int], authors: Sequence[str], hidden: Sequence[DataFile], lost: Sequence[DataFile], stays: int
 ) -> str:
-    told = "; ".join(f"version {version}: {author}" for version, author in zip(versions, authors, strict=True))
-    text = f"take back what other engines did after version {stays} ({told})"
+    changes = "; ".join(f"version {version}: {author}" for version, author in zip(versions, authors, strict=True))
+    text = f"take back what other engines did after version {stays} ({changes})"
     if hidden:
         text += f"; offsets {_ranges(hidden)}, which they removed or changed, are again as they were sent"
     if lost:

@@ -81,14 +81,12 @@ def _silent(ref: PartitionRef, done: int, total: int) -> None:
 
 
 def _size_only(reader: FileReader, key: str, file: DataFile, size: int | None) -> str | None:
-    """Return what is wrong with the size of a live file; None if nothing is."""
     if size is None:
         return "the log names this file, but it is missing"
     return None if size == file.size else f"it has {size} bytes, the log says {file.size}"
 
 
 def _whole_file(reader: FileReader, key: str, file: DataFile, size: int | None) -> str | None:
-    """Return what is wrong with the content of a live file; None if nothing is."""
     problem = _size_only(reader, key, file, size)
     if problem is None:
         try:
@@ -101,23 +99,23 @@ def _whole_file(reader: FileReader, key: str, file: DataFile, size: int | None) 
 def _run(warehouse: Warehouse, refs: Sequence[PartitionRef] | None, progress: Progress, check: _Check) -> list[Finding]:
     wanted = list(refs) if refs is not None else [ref for space in Space for ref in warehouse.refs(space)]
     total = sum(_live_bytes(warehouse.store, ref) for ref in wanted)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     done = 0
     for ref in wanted:
 
-        def tell(size: int, ref: PartitionRef = ref) -> None:
+        def report(size: int, ref: PartitionRef = ref) -> None:
             nonlocal done
             done += size
             progress(ref, done, max(done, total))
 
-        one = _Partition(warehouse.store, ref, check, tell)
-        first = one.findings()
+        partition = _Partition(warehouse.store, ref, check, report)
+        first = partition.findings()
         if any(f.gravity is not Gravity.NOTE for f in first):
             # A log that is being written changes during the check: only findings that stay are reported.
-            again = {(f.file, f.problem) for f in one.findings()}
+            again = {(f.file, f.problem) for f in partition.findings()}
             first = [f for f in first if (f.file, f.problem) in again]
-        found += first
-    return found
+        findings += first
+    return findings
 
 
 def _live_bytes(store: Store, ref: PartitionRef) -> int:
@@ -132,13 +130,13 @@ def _live_bytes(store: Store, ref: PartitionRef) -> int:
 class _Partition:
     """The checks of one partition."""
 
-    def __init__(self, store: Store, ref: PartitionRef, check: _Check, tell: Callable[[int], None]) -> None:
+    def __init__(self, store: Store, ref: PartitionRef, check: _Check, report: Callable[[int], None]) -> None:
         self._store = store
         self._ref = ref
         self._folder = ref.folder
         self._log = f"{ref.folder}/{LOG_FOLDER}"
         self._check = check
-        self._tell = tell
+        self._report = report
         self._reader = FileReader(store, ref.folder, RowCache(_CACHE_BYTES))
 
     def findings(self) -> list[Finding]:
@@ -149,13 +147,13 @@ class _Partition:
             return list(self._data_without_log())
         except Corrupt as error:
             snapshot, unopened = None, error
-        found = [*self._checkpoints(), *self._commits(snapshot), *self._names(snapshot)]
+        findings = [*self._checkpoints(), *self._commits(snapshot), *self._names(snapshot)]
         if snapshot is not None:
-            found += [*self._live_files(snapshot), *self._unnamed(snapshot)]
-        elif not any(f.gravity is Gravity.DAMAGE for f in found):
+            findings += [*self._live_files(snapshot), *self._unnamed(snapshot)]
+        elif not any(f.gravity is Gravity.DAMAGE for f in findings):
             assert unopened is not None
-            found.append(self._damage(self._log, unopened.detail, _REPAIR))
-        return found
+            findings.append(self._damage(self._log, unopened.detail, _REPAIR))
+        return findings
 
     def _data_without_log(self) -> Iterator[Finding]:
         try:
@@ -277,7 +275,7 @@ class _Partition:
         for file in list(snapshot.files):
             key = f"{self._folder}/{file.path}"
             problem = self._check(self._reader, key, file, sizes.get(file.path))
-            self._tell(file.size)
+            self._report(file.size)
             if problem and self._still_live(file):
                 remedy = f"{_RESTORE}; it holds offsets {file.start} to {file.end - 1}"
                 yield self._damage(key, problem, remedy)

@@ -42,13 +42,13 @@ class DeadMarks:
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
-        self._found = LetterMarks()
+        self._marks = LetterMarks()
         self._next = 0
 
     def follow(self, log: PartitionLog | None, min_offset: int = 0) -> LetterMarks:
-        """Return the marks up to the end that `log` knows; they do not change any more.
+        """Return the marks up to the end that `log` knows; later calls do not change them.
 
-        `min_offset` is where the dead letters begin: what is about earlier ones is forgotten.
+        `min_offset` is where the dead letters begin: marks of earlier ones are forgotten.
 
         Raises
         ------
@@ -57,13 +57,13 @@ class DeadMarks:
         """
         with self._turn:
             if log is not None and self._next < log.end_offset:
-                found, at = self._found.copy(), self._next
+                marks, at = self._marks.copy(), self._next
                 for page in pages(log, max(at, log.min_offset)):
-                    add_marks(found, page.rows)
+                    add_marks(marks, page.rows)
                     at = page.next_offset
-                found.drop_below(min_offset)
-                self._found, self._next = found, at
-            return self._found
+                marks.drop_below(min_offset)
+                self._marks, self._next = marks, at
+            return self._marks
 
 
 def add_marks(marks: LetterMarks, rows: pa.Table) -> None:
@@ -73,7 +73,7 @@ def add_marks(marks: LetterMarks, rows: pa.Table) -> None:
 
 
 def states_between(marks: LetterMarks, low: int, high: int) -> Int8s:
-    """Return the states of the dead letters `[low, high)`, as places in `LETTER_STATES`."""
+    """Return the states of the dead letters `[low, high)`, as indexes of `LETTER_STATES`."""
     states = np.zeros(max(0, high - low), dtype=np.int8)
     for number, ranges in ((1, marks.sent_ranges(low, high)), (2, marks.deleted_ranges(low, high))):
         for begin, end in ranges:
@@ -82,7 +82,7 @@ def states_between(marks: LetterMarks, low: int, high: int) -> Int8s:
 
 
 def states_at(marks: LetterMarks, offsets: Int64s) -> Int8s:
-    """Return the states of the dead letters at offsets that ascend, as places in `LETTER_STATES`."""
+    """Return the states of the dead letters at offsets that ascend, as indexes of `LETTER_STATES`."""
     if not len(offsets):
         return np.zeros(0, dtype=np.int8)
     low = int(offsets[0])
@@ -90,7 +90,7 @@ def states_at(marks: LetterMarks, offsets: Int64s) -> Int8s:
 
 
 def mark_ranges(offsets: Int64s, mark: Callable[[tuple[tuple[int, int], ...]], M]) -> Sequence[M]:
-    """Return marks for these offsets, which ascend, as `mark` makes them of ranges: each of a size that is stored."""
+    """Return marks for these offsets, which ascend; `mark` makes one of ranges, and each is small enough to store."""
     starts = np.flatnonzero(np.diff(offsets, prepend=offsets[0] - 2) > 1) if len(offsets) else np.zeros(0, np.int64)
     lows = offsets[starts].tolist()
     highs = (offsets[np.append(starts[1:], len(offsets)) - 1] + 1).tolist() if lows else []

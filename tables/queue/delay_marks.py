@@ -92,13 +92,13 @@ class DelayMarks:
                 self.cancelled.difference_update([offset for offset in few if low <= offset < high])
 
     def not_ended(self, offsets: Int64s) -> Int64s:
-        """Return those of the offsets that have not ended."""
+        """Return the offsets that have not ended."""
         if not len(self.ended):
             return offsets
         ranges = np.array(list(self.ended), dtype=np.int64)
         at = np.minimum(np.searchsorted(ranges[:, 1], offsets, side="right"), len(ranges) - 1)
-        found: Int64s = offsets[(offsets < ranges[at, 0]) | (offsets >= ranges[at, 1])]
-        return found
+        waiting: Int64s = offsets[(offsets < ranges[at, 0]) | (offsets >= ranges[at, 1])]
+        return waiting
 
 
 def ended_below(warehouse: Warehouse, cluster: str, broker: str) -> int:

@@ -47,7 +47,7 @@ class DelayTargets:
         Raises
         ------
         Unavailable
-            `queue_unserved`: the mapping of its logical queue cannot be had.
+            `queue_unserved`: the mapping of its logical queue is unavailable.
         NotFound
             The topic was deleted a moment ago.
         """
@@ -63,11 +63,13 @@ class DelayTargets:
         if topic.static is None or set(origins) == {target.name}:
             return []
         queues = self._placement(topic).queues
-        found = None if queues is None else queues.of_partition(target.name)
-        assert found is not None, "targets are partitions of logical queues"
-        earlier = (one for one in found.queue.segments if one.gen < found.segment.gen)
+        located = None if queues is None else queues.of_partition(target.name)
+        assert located is not None, "targets are partitions of logical queues"
+        earlier = (segment for segment in located.queue.segments if segment.gen < located.segment.gen)
         # what was sealed before the messages were due got none of them
-        return [_ref(topic, one.partition) for one in earlier if one.end_ms <= 0 or one.end_ms >= since_ms]
+        return [
+            _ref(topic, segment.partition) for segment in earlier if segment.end_ms <= 0 or segment.end_ms >= since_ms
+        ]
 
     def fence_epochs(self, target: PartitionRef) -> Mapping[str, int] | None:
         """Return the fence epochs of an append to a target: a segment gets nothing behind its seal."""
@@ -78,10 +80,10 @@ class DelayTargets:
         return {BROKER_FENCE: ANY_EPOCH, ROUTE_FENCE: known.get(ROUTE_FENCE, 0)}
 
     def _placement(self, topic: Topic) -> Placement:
-        found = self._placements.get(topic.name)
-        if found is None:
-            found = self._placements[topic.name] = self._sealed_placement(topic.name)
-        return found
+        placement = self._placements.get(topic.name)
+        if placement is None:
+            placement = self._placements[topic.name] = self._sealed_placement(topic.name)
+        return placement
 
     def _sealed_placement(self, name: str) -> Placement:
         while True:

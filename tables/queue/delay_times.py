@@ -59,7 +59,7 @@ class DeliverTimes:
             try:
                 return self._due(log, files, marks, until_ms)
             except Corrupt:
-                # Rolled up and removed by another process, or damaged: the newest log tells which.
+                # Rolled up and removed by another process, or damaged: the newest log shows which.
                 log.refresh()
                 if log.are_live(files):
                     raise
@@ -85,9 +85,9 @@ class DeliverTimes:
         times, offsets = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
         for file in files:
             if marks.ended.gap_from(file.start) < file.end and _may_be_due(file.stats, until_ms):
-                found = self._of_file(log, file, marks, until_ms)
-                times.append(found[0])
-                offsets.append(found[1])
+                due = self._of_file(log, file, marks, until_ms)
+                times.append(due[0])
+                offsets.append(due[1])
         all_times, all_offsets = np.concatenate(times), np.concatenate(offsets)
         order = np.lexsort((all_offsets, all_times))
         return all_times[order], all_offsets[order]
@@ -122,7 +122,6 @@ class DeliverTimes:
 
 
 def _may_be_due(stats: str, until_ms: int) -> bool:
-    """Return whether a file may hold a message that is due, by its statistics."""
     least = _least_ms(stats)
     return least is None or least <= until_ms
 

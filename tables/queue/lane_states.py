@@ -44,7 +44,7 @@ class LaneStates(Sequence[CheckpointState]):
     ) -> None:
         """Take the lane's checkpoints: the rows at `places` in `rows` (with `CHECKPOINT_COLUMNS`), and `newer` ones.
 
-        `rows` are those of all lanes: sorting them by lane would copy a gigabyte of lists that no call needs.
+        `rows` are the rows of all lanes: sorting them by lane would copy a gigabyte of lists that no call needs.
         """
         self._rows = rows
         self._places = places
@@ -73,7 +73,7 @@ class LaneStates(Sequence[CheckpointState]):
 
     def live(self, epoch: int, committed: int, now_ms: int) -> Live:
         """Return what matters in `epoch` of the group, whose committed offset is `committed`."""
-        newer = [one for one in self._newer if one.checkpoint is not None and one.checkpoint.pop.epoch == epoch]
+        newer = [state for state in self._newer if state.checkpoint is not None and state.checkpoint.pop.epoch == epoch]
         if self._rows is None:
             return Live((), newer)
         places = self._places
@@ -84,8 +84,8 @@ class LaneStates(Sequence[CheckpointState]):
         over = _ints(rows, "replaced") | _ints(rows, "done")
         is_open = (np.left_shift(1, _ints(rows, "num")) - 1) & ~(_ints(rows, "acked") | over) != 0
         alive = is_open | (_ints(rows, "revive_time") > now_ms * 1_000) & (over != 0)
-        found = self._rows.take(pa.array(places[alive])) if alive.any() else None
-        states = [] if found is None else [state for _, state in states_of_rows(found)]
+        kept = self._rows.take(pa.array(places[alive])) if alive.any() else None
+        states = [] if kept is None else [state for _, state in states_of_rows(kept)]
         return Live(_joined(start[beyond], high[beyond]), [*states, *newer])
 
 
@@ -129,8 +129,8 @@ def lane_states(rows: pa.Table, newer: Mapping[CheckpointKey, CheckpointState]) 
     for key, state in joined.items():
         if state.checkpoint is not None:
             added.setdefault(key.lane, []).append(state)
-    found = {lane: LaneStates(rows, places, added.pop(lane, ())) for lane, places in _by_lane(rows)}
-    return found | {lane: LaneStates(newer=states) for lane, states in added.items()}
+    merged = {lane: LaneStates(rows, places, added.pop(lane, ())) for lane, places in _by_lane(rows)}
+    return merged | {lane: LaneStates(newer=states) for lane, states in added.items()}
 
 
 def _joined_with(
@@ -151,7 +151,6 @@ def _joined_with(
 
 
 def _by_lane(rows: pa.Table) -> Iterator[tuple[LaneKey, Ints]]:
-    """Yield each lane with the positions of its rows."""
     if not rows.num_rows:
         return
     codes = np.zeros(rows.num_rows, dtype=np.int64)

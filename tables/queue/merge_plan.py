@@ -27,7 +27,7 @@ from deltamq.tables.state.schema import CONSUMER_OFFSETS, GROUP_STATISTICS, LOST
 from deltamq.tables.state.table import state_transactions
 from deltamq.tables.store.store import FileMissing, NotDurable, Store
 
-told = logging.getLogger("deltamq.tables")
+log = logging.getLogger("deltamq.tables")
 
 #: The state tables that are merged from logs.
 MERGED_TABLES: Final = (CONSUMER_OFFSETS, POP_CHECKPOINTS, LOST_MESSAGES, GROUP_STATISTICS)
@@ -44,7 +44,7 @@ class PlannedRange:
     stop: int
 
 
-#: Where a log is read from whose table is gone: the lowest offset that it has.
+#: Where a log is read from if its table is gone: the lowest offset that it has.
 _LOWEST: Final = -1
 
 
@@ -128,8 +128,8 @@ def read_plan(store: Store, table: str, batch: int) -> MergePlan | None:
     except msgspec.DecodeError as error:
         raise Corrupt(f"{key}: is not the plan of a batch: {error}") from error
     logs = {
-        PartitionRef(Space.SYS, one.topic, one.partition, one.generation): PlannedRange(one.start, one.stop)
-        for one in stored.logs
+        PartitionRef(Space.SYS, span.topic, span.partition, span.generation): PlannedRange(span.start, span.stop)
+        for span in stored.logs
     }
     return MergePlan(batch=batch, logs=logs)
 
@@ -168,7 +168,7 @@ def last_planned(store: Store, table: str) -> int:
 def merged_stops(store: Store, table: str, transactions: Mapping[str, int] | None) -> Stops:
     """Return how far the logs are in the table, by its transactions; None if there is no table.
 
-    The log says of a table that is gone what may be lost.
+    If a table is gone, an error in the program's log says what may be lost.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def merged_stops(store: Store, table: str, transactions: Mapping[str, int] | Non
         return Stops(watermark(store, table, transactions).stops)
     gone = last_planned(store, table) >= 0
     if gone:
-        told.error("event=state_table_gone table=%s loss=%r", table, "records that the logs do not have any more")
+        log.error("event=state_table_gone table=%s loss=%r", table, "records that the logs do not have any more")
     return Stops({}, gone)
 
 

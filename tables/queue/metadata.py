@@ -110,7 +110,7 @@ class MetaLog:
         self._snapshot_events = snapshot_events
         self._races_max = races_max
         self._trimmed_to = 0
-        #: Why what the log holds cannot be folded.
+        #: Why the log cannot be folded; None while it can.
         self._torn: DeltaMQError | None = None
         self._log.refresh()
         self._folded = self._rebuilt()
@@ -188,7 +188,7 @@ class MetaLog:
         return self._submit(decide, act)
 
     def acts_done(self, acts: Collection[str]) -> tuple[set[str], int]:
-        """Return those of these acts that have events in the log, and since when the log has all events (us).
+        """Return the acts that have events in the log, and the time (us) from which on the log has all events.
 
         Reads the whole log: for the few acts of processes that were killed.
         """
@@ -276,7 +276,6 @@ class MetaLog:
             self._folded = self._rebuilt()
 
     def _rebuilt(self) -> _Folded:
-        """Return the state, folded from the table alone."""
         return _folded(self._log.rows_of([file]).select(_COLUMNS) for file in reversed(tuple(self._log.files)))
 
 
@@ -319,8 +318,8 @@ def _at(offset: int) -> Iterator[None]:
 
 def _last_snapshot(rows: pa.Table) -> int | None:
     """Return the position of the last snapshot in rows of the log; None if there is none."""
-    found = np.flatnonzero(pc.equal(rows.column("tag"), MetaSnapshot.kind).to_numpy())
-    return int(found[-1]) if found.size else None
+    positions = np.flatnonzero(pc.equal(rows.column("tag"), MetaSnapshot.kind).to_numpy())
+    return int(positions[-1]) if positions.size else None
 
 
 def _folded(newest_first: Iterable[pa.Table]) -> _Folded:

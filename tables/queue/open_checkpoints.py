@@ -72,10 +72,10 @@ class OpenCheckpoints:
         """
         if self._seen is None or self._seen.version != state_version(self._store, POP_CHECKPOINTS):
             log = read_state_log(self._store, POP_CHECKPOINTS)
-            found = merged_stops(self._store, POP_CHECKPOINTS, None if log is None else log.transactions)
-            if found.gone:
+            merged = merged_stops(self._store, POP_CHECKPOINTS, None if log is None else log.transactions)
+            if merged.gone:
                 raise Unavailable(f"{POP_CHECKPOINTS} is gone: the job merge makes it again", code="state_table_gone")
-            self._seen = CheckpointTable(self._store, self._cache, log or StateLog(), found.stops)
+            self._seen = CheckpointTable(self._store, self._cache, log or StateLog(), merged.stops)
         return self._seen
 
     def forget(self) -> None:
@@ -99,13 +99,13 @@ class CheckpointTable:
 
         The columns are `CHECKPOINT_COLUMNS`, as in `named`.
         """
-        found = []
+        tables = []
         for path, stats in self._log.files.items():
             if self._may_be_due(stats, until_ms):
                 due = self._due_index(path).get((broker, queue))
                 if due is not None and (count := int(np.searchsorted(due.values, until_ms, side="right"))):
-                    found.append(self._rows(path, due.rows[:count]))
-        return pa.concat_tables([_ROW_SCHEMA.empty_table(), *found])
+                    tables.append(self._rows(path, due.rows[:count]))
+        return pa.concat_tables([_ROW_SCHEMA.empty_table(), *tables])
 
     def next_due_ms(self, broker: str, queue: int, after_ms: int) -> int | None:
         """Return a time after `after_ms` before which nothing else of a queue falls due; None if nothing else will.
@@ -124,12 +124,12 @@ class CheckpointTable:
         return min(times, default=None)
 
     def named(self, keys: pa.Table) -> pa.Table:
-        """Return the rows of those checkpoints in `keys` (columns `CHECKPOINT_KEY`) that are in the table."""
+        """Return the rows of the checkpoints in `keys` (columns `CHECKPOINT_KEY`) that are in the table."""
         if not keys.num_rows or not self._log.files:
             return _ROW_SCHEMA.empty_table()
         times = keys.column("pop_time").cast(pa.int64()).to_numpy()
         wanted = np.unique(_hashes(keys))
-        found = []
+        tables = []
         for path, stats in self._log.files.items():
             if _may_hold(stats, "pop_time", int(times.min()) // 1_000, int(times.max()) // 1_000):
                 names = self._name_index(path)
@@ -137,8 +137,8 @@ class CheckpointTable:
                 high = np.searchsorted(names.values, wanted, side="right")
                 places = [names.rows[a:b] for a, b in zip(low[low < high], high[low < high], strict=True)]
                 if places:
-                    found.append(self._rows(path, np.concatenate(places)))
-        rows = pa.concat_tables([_ROW_SCHEMA.empty_table(), *found])
+                    tables.append(self._rows(path, np.concatenate(places)))
+        rows = pa.concat_tables([_ROW_SCHEMA.empty_table(), *tables])
         return rows.join(keys, keys=list(CHECKPOINT_KEY), join_type="left semi") if rows.num_rows else rows
 
     # Files.
@@ -159,9 +159,9 @@ class CheckpointTable:
         kept = self._cache.get(key)
         if isinstance(kept, dict):
             return kept
-        found = _due_index(self._columns(path, _DUE_COLUMNS))
-        self._cache.put(key, found, 256 + sum(256 + one.nbytes for one in found.values()))
-        return found
+        index = _due_index(self._columns(path, _DUE_COLUMNS))
+        self._cache.put(key, index, 256 + sum(256 + entry.nbytes for entry in index.values()))
+        return index
 
     def _name_index(self, path: str) -> _Sorted:
         key = (POP_CHECKPOINTS, path, "names")
@@ -170,9 +170,9 @@ class CheckpointTable:
             return kept
         hashes = _hashes(self._columns(path, ("start_offset", "pop_time")))
         order = np.argsort(hashes)
-        found = _Sorted(hashes[order], order.astype(np.int32))
-        self._cache.put(key, found, 256 + found.nbytes)
-        return found
+        index = _Sorted(hashes[order], order.astype(np.int32))
+        self._cache.put(key, index, 256 + index.nbytes)
+        return index
 
     def _columns(self, path: str, names: Sequence[str]) -> pa.Table:
         with self._open(path) as file:
@@ -180,16 +180,16 @@ class CheckpointTable:
 
     def _rows(self, path: str, rows: NDArray[np.int32]) -> pa.Table:
         """Read whole rows of a file; row groups without any of them are not decoded."""
-        wanted, first, found = np.sort(rows).astype(np.int64), 0, []
+        wanted, first, tables = np.sort(rows).astype(np.int64), 0, []
         with self._open(path) as file:
             for group in range(file.num_row_groups):
                 count = file.metadata.row_group(group).num_rows
                 low, high = np.searchsorted(wanted, [first, first + count])
                 if low < high:
                     table = file.read_row_group(group, columns=list(CHECKPOINT_COLUMNS), use_threads=False)
-                    found.append(table.take(pa.array(wanted[low:high] - first)))
+                    tables.append(table.take(pa.array(wanted[low:high] - first)))
                 first += count
-        return _as_known(pa.concat_tables(found), CHECKPOINT_COLUMNS, self._key(path))
+        return _as_known(pa.concat_tables(tables), CHECKPOINT_COLUMNS, self._key(path))
 
     def _open(self, path: str) -> pq.ParquetFile:
         data = self._store.read(self._key(path))
@@ -202,10 +202,10 @@ class CheckpointTable:
         return f"{POP_CHECKPOINTS}/{unquote(path)}"
 
 
-def _as_known(found: pa.Table, names: Sequence[str], key: str) -> pa.Table:
+def _as_known(table: pa.Table, names: Sequence[str], key: str) -> pa.Table:
     """Return the columns in the order of `names`, with the types of the table's schema."""
     try:
-        return found.select(list(names)).cast(pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in names]))
+        return table.select(list(names)).cast(pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in names]))
     except (KeyError, pa.ArrowException) as error:
         raise Corrupt(f"{key}: does not have the columns of the table: {error}") from error
 
@@ -217,22 +217,22 @@ def _due_index(rows: pa.Table) -> dict[tuple[str, int], _Sorted]:
     queues = there.column("revive_queue").to_numpy().astype(np.int64) % REVIVE_QUEUES
     times = there.column("revive_time").cast(pa.int64()).to_numpy() // 1_000
     brokers = there.column("broker").combine_chunks().dictionary_encode()
-    found = {}
+    index = {}
     for code, broker in enumerate(brokers.dictionary.to_pylist()):
         of_broker = np.asarray(brokers.indices) == code
         for queue in np.unique(queues[of_broker]).tolist():
             mine = np.flatnonzero(of_broker & (queues == queue))
             order = np.argsort(times[mine], kind="stable")
-            found[broker, queue] = _Sorted(times[mine][order], places[mine][order].astype(np.int32))
-    return found
+            index[broker, queue] = _Sorted(times[mine][order], places[mine][order].astype(np.int32))
+    return index
 
 
 def _hashes(rows: pa.Table) -> NDArray[np.uint64]:
     """Return a hash of each checkpoint's first offset and pop time, which few others share."""
     offsets = rows.column("start_offset").to_numpy().astype(np.uint64)
     times = rows.column("pop_time").cast(pa.int64()).to_numpy().astype(np.uint64)
-    found: NDArray[np.uint64] = (offsets * _MIX[0]) ^ (times * _MIX[1])
-    return found
+    hashes: NDArray[np.uint64] = (offsets * _MIX[0]) ^ (times * _MIX[1])
+    return hashes
 
 
 def _may_hold(stats: str | None, column: str, low_ms: int, high_ms: int) -> bool:

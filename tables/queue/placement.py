@@ -5,7 +5,7 @@
     access              +  order strategy of the topic     -->  closed partitions, and where their messages go
     epochs of brokers   +  moves that are sealed           -->  the fence epochs of appends (`tables.log.fences`)
 
-Slots are logical partitions, or those of Kafka's partitioner, whose keys never move (`mq.partitioners`).
+Slots are logical partitions, or slots of Kafka's partitioner, whose keys never move (`mq.partitioners`).
 
 Route and fence epochs must come from one metadata snapshot: mixing two lets an append slip past a fence.
 """
@@ -32,8 +32,8 @@ from deltamq.mq.static.logical_queue import TopicQueues, is_queue_name
 from deltamq.tables.log.fences import BROKER_FENCE, ROUTE_FENCE
 
 FenceEpochs = Mapping[str, int]
-#: Among how many others the keys of a closed partition are divided at most, if they go by Kafka's hash: it bounds the
-#: table, which has that many slots for each partition.
+#: Most partitions that share the keys of a closed one, if they go by Kafka's hash: it bounds the table, which has that
+#: many slots for each partition.
 _SHARERS_MAX: Final = 64
 
 
@@ -49,23 +49,23 @@ class Placement:
     ends: Mapping[str, int]
     #: The numbers of the partitions that messages without a key go to.
     targets: tuple[int, ...]
-    #: The numbers of the partitions by the names that clients use: their own, or those of logical queues.
+    #: The numbers of the partitions by the names that clients use: their own, or logical queues' names.
     names: Mapping[str, int]
     #: The logical queues of a static topic.
     queues: TopicQueues | None = None
-    #: The numbers of partitions whose logical queue cannot be had: nothing is sent there (SPEC STATIC-22).
+    #: The numbers of partitions whose logical queue is unavailable: nothing is sent there (SPEC STATIC-22).
     unserved: frozenset[int] = frozenset()
-    #: Of those, the ones of a global topic's queues that take no messages in this cluster, with the queue's number.
+    #: The unserved partitions whose queue of a global topic takes no messages in this cluster, with its number.
     away: Mapping[int, int] = field(default_factory=dict)
     #: Partitions that get messages before the old leader of their queue is sealed, each with the old one (STATIC-9).
     ahead: Mapping[str, str] = field(default_factory=dict)
     #: The access of the partitions that may not be written to, by number (SPEC ROUTE-9).
     closed: Mapping[int, Access] = field(default_factory=dict)
-    #: The numbers of all partitions that messages without a key avoid: those that are unserved, closed or stopped.
+    #: The numbers of all partitions that messages without a key avoid: unserved, closed or stopped ones.
     avoided: frozenset[int] = frozenset()
     #: The placement as if nothing was closed; None if nothing is.
     whole: Placement | None = None
-    #: By which hash keys go to slots.
+    #: The hash by which keys go to slots.
     partitioner: Partitioner = "lp"
 
     @classmethod
@@ -93,8 +93,8 @@ class Placement:
         if topic.static is None:
             return cls(route.partitions, table, fence_epochs, ends, route.targets, route.index_of)
         queues = TopicQueues(topic.static.total, queues_of(meta, topic))
-        places = {index: moved.behind.get(leader, leader) for index, leader in topic.leaders().items()}
-        at = {index: route.index_of[partition] for index, partition in places.items()}
+        homes = {index: moved.behind.get(leader, leader) for index, leader in topic.leaders().items()}
+        at = {index: route.index_of[partition] for index, partition in homes.items()}
         world = topic.world
         away = {} if world is None else {at[index]: index for index in world.away & queues.served.keys()}
         unserved = frozenset(at[index] for index in at.keys() - queues.served.keys()).union(away)
@@ -117,11 +117,11 @@ class Placement:
     def _closed(self, topic: Topic, access: AccessState) -> Placement:
         """Return the placement without the partitions that may not be written to.
 
-        Keys of a plain `best_tried` topic go to the others, evenly (SPEC SEND-2). Those of a `strict` topic and of
-        logical queues never go elsewhere: they are refused (STATIC-22). So are all if every partition is closed.
+        Keys of a plain `best_tried` topic go to the others, evenly (SPEC SEND-2). Keys of a `strict` topic and of
+        logical queues are refused instead (STATIC-22), and so are all keys if every partition is closed.
         """
-        found = {number: access.of(topic.id, name) for number, name in enumerate(self.partitions)}
-        closed = {number: one for number, one in found.items() if not one.writable}
+        accesses = {number: access.of(topic.id, name) for number, name in enumerate(self.partitions)}
+        closed = {number: right for number, right in accesses.items() if not right.writable}
         if not closed:
             return self
         targets = tuple(number for number in self.targets if number not in closed)
@@ -163,9 +163,9 @@ class Placement:
         DeltaMQError
             What `TopicQueues.require` raises; `partition_not_found` for plain topics, too.
         """
-        found = self.names.get(name)
-        if found is not None:
-            return found
+        number = self.names.get(name)
+        if number is not None:
+            return number
         if self.queues is not None:
             self.queues.require(name, topic, field)
         raise NotFound(f"{field}: topic {topic} has no partition {name!r}", code="partition_not_found", field=field)
@@ -179,17 +179,17 @@ class Placement:
         Raises
         ------
         Unavailable
-            `queue_unserved`: the mapping of the logical queue cannot be had; `not_writable`.
+            `queue_unserved`: the mapping of the logical queue is unavailable; `not_writable`.
         """
         if self.whole is not None:
-            # Never another partition than usual: an earlier try may have stored the message there.
+            # Always the same partition: an earlier try may have stored the message there.
             home = self.whole.home_of(topic, partition, key, draw)
             access = self.closed.get(self.partitions.index(home))
             if access is not None:
                 raise not_writable(f"topic {topic}: {home}", access)
             return home
-        found = None if self.queues is None else self.queues.of_partition(partition)
-        name = partition if found is None else found.queue.name
+        located = None if self.queues is None else self.queues.of_partition(partition)
+        name = partition if located is None else located.queue.name
         if name in self.names:
             if self.names[name] in self.away:
                 raise _unserved(topic, partition)
@@ -211,15 +211,15 @@ class Placement:
 
         They hold what was stored before the queue moved: a repeated request is looked for there, too (SPEC STATIC-21).
         """
-        found = None if self.queues is None else self.queues.of_partition(partition)
-        if found is None:
+        located = None if self.queues is None else self.queues.of_partition(partition)
+        if located is None:
             return ()
-        names = tuple(segment.partition for segment in found.queue.segments)
+        names = tuple(segment.partition for segment in located.queue.segments)
         return names[: names.index(partition)]
 
 
 def _unserved(topic: str, partition: str) -> Unavailable:
-    detail = f"topic {topic}: the mapping of the logical queue of {partition} cannot be had; check the topic"
+    detail = f"topic {topic}: the mapping of the logical queue of {partition} is unavailable; check the topic"
     return Unavailable(detail, code="queue_unserved")
 
 

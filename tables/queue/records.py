@@ -128,10 +128,10 @@ def _columns(tagged: Sequence[tuple[str, bytes]]) -> tuple[pa.Array, pa.Array]:
 
 def _decoded(rows: pa.Table, decode: Callable[[str, bytes, int], T]) -> list[T]:
     columns = [rows.column(name).to_pylist() for name in ("tag", "body", "offset")]
-    found = []
+    records = []
     for tag, body, offset in zip(*columns, strict=True):
         try:
-            found.append(decode(tag, body, offset))
+            records.append(decode(tag, body, offset))
         except Corrupt as error:
             raise Corrupt(f"the record at offset {offset} is damaged: {error}", code="record_corrupt") from error
-    return found
+    return records

@@ -86,7 +86,6 @@ def recover(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> Recov
 
 
 def _merged_checkpoints(store: Store) -> tuple[pa.Table, Stops]:
-    """Return the content of the state table, and how far it has the logs."""
     columns = (*CHECKPOINT_COLUMNS, "broker")
     state = read_state(store, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA, columns)
     stops = merged_stops(store, POP_CHECKPOINTS, None if state is None else state.transactions)
@@ -146,7 +145,6 @@ class ProgressFollower:
 
 
 def _merged_progress(warehouse: Warehouse) -> tuple[Progress, Stops]:
-    """Return the content of the state table, and how far it has the logs."""
     state = read_state(warehouse.store, CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA, OFFSET_COLUMNS)
     stops = merged_stops(warehouse.store, CONSUMER_OFFSETS, None if state is None else state.transactions)
     return {} if state is None else committed_of_rows(state.rows), stops
@@ -232,7 +230,7 @@ class Follower:
         self._loaded = True
         stops = merged_stops(self._store, POP_CHECKPOINTS, None if state is None else state.transactions)
         rows = () if state is None else states_of_rows(state.rows)
-        part = {key: one for key, one in rows if self._is_mine(key)}
+        part = {key: merged for key, merged in rows if self._is_mine(key)}
         self._join(part)
         for cursor in self._cursors:
             cursor.offset = stops.of(cursor.ref) if stops.gone else max(cursor.offset, stops.of(cursor.ref))

@@ -65,12 +65,12 @@ def _with_header(headers: pa.MapArray, values: Sequence[str]) -> pa.MapArray:
     np.cumsum(np.bincount(owner[kept], minlength=rows) + 1, out=ends[1:])
     added = np.zeros(int(ends[-1]), dtype=bool)
     added[ends[1:] - 1] = True
-    place = np.empty(len(added), dtype=np.int64)
-    place[~added] = np.flatnonzero(kept)
-    place[added] = len(entries)
-    all_names = pa.concat_arrays([names, pa.array([DEAD_REASON_HEADER], pa.string())]).take(pa.array(place))
-    place[added] = len(entries) + np.arange(rows)
-    all_texts = pa.concat_arrays([texts, pa.array(values, pa.string())]).take(pa.array(place))
+    positions = np.empty(len(added), dtype=np.int64)
+    positions[~added] = np.flatnonzero(kept)
+    positions[added] = len(entries)
+    all_names = pa.concat_arrays([names, pa.array([DEAD_REASON_HEADER], pa.string())]).take(pa.array(positions))
+    positions[added] = len(entries) + np.arange(rows)
+    all_texts = pa.concat_arrays([texts, pa.array(values, pa.string())]).take(pa.array(positions))
     return pa.MapArray.from_arrays(pa.array(ends), all_names, all_texts, type=HEADERS)
 
 

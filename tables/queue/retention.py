@@ -91,17 +91,17 @@ class Retention:
         are read only for this broker, and only if something is old enough. The caller deletes the files (`gone`).
         """
         self._meta.refresh()
-        found: list[_Seen] = []
+        partitions: list[_Seen] = []
         for ref in refs:
             try:
-                found.append(_Seen(ref, load(self._warehouse.store, ref.folder)))
+                partitions.append(_Seen(ref, load(self._warehouse.store, ref.folder)))
             except PartitionNotFound:
                 continue
             except (DeltaMQError, OSError) as error:
                 yield Retained(ref=ref, error=error)
         meta = self._meta.meta
         rules = Rules(self._warehouse, self._settings, self._cluster, brokers, meta, now_us, flights_of=[broker])
-        for seen in found:
+        for seen in partitions:
             try:
                 yield self._retain_unopened(seen, rules, now_us)
             except PartitionNotFound:

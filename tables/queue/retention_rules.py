@@ -86,7 +86,7 @@ class RetainedPartition(Protocol):
     def files(self) -> Sequence[DataFile]: ...
 
 
-def _nobody() -> Iterable[Hold]:
+def _no_holds() -> Iterable[Hold]:
     return ()
 
 
@@ -97,7 +97,7 @@ class Rule:
     keep_ms: int
     #: Returns what holds messages back. This is expensive with many messages in flight, so it is only called if
     #: something is old enough to be removed.
-    holds: Callable[[], Iterable[Hold]] = _nobody
+    holds: Callable[[], Iterable[Hold]] = _no_holds
     #: The groups that read the partition, with their progress.
     readers: Readers = field(default_factory=dict)
 
@@ -119,11 +119,10 @@ class _Flights:
                 self._topic.setdefault((key.topic_id, key.partition), []).append(state)
 
     def of_topic(self, topic: Topic, partition: str) -> list[CheckpointState]:
-        """Return those of all groups in a partition of a topic."""
+        """Return all groups' checkpoints in a partition of a topic."""
         return self._topic.get((topic.id, partition), [])
 
     def of_retry(self, lane: LaneKey) -> list[CheckpointState]:
-        """Return those of one group in its retry partition."""
         return self._retry.get(lane, [])
 
 
@@ -260,7 +259,7 @@ class Rules:
 
 
 def _until(log: RetainedPartition, void: int) -> Iterator[Dated]:
-    """Return the files of marks in which all are about removed messages: those below `void`."""
+    """Return the files below `void`: all of their marks are about removed messages."""
     return (Dated(file.end, file.append_max_us) for file in takewhile(lambda file: file.end <= void, log.files))
 
 

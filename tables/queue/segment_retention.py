@@ -1,13 +1,13 @@
 """Drops the segments of static topics whose messages are all removed, and deletes their folders (SPEC STATIC-17).
 
     1 segments dropped      one append to sys/meta for each topic: mappings and route no longer have them
-    2 folders deleted       those of partitions that neither a route nor a mapping has
+    2 folders deleted       the folders of partitions that neither a route nor a mapping has
 
 A segment is dropped if it is sealed, all older ones of its queue go, too, and retention has removed its messages; one
 that never had any goes when it has been sealed for as long as messages are kept. Groups look for retried messages on
 the brokers of a topic's partitions: so a segment stays while its broker leads no queue and has retried messages. It
 stays, too, while a group has progress in it and in no later one of its queue: without it the group would have committed
-nothing, and a group that begins at the end would pass what was sent since (SPEC STATIC-27).
+nothing, and a group that begins at the end would skip what was sent since (SPEC STATIC-27).
 
 A kill between 1 and 2 leaves folders that the next run finds: it lists the folders first and reads the metadata then,
 in which a new partition's name is before its folder exists.
@@ -43,7 +43,7 @@ class DroppedSegments:
 
     #: Segments that the metadata no longer has.
     segments: int = 0
-    #: Folders that were deleted, those that an earlier run has left included.
+    #: Folders that were deleted, leftovers of earlier runs included.
     folders: int = 0
     #: What failed, by topic; the next run tries again.
     errors: Sequence[str] = ()
@@ -65,7 +65,6 @@ def drop_segments(warehouse: Warehouse, meta: MetaLog, cluster: str, now_ms: int
 
 
 def _drop(warehouse: Warehouse, meta: MetaLog, cluster: str, topic: Topic, now_ms: int) -> int:
-    """Drop the expired segments of one topic; return how many there were."""
     expired: set[str] = set()
     groups: dict[str, set[str]] | None = None
     queues = queues_of(meta.meta, topic).values()
@@ -79,7 +78,7 @@ def _drop(warehouse: Warehouse, meta: MetaLog, cluster: str, topic: Topic, now_m
             if groups is None:
                 groups = _groups_by_partition(warehouse, meta.meta, cluster, topic)
             later = queue.segments[queue.segments.index(segment) + 1 :]
-            if groups.get(segment.partition, set()).difference(*(groups.get(one.partition, ()) for one in later)):
+            if groups.get(segment.partition, set()).difference(*(groups.get(newer.partition, ()) for newer in later)):
                 break
             expired.add(segment.partition)
     if not expired:
@@ -103,27 +102,26 @@ def _is_expired(warehouse: Warehouse, topic: Topic, segment: Segment, now_ms: in
     try:
         stored = load(warehouse.store, _ref(topic, segment.partition).folder)
     except PartitionNotFound:
-        return False  # its messages are lost rather than removed: `verify` tells, and the mapping still shows it
+        return False  # its messages are lost rather than removed: `verify` says so, and the mapping still shows it
     return stored.min_offset == stored.end_offset == segment.end_offset
 
 
 def _groups_by_partition(warehouse: Warehouse, meta: Meta, cluster: str, topic: Topic) -> dict[str, set[str]]:
-    """Return the groups with progress in each of a topic's partitions."""
     brokers = sorted({broker_of(partition) for partition in topic.route.partitions})
     lanes = progress_of(recover_progress(warehouse, cluster, brokers), meta.groups).get(topic.id, {})
-    found: dict[str, set[str]] = {}
+    groups: dict[str, set[str]] = {}
     for lane in lanes:
         if not lane.retry:
-            found.setdefault(lane.partition, set()).add(lane.group)
-    return found
+            groups.setdefault(lane.partition, set()).add(lane.group)
+    return groups
 
 
 def _has_retries(warehouse: Warehouse, topic: Topic, broker: str) -> bool:
     """Return whether any group has messages of the topic in its retry partition on a broker."""
     for ref in warehouse.refs(Space.RETRY):
         _, generation = lives_of_retry(ref.generation)
-        its_topic = RetryTopic.of_storage_name(ref.topic).topic
-        if (its_topic, generation, broker_of(ref.name)) != (topic.name, topic.generation, broker):
+        retried_topic = RetryTopic.of_storage_name(ref.topic).topic
+        if (retried_topic, generation, broker_of(ref.name)) != (topic.name, topic.generation, broker):
             continue
         try:
             stored = load(warehouse.store, ref.folder)
@@ -135,7 +133,6 @@ def _has_retries(warehouse: Warehouse, topic: Topic, broker: str) -> bool:
 
 
 def _sweep(warehouse: Warehouse, meta: MetaLog, topic: Topic) -> int:
-    """Delete the folders of a topic's dropped segments; return how many there were."""
     stored = warehouse.refs_of(Space.TOPICS, topic.name)
     meta.refresh()
     present = meta.state.topics.get(topic.name)
@@ -158,7 +155,7 @@ def _named(meta: Meta, topic: Topic) -> set[str]:
 
 
 def _was_segment(topic: Topic, ref: PartitionRef) -> bool:
-    """Return whether a folder is that of a partition which this life of a static topic has had."""
+    """Return whether a partition has belonged to this life of a static topic."""
     if topic.static is None or ref.generation != topic.generation:
         return False
     name, _ = PartitionName.parse(ref.name)

@@ -5,7 +5,7 @@
 
 The first search builds the index from the log, later ones follow the log. Runs are merged as they grow, and messages
 that have been due for a while are dropped then, so the size follows the number of waiting messages: 24 bytes for each.
-Of more than `WAITING_MESSAGES_MAX` (96 MB) it keeps the newer half, and a search that finds nothing there reads the
+Beyond `WAITING_MESSAGES_MAX` (96 MB) it keeps the newer half, and a search that finds nothing there reads the
 older part of the log. For one thread at a time, blocking.
 """
 
@@ -83,13 +83,12 @@ class WaitingIndex:
         picked = pick(log, offsets, bytes_max=None)
         if picked.unreadable:
             raise Corrupt(f"{log.ref.name}: {picked.unreadable}")
-        found = delayed_of(picked.rows, log.ref.name)
-        known = [one for one in found if (one.topic_id, one.message_id) == (topic_id, message_id)]
+        messages = delayed_of(picked.rows, log.ref.name)
+        known = [message for message in messages if (message.topic_id, message.message_id) == (topic_id, message_id)]
         known = known or list(self._scan(log, origin, message_id))
-        return [one for one in known if one.deliver_time_ms > now_ms - DUE_KEPT_MS]
+        return [message for message in known if message.deliver_time_ms > now_ms - DUE_KEPT_MS]
 
     def _follow(self, log: PartitionLog, now_ms: int) -> None:
-        """Add what was appended since the last search to the index."""
         start = max(self._next, log.min_offset)
         for page in pages(log, start):
             self._runs.append(_run_of(page.rows))
@@ -100,11 +99,11 @@ class WaitingIndex:
                 self._make_room(now_ms)
 
     def _merge_last(self, now_ms: int) -> None:
-        one, other = self._runs[-2:]
+        older, newer = self._runs[-2:]
         columns = [
-            np.concatenate([one.hashes, other.hashes]),
-            np.concatenate([one.offsets, other.offsets]),
-            np.concatenate([one.due_ms, other.due_ms]),
+            np.concatenate([older.hashes, newer.hashes]),
+            np.concatenate([older.offsets, newer.offsets]),
+            np.concatenate([older.due_ms, newer.due_ms]),
         ]
         order = np.argsort(columns[0], kind="stable")
         merged = _Run(*(column[order] for column in columns))
@@ -126,7 +125,9 @@ class WaitingIndex:
         for page in pages(log, log.min_offset):
             rows = page.rows
             same = pc.and_(pc.equal(rows.column("message_id"), message_id), pc.equal(_origins(rows), origin))
-            yield from (one for one in delayed_of(rows.filter(same), log.ref.name) if one.offset < self._first)
+            yield from (
+                message for message in delayed_of(rows.filter(same), log.ref.name) if message.offset < self._first
+            )
             if page.next_offset >= self._first:
                 return
 
@@ -155,11 +156,11 @@ def _due_ms(rows: pa.Table | pa.RecordBatch) -> Int64s:
 
 def delayed_of(rows: pa.Table | pa.RecordBatch, delay_partition: str) -> list[Delayed]:
     """Return rows of a delay partition as objects; meant for few rows."""
-    found = []
+    messages = []
     columns = [rows.column(name).to_pylist() for name in ("offset", "message_id", "origin")]
     for offset, message_id, origin, due_ms in zip(*columns, _due_ms(rows).tolist(), strict=True):
         topic_id, _, topic = origin["topic"].partition("/")
-        found.append(
+        messages.append(
             Delayed(
                 delay_partition=delay_partition,
                 offset=offset,
@@ -170,4 +171,4 @@ def delayed_of(rows: pa.Table | pa.RecordBatch, delay_partition: str) -> list[De
                 partition=origin["partition"],
             )
         )
-    return found
+    return messages

@@ -62,15 +62,15 @@ Progress = Mapping[LaneKey, tuple[str, Committed]]
 def committed_of_rows(rows: pa.Table) -> dict[LaneKey, tuple[str, Committed]]:
     """Return the progress in rows of `state/consumer_offsets` with at least `OFFSET_COLUMNS`."""
     columns = [rows.column(name).to_pylist() for name in OFFSET_COLUMNS]
-    found = {}
+    progress = {}
     for topic_id, group, retry, partition, topic, epoch, offset, done, delivered, *noted in zip(*columns, strict=True):
-        ranges = tuple((one["low"], one["high"]) for one in done or ())
-        leases = tuple(Delivered(**one) for one in delivered or ())
-        found[LaneKey(topic_id, group, retry, partition)] = (
+        ranges = tuple((span["low"], span["high"]) for span in done or ())
+        leases = tuple(Delivered(**lease) for lease in delivered or ())
+        progress[LaneKey(topic_id, group, retry, partition)] = (
             topic,
             Committed(epoch, offset, ranges, leases, _note(*noted)),
         )
-    return found
+    return progress
 
 
 def _note(text: str | None, number: int | None) -> CommitNote | None:
@@ -87,7 +87,7 @@ def rows_of_committed(progress: Progress, merged_at: datetime) -> pa.Table:
             "epoch": committed.epoch,
             "committed_offset": committed.offset,
             "done": [{"low": low, "high": high} for low, high in committed.done] or None,
-            "delivered": [one._asdict() for one in committed.delivered] or None,
+            "delivered": [lease._asdict() for lease in committed.delivered] or None,
             "merged_at": merged_at,
             "metadata": committed.metadata or None,
             "metadata_number": None if committed.note is None else committed.note.number,

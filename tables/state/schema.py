@@ -46,7 +46,7 @@ QUOTAS: Final = "state/quotas"
 MOVES: Final = "state/moves"
 QUEUE_MAPPINGS: Final = "state/queue_mappings"
 
-#: The columns that name the lane of a row: those of `mq.queue.checkpoint.LaneKey`.
+#: The columns that name the lane of a row: the fields of `mq.queue.checkpoint.LaneKey`.
 LANE_KEY: Final = ("topic_id", "group", "retry", "partition")
 CHECKPOINT_KEY: Final = (*LANE_KEY, "epoch", "start_offset", "pop_time")
 LOST_KEY: Final = (*LANE_KEY, "low", "high", "reason")
@@ -76,7 +76,7 @@ CONSUMER_OFFSETS_SCHEMA: Final = pa.schema(
         _required("committed_offset", pa.int64()),
         # Ordered groups only: ranges [low, high) above the committed offset that are finished ...
         pa.field("done", pa.list_(pa.struct([("low", pa.int64()), ("high", pa.int64())]))),
-        # ... and the leases of those that were delivered but are not finished. Exclusive groups: the number of attempts
+        # ... and the leases of messages that were delivered but not finished. Exclusive groups: the number of attempts
         # in place at the message at the committed offset, without a lease (`visible_ms` is 0).
         pa.field("delivered", pa.list_(pa.struct([(name, pa.int64()) for name in Delivered._fields]))),
         _required("merged_at", TIME),
@@ -280,7 +280,7 @@ ACLS_SCHEMA: Final = pa.schema(
     [
         _required("acl_id", pa.string()),
         _required("principal", pa.string()),
-        # allow or deny: one that denies wins.
+        # allow or deny: a rule that denies wins.
         _required("effect", pa.string()),
         # topic, group or cluster.
         _required("resource", pa.string()),

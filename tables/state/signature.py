@@ -5,8 +5,8 @@ commits: `deltamq after 41` says that the job had looked at every version up to 
 finds version 42 signed like this need not look at what is behind it.
 
     ours       signed, or with a transaction of ours, or made without Spark by DeltaMQ itself
-    passed     of others, and neither rows nor columns nor the protocol change: OPTIMIZE, VACUUM, comments
-    foreign    of others, and they do: the table's state is that before it, until the merge job takes it back
+    passed     another engine's, and neither rows nor columns nor the protocol change: OPTIMIZE, VACUUM, comments
+    foreign    another engine's, and they do: it does not count, and the merge job takes it back
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Actions = Sequence[Mapping[str, Any]]
 
 
 def signature(version: int) -> str:
-    """Return the `userMetadata` of a commit of ours, made by one who has looked at everything up to `version`."""
+    """Return the `userMetadata` of a commit of ours, whose writer has looked at everything up to `version`."""
     return f"deltamq after {version}"
 
 
 def signed_after(actions: Actions) -> int | None:
     """Return the version up to which the writer of a commit had looked; None if it is not signed."""
-    found = _SIGNED.fullmatch(str(_info(actions).get("userMetadata")))
-    return None if found is None else int(found[1])
+    signed = _SIGNED.fullmatch(str(_info(actions).get("userMetadata")))
+    return None if signed is None else int(signed[1])
 
 
 def is_ours(actions: Actions) -> bool:
@@ -44,7 +44,7 @@ def is_ours(actions: Actions) -> bool:
 def foreign_change(actions: Actions, metadata: Mapping[str, Any] | None) -> str | None:
     """Return who made a commit that may not count and what it does; None if it may count.
 
-    `metadata` were those before it; if they are not known, any new ones count as a change.
+    `metadata` is the table's before it; if it is None, any new metadata counts as a change.
     """
     if is_ours(actions):
         return None

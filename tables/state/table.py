@@ -2,8 +2,8 @@
 
     _delta_log/..20.checkpoint.parquet  +  ..21.json, ..22.json   -->   live files, the version of each transaction
 
-What another engine did to rows or columns does not count (`tables.state.signature`): the state is that before it, until
-the merge job takes it back (`tables.state.taken_back`). A checkpoint that holds such a change is passed over.
+What another engine did to rows or columns does not count (`tables.state.signature`): the state before it counts, until
+the merge job takes it back (`tables.state.taken_back`). A checkpoint that holds such a change is skipped.
 
 Only the features that DeltaMQ's own state tables use are supported (Delta reader version 1, no partition columns);
 anything else is an error. `format("delta")` and every other Delta reader see the same rows.
@@ -30,7 +30,7 @@ from deltamq.tables.schema import delta_schema
 from deltamq.tables.state.signature import foreign_change, is_ours, signed_after
 from deltamq.tables.store.store import FileMissing, Store
 
-told = logging.getLogger("deltamq.tables")
+logger = logging.getLogger("deltamq.tables")
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -69,18 +69,18 @@ class StateLog:
     transactions: dict[str, int] = field(default_factory=dict)
     #: The live data files under their names in the log, each with its statistics in JSON if it has any.
     files: dict[str, str | None] = field(default_factory=dict)
-    #: Data files that a commit removed, relative to the table's folder, with the time of that commit. Those of before
-    #: the newest checkpoint are there if that has them: it leaves out what was removed longer ago than the table keeps.
+    #: Data files that a commit removed, relative to the table's folder, with the time of that commit. Files removed
+    #: before the newest checkpoint are there if it lists them: it leaves out those past the table's keep time.
     removed_ms: dict[str, int] = field(default_factory=dict)
     #: The names of the table's columns.
     columns: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
     reader_version: int = _READER_VERSION
-    #: The newest version that there is; that of this state, unless another engine changed the table since.
+    #: The newest version in the log; the same as `version` unless another engine changed the table since.
     newest: int = -1
-    #: Which version that was, who made it, and what it does; nothing if nobody did.
+    #: The version of that change, who made it, and what it does; empty if there is none.
     foreign: str = ""
-    #: The newest versions of transactions, those of commits behind that change included.
+    #: The newest versions of transactions, commits after that change included.
     all_transactions: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -100,12 +100,12 @@ class StateLog:
             self.transactions[txn["appId"]] = txn["version"]
         elif (metadata := action.get("metaData")) is not None:
             self.metadata = metadata
-            self.columns = tuple(one["name"] for one in msgspec.json.decode(metadata["schemaString"])["fields"])
+            self.columns = tuple(column["name"] for column in msgspec.json.decode(metadata["schemaString"])["fields"])
         elif (protocol := action.get("protocol")) is not None:
             self.reader_version = protocol["minReaderVersion"]
 
     def copy(self) -> StateLog:
-        """Return a state that later changes of this one leave alone."""
+        """Return a copy that later changes of this one do not affect."""
         return replace(
             self, transactions=dict(self.transactions), files=dict(self.files), removed_ms=dict(self.removed_ms)
         )
@@ -176,7 +176,7 @@ def read_state(store: Store, folder: str, schema: pa.Schema, columns: Sequence[s
             missing = error
             continue
         if log.foreign:
-            told.warning("event=state_table_changed table=%s by=%r", folder, log.foreign)
+            logger.warning("event=state_table_changed table=%s by=%r", folder, log.foreign)
         rows = pa.concat_tables(tables) if tables else wanted.empty_table()
         return State(version=log.version, transactions=log.transactions, rows=rows)
     raise Corrupt(f"{missing.detail} is missing, but the log of {folder} names it") from missing
@@ -233,17 +233,17 @@ def _load(store: Store, folder: str) -> StateLog | None:
         return None
     log = _base(store, folder, checkpoints)
     newest = max([*commits[-1:], *checkpoints[-1:]])
-    found = _replayed(store, folder, log, newest)
-    found.newest = newest
-    if found.reader_version > _READER_VERSION:
-        raise Corrupt(f"{folder}: needs a reader of version {found.reader_version}; another program altered the table")
-    return found
+    state = _replayed(store, folder, log, newest)
+    state.newest = newest
+    if state.reader_version > _READER_VERSION:
+        raise Corrupt(f"{folder}: needs a reader of version {state.reader_version}; another program altered the table")
+    return state
 
 
 def _replayed(store: Store, folder: str, log: StateLog, newest: int) -> StateLog:
     """Return the state after the commits up to `newest`, or before the first one that may not count.
 
-    One that is signed by who has looked at that one ends this: it has taken it back.
+    A later commit that is signed after that one ends this: it has taken the change back.
     """
     before: StateLog | None = None
     began = log.version
@@ -259,15 +259,15 @@ def _replayed(store: Store, folder: str, log: StateLog, newest: int) -> StateLog
             before = log.copy()
             before.foreign = f"version {version}: {change}"
         apply_commit(log, actions, version)
-    found = log if before is None else before
-    found.all_transactions = log.transactions
-    return found
+    state = log if before is None else before
+    state.all_transactions = log.transactions
+    return state
 
 
 def _base(store: Store, folder: str, checkpoints: Sequence[int]) -> StateLog:
     """Return the state of the newest checkpoint that holds no change of another engine.
 
-    If each of them holds one, what was before is not known any more: that of the newest is taken, and says so.
+    If each of them holds one, the state before is lost: the newest checkpoint's is taken, and marked as `foreign`.
     """
     for version in reversed(checkpoints):
         if not _change_before(store, folder, version):
@@ -280,7 +280,7 @@ def _base(store: Store, folder: str, checkpoints: Sequence[int]) -> StateLog:
 
 
 def _change_before(store: Store, folder: str, version: int) -> str:
-    """Return what another engine did in this version or before it, as far as commits are there; nothing if nothing."""
+    """Return what another engine did in this version or before it, as far as commits are there; empty if nothing."""
     for at in range(version, -1, -1):
         try:
             actions = read_actions(store, folder, at)
@@ -313,10 +313,10 @@ def read_actions(store: Store, folder: str, version: int) -> list[dict[str, Any]
 
 
 def apply_commit(log: StateLog, actions: Sequence[Mapping[str, Any]], version: int) -> None:
-    """Apply a commit; raises `Corrupt` if it is none of a state table."""
+    """Apply a commit; raise `Corrupt` if it is not a state table's."""
     try:
         # A commit may remove a file and add one of the same name; by Delta's rules the addition counts.
-        for action in sorted(actions, key=lambda one: "add" in one):
+        for action in sorted(actions, key=lambda candidate: "add" in candidate):
             log.apply(action)
     except (msgspec.DecodeError, KeyError, TypeError) as error:
         raise Corrupt(f"version {version}: is not a commit of a state table: {error!r}") from error
@@ -343,10 +343,10 @@ def _file_rows(store: Store, key: str, wanted: pa.Schema) -> pa.Table:
     try:
         with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
             there = set(file.schema_arrow.names)
-            found = file.read(columns=[name for name in wanted.names if name in there])
+            rows = file.read(columns=[name for name in wanted.names if name in there])
         arrays = [
-            found.column(one.name).cast(one.type) if one.name in there else pa.nulls(found.num_rows, one.type)
-            for one in wanted
+            rows.column(column.name).cast(column.type) if column.name in there else pa.nulls(rows.num_rows, column.type)
+            for column in wanted
         ]
         return pa.table(arrays, schema=wanted)
     except (OSError, pa.ArrowException) as error:

@@ -43,7 +43,6 @@ class _WholeLog(StateLog):
     adds: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def apply(self, action: Mapping[str, Any]) -> None:
-        """Apply one action of a commit or a checkpoint."""
         StateLog.apply(self, action)
         if (add := action.get("add")) is not None:
             self.adds[add["path"]] = _plain(add)
@@ -51,23 +50,23 @@ class _WholeLog(StateLog):
             self.adds.pop(remove["path"], None)
 
 
-def is_whole(store: Store, folder: str, found: StateLog) -> bool:
+def is_whole(store: Store, folder: str, state: StateLog) -> bool:
     """Return whether the state before the change is known and all of its data files are there."""
     there = {entry.name for entry in store.entries(folder)}
-    return found.version < found.newest and there.issuperset(found.paths)
+    return state.version < state.newest and there.issuperset(state.paths)
 
 
-def take_back(store: Store, folder: str, found: StateLog, transactions: Mapping[str, int], now_ms: int) -> None:
-    """Make the table what `found` says that it was, or what is left of it; `transactions` are set by the same commit.
+def take_back(store: Store, folder: str, state: StateLog, transactions: Mapping[str, int], now_ms: int) -> None:
+    """Restore the table to `state`, or to what is left of it; `transactions` are set by the same commit.
 
     Raises
     ------
     Conflict
-        Somebody committed meanwhile.
+        Another writer committed meanwhile.
     """
-    is_loss = not is_whole(store, folder, found)
-    now = _whole_log(store, folder, found.newest)
-    wanted = _left(store, folder, found, now) if is_loss else _whole_log(store, folder, found.version).adds
+    is_loss = not is_whole(store, folder, state)
+    now = _whole_log(store, folder, state.newest)
+    wanted = _left(store, folder, state, now) if is_loss else _whole_log(store, folder, state.version).adds
     lines: list[object] = [
         {
             "commitInfo": {
@@ -75,11 +74,11 @@ def take_back(store: Store, folder: str, found: StateLog, transactions: Mapping[
                 "operation": "RESTORE",
                 "operationParameters": {},
                 "engineInfo": ENGINE,
-                "userMetadata": signature(found.newest),
+                "userMetadata": signature(state.newest),
             }
         },
         {"protocol": UNGUARDED_PROTOCOL},
-        {"metaData": _plain(found.metadata)},
+        {"metaData": _plain(state.metadata)},
     ]
     lines += [{"txn": {"appId": app, "version": at, "lastUpdated": now_ms}} for app, at in transactions.items()]
     lines += [
@@ -89,25 +88,25 @@ def take_back(store: Store, folder: str, found: StateLog, transactions: Mapping[
     ]
     lines += [{"add": {**add, "dataChange": True}} for path, add in wanted.items() if now.adds.get(path) != add]
     data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-    if not store.put_if_absent(commit_key(folder, found.newest + 1), data, durable=True):
-        raise Conflict(f"{folder}: another writer was faster than what takes back {found.foreign}", code="lost_race")
-    log.error("event=state_table_restored table=%s by=%r loss=%r", folder, found.foreign, _LOSS if is_loss else "none")
+    if not store.put_if_absent(commit_key(folder, state.newest + 1), data, durable=True):
+        raise Conflict(f"{folder}: another writer committed before {state.foreign} was taken back", code="lost_race")
+    log.error("event=state_table_restored table=%s by=%r loss=%r", folder, state.foreign, _LOSS if is_loss else "none")
 
 
 def _whole_log(store: Store, folder: str, version: int) -> _WholeLog:
-    bases = [one for one in log_versions_of(store, folder)[1] if one <= version]
-    found = _WholeLog()
+    bases = [base for base in log_versions_of(store, folder)[1] if base <= version]
+    state = _WholeLog()
     if bases:
-        from_checkpoint(store, folder, bases[-1], found)
-    for at in range(found.version + 1, version + 1):
-        apply_commit(found, read_actions(store, folder, at), at)
-    return found
+        from_checkpoint(store, folder, bases[-1], state)
+    for at in range(state.version + 1, version + 1):
+        apply_commit(state, read_actions(store, folder, at), at)
+    return state
 
 
-def _left(store: Store, folder: str, found: StateLog, now: _WholeLog) -> dict[str, dict[str, Any]]:
-    """Return the files of the table as it is, or of before if it cannot be read as it is, as far as they are there."""
-    readable = now.reader_version == found.reader_version and now.columns == found.columns
-    adds = now.adds if readable else _whole_log(store, folder, found.version).adds
+def _left(store: Store, folder: str, state: StateLog, now: _WholeLog) -> dict[str, dict[str, Any]]:
+    """Return the table's existing files; those of the state before if it cannot be read as it is now."""
+    readable = now.reader_version == state.reader_version and now.columns == state.columns
+    adds = now.adds if readable else _whole_log(store, folder, state.version).adds
     there = {entry.name for entry in store.entries(folder)}
     return {path: add for path, add in adds.items() if unquote(path) in there}
 

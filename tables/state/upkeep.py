@@ -2,7 +2,7 @@
 
 Delta's own VACUUM takes seconds of Spark for it, and its log clean-up keeps whole days: tens of thousands of files in
 one folder, which every later MERGE lists. Only the table's one driver may do this, between two of its writes. The log
-tells when a file was replaced, so a process that has just started knows it, too: some run the job by cron.
+says when a file was replaced, so a process that has just started knows it, too: some run the job by cron.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def sweep_state(store: Store, folder: str, now_ms: int) -> int:
             store.delete(f"{folder}/{entry.name}")
             deleted += 1
     # In order of versions, so that a reader that finds a commit finds all later ones, too.
-    for entry in sorted(store.entries(f"{folder}/{LOG_FOLDER}"), key=lambda one: _checked(one.name)):
-        found = _LOG_FILE.fullmatch(_checked(entry.name))
+    for entry in sorted(store.entries(f"{folder}/{LOG_FOLDER}"), key=lambda file: _checked(file.name)):
+        match = _LOG_FILE.fullmatch(_checked(entry.name))
         old = entry.modified_ms < now_ms - LOG_KEEP_MS
-        if found and int(found[1]) < log.checkpoint_version and old:
+        if match and int(match[1]) < log.checkpoint_version and old:
             store.delete(f"{folder}/{LOG_FOLDER}/{entry.name}")
             deleted += 1
     return deleted

@@ -157,7 +157,7 @@ def test_static_22_a_message_of_a_queue_that_cannot_be_had_waits(bench: Bench) -
     mapping = bench.orders.meta.meta.mappings(bench.orders.topic.id).by_broker[A]
     bench.orders.meta.submit_any(lambda _: (lost,))
     facts = bench.job.run(1_000)
-    assert facts["rows"] == 0 and "cannot be had" in str(facts["trouble"])
+    assert facts["rows"] == 0 and "is unavailable" in str(facts["trouble"])
     put = MappingPut(topic_id=bench.orders.topic.id, holder=A, mapping=mapping)
     bench.orders.meta.submit_any(lambda _: (put,))
     assert bench.job.run(60_000)["rows"] == 1
