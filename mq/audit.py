@@ -60,7 +60,7 @@ class ActEnded:
     id: str
     time_ms: int
     outcome: Outcome
-    #: Of the answer.
+    #: The HTTP status of the answer.
     status: int
     #: Code and detail of the problem; empty if it was done.
     code: str
@@ -126,7 +126,7 @@ class RefusalKey(NamedTuple):
 
 @dataclass(slots=True)
 class RefusalTally:
-    """How many there were, and from where the last came."""
+    """The number of refusals, and the address of the last one."""
 
     count: int = 0
     address: str = ""
@@ -145,7 +145,7 @@ class Refusals:
     def _add(self, key: RefusalKey, more: RefusalTally) -> None:
         row = self._rows.get(key)
         if row is None and len(self._rows) >= REFUSALS_COUNTED_MAX:
-            # The caller chooses neither statuses nor codes: of these rows there are few in a minute.
+            # The caller chooses neither statuses nor codes: a minute has few of these rows.
             key = key._replace(principal=OTHER, call=OTHER)
             row = self._rows.get(key)
         if row is None:
@@ -201,7 +201,7 @@ def outcome_of(status: int, *, changed: bool, is_unsure: bool) -> Outcome:
 
 def states_of(changes: Sequence[MetadataChange]) -> tuple[str, str]:
     """Return what the metadata said of the changed resources before and after, as JSON; empty for no change."""
-    keys = list(dict.fromkeys(event.key for one in changes for event in one.events))[:RESOURCES_MAX]
+    keys = list(dict.fromkeys(event.key for change in changes for event in change.events))[:RESOURCES_MAX]
     if not keys:
         return "", ""
     before, after = changes[0].before, changes[-1].after
@@ -221,7 +221,6 @@ def _states(meta: Meta, keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _state(meta: Meta, key: str) -> Any:
-    """Return the state that events with this key are about; None if there is none."""
     kind, _, name = key.partition("/")
     match kind:
         case "auth":
@@ -233,20 +232,22 @@ def _state(meta: Meta, key: str) -> Any:
         case "access":
             return _access(meta, name)
         case "moves" | "mapping" | "segments":
-            topic = next((one.name for one in meta.topics.topics.values() if one.id == name.partition("/")[0]), None)
+            topic = next(
+                (entry.name for entry in meta.topics.topics.values() if entry.id == name.partition("/")[0]), None
+            )
             return None if topic is None else _topic(meta, topic)
     return None
 
 
 def _principal(state: AuthState, name: str) -> Any:
-    """Return who the principal is and what it may do; of keys their ids, never the stored digests."""
-    found = state.principals.get(name)
-    if found is None:
+    """Keys appear by id only, never with their digests."""
+    principal = state.principals.get(name)
+    if principal is None:
         return None
     quota = state.quotas.get(name)
     return {
-        "note": found.note,
-        "disabled_ms": found.disabled_since_ms,
+        "note": principal.note,
+        "disabled_ms": principal.disabled_since_ms,
         "keys": [{"id": key.id, "created_ms": key.created_ms, "until_ms": key.until_ms} for key in state.keys_of(name)],
         "acls": [
             {"id": r.id, "effect": r.effect, "resource": r.resource, "pattern": r.pattern, "verbs": list(r.verbs)}
@@ -257,25 +258,25 @@ def _principal(state: AuthState, name: str) -> Any:
 
 
 def _topic(meta: Meta, name: str) -> Any:
-    found = meta.topics.topics.get(name)
-    if found is None:
+    topic = meta.topics.topics.get(name)
+    if topic is None:
         return None
-    queues = None if found.static is None else found.static.total
+    queues = None if topic.static is None else topic.static.total
     return {
-        "id": found.id,
-        "epoch": found.route.epoch,
-        "partitions": list(found.route.partitions),
+        "id": topic.id,
+        "epoch": topic.route.epoch,
+        "partitions": list(topic.route.partitions),
         "total_queues": queues,
-        "settings": asdict(found.settings),
+        "settings": asdict(topic.settings),
     }
 
 
 def _group(meta: Meta, name: str) -> Any:
-    found = meta.groups.find(name)
-    if found is None:
+    group = meta.groups.find(name)
+    if group is None:
         return None
-    settings: GroupSettings = found.settings
-    return {"epoch": found.epoch, "settings": settings.to_json(), "resets": _resets(meta, name)}
+    settings: GroupSettings = group.settings
+    return {"epoch": group.epoch, "settings": settings.to_json(), "resets": _resets(meta, name)}
 
 
 def _resets(meta: Meta, name: str) -> Any:

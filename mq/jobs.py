@@ -1,4 +1,4 @@
-"""Decisions of scheduled jobs: whether one runs nowhere, who takes which of its shards, when a task is tried again.
+"""Decisions of scheduled jobs: whether a job runs nowhere, who takes which of its shards, when a task is tried again.
 
 Every application decides for itself, from its own view of the applications and of the shards that each holds. Locks,
 not these decisions, keep a shard from having two owners, so an outdated view costs one move at most. Applications with
@@ -6,8 +6,7 @@ the same view decide the same, and shares differ by one shard at most, with few 
 
     shards  a b c d e        x: a b c d e    y: -        x gives d e, y takes them       x: a b c    y: d e
 
-A task that is due and has failed is tried again without a memory of earlier tries, since the times follow from the due
-time alone:
+A task that is due and has failed is tried again without a memory of earlier tries: the times follow from the due time.
 
     due       +1 s      +3 s              +7 s          ... +63 s, then every minute
      |---------|---------|-----------------|----
@@ -30,7 +29,7 @@ NEEDED_JOBS: Final = {
 }
 #: A job is missed this long after its last run at the earliest: schedulers start and take over in less.
 _PATIENCE_MS: Final = 60_000
-#: ... and after so many of its intervals.
+#: ... and after this many of its intervals.
 _INTERVALS: Final = 3
 #: A run that began this long ago was killed, and left its record.
 _RUN_MS_MAX: Final = 3_600_000
@@ -56,17 +55,17 @@ class Share:
 
 
 def share_sizes(held: Mapping[str, int], shards: int) -> dict[str, int]:
-    """Return how many of the shards each application should hold; those that hold most keep the remainder.
+    """Return how many of the shards each application should hold; the ones that hold most keep the remainder.
 
     Parameters
     ----------
     held
         How many shards each participating application holds.
     """
-    assert held, "somebody must participate"
+    assert held, "at least one application must participate"
     small, left_over = divmod(shards, len(held))
-    ranked = sorted(held, key=lambda one: (-held[one], one))
-    return {one: small + (rank < left_over) for rank, one in enumerate(ranked)}
+    ranked = sorted(held, key=lambda application: (-held[application], application))
+    return {application: small + (rank < left_over) for rank, application in enumerate(ranked)}
 
 
 def shard_share(
@@ -94,14 +93,14 @@ def shard_share(
     sizes = share_sizes(held, len(free) + held.total())
     kept = sorted(shard for shard in mine if shard in wanted)
     gone = sorted(shard for shard in mine if shard not in wanted)
-    handed = _handed_out(me, free, {one: sizes[one] - held[one] for one in held})
+    handed = _handed_out(me, free, {application: sizes[application] - held[application] for application in held})
     taken = [shard for shard in free if shard in handed or shard in left]
     return Share(take=tuple(taken), give=(*gone, *kept[sizes[me] :]))
 
 
 def _handed_out(me: str, free: Sequence[str], missing: Mapping[str, int]) -> Sequence[str]:
     """Return the free shards for `me`; two applications with the same view never get the same shard."""
-    start = sum(max(0, count) for one, count in missing.items() if one < me)
+    start = sum(max(0, count) for application, count in missing.items() if application < me)
     return free[start : start + max(0, missing[me])]
 
 

@@ -29,7 +29,7 @@ PRODUCER_ID_LENGTH_MAX: Final = 127
 # A topic's message type is a word that lists show.
 MESSAGE_TYPE_LENGTH_MAX: Final = 64
 
-# A bearer token: those of identity providers with many groups have a few KiB. The service takes 64 KiB of headers.
+# A bearer token: one that names many groups has a few KiB. The service takes 64 KiB of headers.
 TOKEN_BYTES_MAX: Final = 16 * KIB
 # Largest answer of an identity provider that a client reads.
 TOKEN_ANSWER_BYTES_MAX: Final = 64 * KIB
@@ -277,8 +277,8 @@ KEY_WAITERS_MAX: Final = 1_000
 
 # A quota a second: an exabyte is no bound any more, and still a whole number in every language's JSON.
 QUOTA_MAX: Final = 2**50
-# Decisions that a process remembers; each is about 300 bytes. Of requests, only those with a short path are remembered:
-# callers choose them. Of credentials, only valid ones are: a token has one to a few KiB.
+# Decisions that a process remembers; each is about 300 bytes. Requests are remembered only if their path is short,
+# since callers choose it; credentials only if they are valid, since a token has one to a few KiB.
 DECISIONS_CACHED_MAX: Final = 50_000
 REMEMBERED_BYTES_MAX: Final = 1_024
 CREDENTIALS_BYTES_MAX: Final = 32 * 1024 * 1024

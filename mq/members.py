@@ -2,15 +2,15 @@
 
     EMPTY --first join--> JOINING --all have joined, or time is up--> SYNCING --the leader's plan--> STABLE
       ^                     ^ |                                          |                            |
-      '--- nobody is left --|-'            a join, a leave, a member that is not heard of ------------'
+      '-- no member left ---|-'            a join, a leave, a member that is not heard of ------------'
 
 The members plan among themselves: one of them, the leader, gets what all have said and assigns the partitions. A
 generation is one such plan; a member that acts by an older one is refused. Nothing of this is stored: if the process
 dies, members are unknown to the next one and join again.
 
-A member with an instance id is static (KIP-345): when it comes back it takes its own place, as another member id, and
-the others go on by their plan. Its former self is fenced. A member without one may have to join with an id that it was
-given before (KIP-394), so that one whose answer is lost leaves no member behind.
+A member with an instance id is static (KIP-345): when it comes back, it takes over its old membership with a new member
+id, and the others go on by their plan. The old member id is fenced. A member without an instance id may have to join
+with an id that it was given before (KIP-394), so that a lost answer leaves no member behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deltamq.mq.errors import Conflict, Refused
 #: How long the first member waits for others that start with it.
 INITIAL_DELAY_MS: Final = 500
 MEMBERS_MAX: Final = 1_000
-#: Of sessions, unless the settings say another least one: what Kafka's brokers take.
+#: The bounds of a session, as in Kafka's brokers; the settings may say another minimum.
 SESSION_MS_MIN: Final = 6_000
 SESSION_MS_MAX: Final = 1_800_000
 #: Most time that members have to join again, whatever they say: Kafka takes any, and some clients say 24 days.
@@ -70,14 +70,14 @@ class Member:
     assignment: bytes = b""
     joins: bool = False
     syncs: bool = False
-    #: What it is told who leads, if it has come back as the leader: it must not plan, since the others would not join.
-    told_leader: str = ""
-    #: Whether it is told that it leads and has nothing to plan.
+    #: The leader that its answer names, if it has come back as the leader: it must not plan, as the others do not join.
+    named_leader: str = ""
+    #: Whether its answer says that it leads and has nothing to plan.
     skips: bool = False
 
     @property
     def is_answered_later(self) -> bool:
-        """Whether it waits for an answer: until it has it, its heartbeats stand behind, on the same connection."""
+        """Whether it waits for an answer; until then, its heartbeats wait behind that call, on the same connection."""
         return self.joins or self.syncs
 
     def data_of(self, protocol: str) -> bytes:
@@ -87,7 +87,7 @@ class Member:
 class Joined(NamedTuple):
     """The answer to a join; only the leader gets `members`: id, instance and data of each.
 
-    With `skips`, the leader has nothing to plan: the others go on by the plan that there is.
+    With `skips`, the leader has nothing to plan: the others go on by the present plan.
     """
 
     generation: int
@@ -119,7 +119,7 @@ class ClassicGroup:
         self.protocol = ""
         self.leader = ""
         self.members: dict[str, Member] = {}
-        #: When the phase JOINING ends, even if not all have joined; whether it waits for that time in any case.
+        #: When the phase JOINING ends, even if not all have joined; whether it lasts until then even if all have.
         self._deadline_ms = 0
         self._waits_for_more = False
         self._joined: list[str] = []
@@ -146,22 +146,22 @@ class ClassicGroup:
         holder = self.admit(now_ms, member, new_id, said, needs_id=needs_id)
         if not member and holder is not None:
             return self._come_back(now_ms, self.members[holder], new_id, said)
-        found = self.members.get(member)
-        if found is None:
+        entry = self.members.get(member)
+        if entry is None:
             self._given.pop(member, None)
-            found = self.members[member or new_id] = Member(member or new_id, said, now_ms)
-        elif found.said.protocols == said.protocols and self._is_repeat(found):
-            found.heard_ms = now_ms
-            self._joined.append(found.id)
-            return found.id
-        found.said, found.heard_ms, found.joins = said, now_ms, True
+            entry = self.members[member or new_id] = Member(member or new_id, said, now_ms)
+        elif entry.said.protocols == said.protocols and self._is_repeat(entry):
+            entry.heard_ms = now_ms
+            self._joined.append(entry.id)
+            return entry.id
+        entry.said, entry.heard_ms, entry.joins = said, now_ms, True
         self.protocol_type = said.protocol_type
         self._begin(now_ms)
         self.tick(now_ms)
-        return found.id
+        return entry.id
 
     def admit(self, now_ms: int, member: str, new_id: str, said: Joining, *, needs_id: bool = False) -> str | None:
-        """Return if a member may join; the group keeps nothing of it but an id that it gives to a new member.
+        """Return if a member may join; the group keeps only the id that it gives to a new member.
 
         Returns the member that has the instance id. Raises what `join` does.
         """
@@ -183,17 +183,19 @@ class ClassicGroup:
             raise MemberError(f"member {member} is not in the group", code="unknown_member")
         if not member and len(self.members) + len(self._given) >= MEMBERS_MAX:
             raise Refused(f"the group has {MEMBERS_MAX} members", code="group_full")
-        others = [one for one in self.members.values() if one.id != member]
-        common = self._common([one.said.protocols for one in others] + [said.protocols])
+        others = [other for other in self.members.values() if other.id != member]
+        common = self._common([other.said.protocols for other in others] + [said.protocols])
         is_other = said.protocol_type != self.protocol_type if others else not said.protocol_type
         if not said.protocols or not common or is_other:
             raise MemberError("the group's members plan in other ways", code="inconsistent_protocol")
 
     def _come_back(self, now_ms: int, former: Member, new_id: str, said: Joining) -> str:
-        """Let a static member take the place that it had; if it plans as before, nobody else has to know."""
+        """Let a static member take over its old membership; if its protocols are the same, the others need not join."""
         goes_on = self.phase is Phase.STABLE and former.said.protocols == said.protocols
-        found = Member(new_id, said, now_ms, former.assignment)
-        self.members = {one.id: one for one in (found if one is former else one for one in self.members.values())}
+        returned = Member(new_id, said, now_ms, former.assignment)
+        self.members = {
+            entry.id: entry for entry in (returned if entry is former else entry for entry in self.members.values())
+        }
         self._fenced[former.id] = None
         if len(self._fenced) > MEMBERS_MAX:
             del self._fenced[next(iter(self._fenced))]
@@ -201,12 +203,12 @@ class ClassicGroup:
         self._synced += [former.id] * former.syncs
         if self.leader == former.id:
             self.leader = new_id
-            found.skips = said.may_skip
-            found.told_leader = "" if said.may_skip else former.id
+            returned.skips = said.may_skip
+            returned.named_leader = "" if said.may_skip else former.id
         if goes_on:
             self._joined.append(new_id)
             return new_id
-        found.joins = True
+        returned.joins = True
         self.protocol_type = said.protocol_type
         self._begin(now_ms)
         self.tick(now_ms)
@@ -223,7 +225,7 @@ class ClassicGroup:
             raise _fenced(member)
 
     def _is_repeat(self, member: Member) -> bool:
-        """Whether a join changes nothing: the leader's asks for a new plan."""
+        """Whether a repeated join changes nothing; the leader's asks for a new plan."""
         return self.phase is Phase.SYNCING or (self.phase is Phase.STABLE and member.id != self.leader)
 
     def sync(
@@ -238,7 +240,7 @@ class ClassicGroup:
     ) -> None:
         """Let a member ask for its part, the leader with the plan; the answer is in `take_synced`.
 
-        `by` are the type and the name of the protocol by which it plans, as far as it says them.
+        `by` are the type and the name of its protocol; None for what it does not say.
 
         Raises
         ------
@@ -247,20 +249,20 @@ class ClassicGroup:
             `inconsistent_protocol`: it plans in another way than the group.
         """
         self._check_instance(member, instance)
-        found = self._member(member, generation)
+        entry = self._member(member, generation)
         if any(said not in (None, own) for said, own in zip(by, (self.protocol_type, self.protocol), strict=True)):
             raise MemberError("the group plans in another way", code="inconsistent_protocol")
-        found.heard_ms = now_ms
+        entry.heard_ms = now_ms
         if self.phase is Phase.JOINING:
             raise _rebalancing()
         if self.phase is Phase.STABLE:
             self._synced.append(member)
             return
         assert self.phase is Phase.SYNCING, "a group with members joins, syncs, or is stable"
-        found.syncs = True
+        entry.syncs = True
         if member == self.leader:
-            for one in self.members.values():
-                one.assignment = plan.get(one.id, b"")
+            for assignee in self.members.values():
+                assignee.assignment = plan.get(assignee.id, b"")
             self.phase = Phase.STABLE
             self._tell_synced(now_ms)
 
@@ -274,7 +276,7 @@ class ClassicGroup:
     def leave(self, now_ms: int, member: str, instance: str | None = None) -> None:
         """Remove a member; raise `MemberError` (`unknown_member`, `fenced_instance`).
 
-        An administrator names a static member by its instance alone.
+        An administrator names a static member only by its instance.
         """
         if instance is not None and not member:
             member = self.id_of_instance(instance) or ""
@@ -288,10 +290,10 @@ class ClassicGroup:
 
     def id_of_instance(self, instance_id: str) -> str | None:
         """Return the id of the member with an instance id."""
-        return next((one.id for one in self.members.values() if one.said.instance_id == instance_id), None)
+        return next((entry.id for entry in self.members.values() if entry.said.instance_id == instance_id), None)
 
     def check_commit(self, now_ms: int, member: str, generation: int, instance: str | None = None) -> None:
-        """Return if a commit counts: by a member, or by anybody (no member, generation -1) while there is none.
+        """Return if a commit counts: a member's, or any client's (no member, generation -1) while there are no members.
 
         Raises
         ------
@@ -300,7 +302,7 @@ class ClassicGroup:
         """
         if not member and generation < 0:
             if self.members:
-                raise MemberError("the group has members, who alone commit", code="unknown_member")
+                raise MemberError("only members commit while the group has any", code="unknown_member")
             return
         self._check_instance(member, instance)
         self._member(member, generation).heard_ms = now_ms
@@ -308,39 +310,41 @@ class ClassicGroup:
             raise _rebalancing()
 
     def _member(self, member: str, generation: int) -> Member:
-        found = self.members.get(member)
-        if found is None and member in self._fenced:
+        entry = self.members.get(member)
+        if entry is None and member in self._fenced:
             raise _fenced(member)
-        if found is None:
+        if entry is None:
             raise MemberError(f"member {member} is not in the group", code="unknown_member")
         if generation != self.generation:
             detail = f"generation {generation} is over, {self.generation} has begun"
             raise MemberError(detail, code="illegal_generation")
-        return found
+        return entry
 
     # Time.
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due: members that were not heard of are gone, and a time to join may be over."""
+        """Do what is due: remove silent members, and complete a join whose time is over."""
         silent = [
-            one.id
-            for one in self.members.values()
-            if not one.is_answered_later and now_ms - one.heard_ms > one.said.session_ms
+            entry.id
+            for entry in self.members.values()
+            if not entry.is_answered_later and now_ms - entry.heard_ms > entry.said.session_ms
         ]
-        for one in silent:
-            self._removed(one)
+        for member in silent:
+            self._removed(member)
         if silent:
             self._changed(now_ms)
-        self._given = {one: until_ms for one, until_ms in self._given.items() if now_ms <= until_ms}
+        self._given = {member: until_ms for member, until_ms in self._given.items() if now_ms <= until_ms}
         if self.phase is not Phase.JOINING:
             return
-        all_here = all(one.joins for one in self.members.values())
+        all_here = all(entry.joins for entry in self.members.values())
         if now_ms >= self._deadline_ms or (all_here and not self._waits_for_more):
             self._complete(now_ms)
 
     def next_ms(self) -> int | None:
         """Return when `tick` has something to do next; None for never."""
-        due = [one.heard_ms + one.said.session_ms + 1 for one in self.members.values() if not one.is_answered_later]
+        due = [
+            entry.heard_ms + entry.said.session_ms + 1 for entry in self.members.values() if not entry.is_answered_later
+        ]
         due += [until_ms + 1 for until_ms in self._given.values()]
         if self.phase is Phase.JOINING:
             due.append(self._deadline_ms)
@@ -360,18 +364,18 @@ class ClassicGroup:
 
     def joined(self, member: str) -> Joined:
         """Return the answer to a member's join; raise `MemberError` if it is not a member any more."""
-        found = self._member(member, self.generation)
-        leader = found.told_leader or self.leader
+        entry = self._member(member, self.generation)
+        leader = entry.named_leader or self.leader
         listed: Sequence[Member] = list(self.members.values()) if member == leader else []
-        told = tuple((one.id, one.said.instance_id, one.data_of(self.protocol)) for one in listed)
-        return Joined(self.generation, self.protocol_type, self.protocol, leader, member, told, found.skips)
+        members = tuple((peer.id, peer.said.instance_id, peer.data_of(self.protocol)) for peer in listed)
+        return Joined(self.generation, self.protocol_type, self.protocol, leader, member, members, entry.skips)
 
     def synced(self, member: str) -> Synced:
         """Return the answer to a member's sync; raise `MemberError` if there is a new generation to join."""
-        found = self._member(member, self.generation)
+        entry = self._member(member, self.generation)
         if self.phase is not Phase.STABLE:
             raise _rebalancing()
-        return Synced(self.protocol_type, self.protocol, found.assignment)
+        return Synced(self.protocol_type, self.protocol, entry.assignment)
 
     # Changes.
 
@@ -381,12 +385,12 @@ class ClassicGroup:
             return
         self._waits_for_more = self.phase is Phase.EMPTY
         self.phase = Phase.JOINING
-        wait_ms = max(one.said.rebalance_ms for one in self.members.values())
+        wait_ms = max(entry.said.rebalance_ms for entry in self.members.values())
         self._deadline_ms = now_ms + (min(INITIAL_DELAY_MS, wait_ms) if self._waits_for_more else wait_ms)
         self._tell_synced(now_ms)
 
     def _changed(self, now_ms: int) -> None:
-        """Plan anew, since a member is gone."""
+        """Plan again without a member that is gone."""
         if self.members:
             self._begin(now_ms)
             self.tick(now_ms)
@@ -395,8 +399,8 @@ class ClassicGroup:
 
     def _complete(self, now_ms: int) -> None:
         assert self.phase is Phase.JOINING, "only a group that joins is complete"
-        for one in [one.id for one in self.members.values() if not one.joins]:
-            self._removed(one)
+        for absent in [entry.id for entry in self.members.values() if not entry.joins]:
+            self._removed(absent)
         if not self.members:
             self._end()
             return
@@ -406,7 +410,7 @@ class ClassicGroup:
         self.leader = self.leader if self.leader in self.members else next(iter(self.members))
         for member in self.members.values():
             member.joins, member.heard_ms, member.assignment = False, now_ms, b""
-            member.told_leader, member.skips = "", False
+            member.named_leader, member.skips = "", False
             self._joined.append(member.id)
 
     def _end(self) -> None:
@@ -415,24 +419,23 @@ class ClassicGroup:
         self.protocol = self.leader = ""
 
     def _removed(self, member: str) -> None:
-        found = self.members.pop(member)
-        if found.joins:
+        entry = self.members.pop(member)
+        if entry.joins:
             self._joined.append(member)
-        if found.syncs:
+        if entry.syncs:
             self._synced.append(member)
 
     def _tell_synced(self, now_ms: int) -> None:
-        for one in self.members.values():
-            if one.syncs:
-                one.syncs, one.heard_ms = False, now_ms
-                self._synced.append(one.id)
+        for entry in self.members.values():
+            if entry.syncs:
+                entry.syncs, entry.heard_ms = False, now_ms
+                self._synced.append(entry.id)
 
     def _common(self, said: Sequence[Sequence[tuple[str, bytes]]]) -> set[str]:
         return set.intersection(*({name for name, _ in protocols} for protocols in said))
 
     def _chosen(self) -> str:
-        """Return the way to plan that most members like best, of those that all know."""
-        said = [one.said.protocols for one in self.members.values()]
+        said = [entry.said.protocols for entry in self.members.values()]
         common = self._common(said)
         votes = Counter(next(name for name, _ in protocols if name in common) for protocols in said)
         return votes.most_common(1)[0][0]

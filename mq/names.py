@@ -33,7 +33,7 @@ _BROKER: Final = re.compile(r"[A-Za-z0-9._\-]{1,127}")
 TAG_NOT_IN: Final = r"[\x00-\x20\x7f*|&,]"
 _NOT_IN_TAG: Final = re.compile(TAG_NOT_IN)
 _SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "sys/")
-#: Folders that are remembered by their names: every look at a table asks for them.
+#: Folders that are remembered by name: each access to a table asks for one.
 _FOLDERS_KEPT: Final = 4_096
 _SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 #: Marks a digest. It is not an escape, so the folder of a short name never contains it.
@@ -113,8 +113,8 @@ def member_name(group: str, client: str) -> str:
 
 def split_member(name: str) -> tuple[str, str] | None:
     """Return group and client of a `member_name`; None for any other name."""
-    found = _MEMBER.fullmatch(name)
-    return None if found is None or not found[1].isprintable() else (found[1], found[2])
+    match = _MEMBER.fullmatch(name)
+    return None if match is None or not match[1].isprintable() else (match[1], match[2])
 
 
 def check_reader(name: str) -> str:
@@ -161,7 +161,7 @@ def broker_of(partition: str) -> str:
 def check_partition(name: str) -> str:
     """Return `name` if it is a legal name of a partition, else raise `Refused` (SPEC MODEL-1, ROUTE-8).
 
-    Such a name is `NAME@BROKER`; NAME may have a `#`, and need not tell the topic.
+    Such a name is `NAME@BROKER`; NAME may have a `#`, and need not be the topic's.
 
     Raises
     ------

@@ -49,8 +49,8 @@ class OffsetRanges:
     def gaps(self, low: int, high: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of `[low, high)` that are not in the set, ascending."""
         while (at := self.gap_from(low)) < high:
-            found = self.next_from(at)
-            low = high if found is None else min(found, high)
+            following = self.next_from(at)
+            low = high if following is None else min(following, high)
             yield at, low
 
     def __contains__(self, offset: int) -> bool:

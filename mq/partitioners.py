@@ -13,8 +13,8 @@ are left over:
     lp, Murmur3        0x6564726F    0x312D7372    -61     -87     each mixed as a word of its own, sign-extended
     kafka, Murmur2     0x6564726F    0x312D7372    0xA9C3          mixed together, at the end
 
-Of each hash there are two implementations, and tests hold them equal: one key in plain Python, and all keys of an Arrow
-column at once in numpy, where keys of about equal length are hashed together.
+Each hash has two implementations, which tests hold equal: one key in plain Python, and all keys of an Arrow column at
+once in numpy, where keys of about equal length are hashed together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from deltamq.mq.limits import LOGICAL_PARTITIONS
 
-#: By which hash the keys of a topic go to its partitions: Spark's, or that of Kafka's clients.
+#: The hash by which the keys of a topic go to its partitions: Spark's, or the one of Kafka's clients.
 Partitioner: TypeAlias = Literal["lp", "kafka"]
 #: For each slot the index of a partition.
 Table: TypeAlias = NDArray[np.int16]
@@ -223,7 +223,6 @@ def _rotate(words: Words, bits: int) -> None:
 
 
 def _avalanche_words(states: Words) -> None:
-    """Do the final avalanche of `_avalanche` in place."""
     states ^= states >> np.uint32(16)
     states *= np.uint32(0x85EBCA6B)
     states ^= states >> np.uint32(13)
@@ -257,7 +256,6 @@ def hash_pieces(offsets: NDArray[np.int32] | NDArray[np.int64], data: NDArray[np
 
 
 def _kafka_block(starts: NDArray[np.int64], lengths: NDArray[np.int64], data: NDArray[np.uint8]) -> Words:
-    """Hash keys whose lengths ascend: the keys that have a further word are always at the end of the block."""
     states = lengths.astype(np.uint32) ^ np.uint32(_KAFKA_SEED)
     counts = lengths >> 2
     words = words_of(data)
@@ -281,7 +279,7 @@ def _kafka_words(states: Words, words: Words) -> None:
 
 
 def _kafka_tails(states: Words, tails: NDArray[np.int64], counts: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
-    """Mix the 0 to 3 bytes left over at `tails`, those of one key together."""
+    """Mix the 0 to 3 bytes left over at `tails`, together for each key."""
     rows = np.flatnonzero(counts)
     if not rows.size:
         return

@@ -14,7 +14,7 @@ Kafka's producers number their messages instead, and such a request is new, a re
     producer's epoch and sequences   0: [0, 3) [3, 5)    1: [0, 2) ...     a sequence counts messages and wraps at 2**31
     stored number of the request     e << 47 | position                    one number for each request that only grows
 
-It has no number of its own: its place is right behind the last one that is remembered, unless it repeats one of them.
+Such a request gets the number right behind the last remembered one, unless it repeats one of these.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Part:
         return overlap(self.indexes, indexes)
 
 
-def overlap(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> bool:
+def overlap(left: tuple[int, ...] | None, right: tuple[int, ...] | None) -> bool:
     """Return whether two parts of one request have a message in common; None stands for the whole request."""
-    return one is None or other is None or not set(one).isdisjoint(other)
+    return left is None or right is None or not set(left).isdisjoint(right)
 
 
 def part_to_json(part: Part) -> list[object]:
@@ -158,14 +158,16 @@ class ProducerWindow:
         return None if not parts else ProducerSeen(max(parts), dict(parts))
 
     def add(self, part: Part) -> None:
-        """Remember a stored part, and forget those that fall out of the window."""
+        """Remember a stored part, and forget parts that fall out of the window."""
         parts = self._seen.get(part.producer_id)
         if parts is None:
             parts = self._seen[part.producer_id] = OrderedDict()
         else:
             self._seen.move_to_end(part.producer_id)
         others = parts.get(part.seq, ())
-        parts[part.seq] = (*(one for one in others if not one.overlaps(part.indexes)), part) if others else (part,)
+        parts[part.seq] = (
+            (*(other for other in others if not other.overlaps(part.indexes)), part) if others else (part,)
+        )
         if len(parts) > self._requests_kept:
             parts.pop(min(parts))
         self._forget(part.time_ms)
@@ -177,7 +179,7 @@ class ProducerWindow:
             self._seen.popitem(last=False)
 
     def _is_in_window(self, producer_id: str, now_ms: int) -> bool:
-        """Whether the producer was last seen within the window; its newest parts are mostly those added last."""
+        """The newest parts are mostly the last ones added: look at these first."""
         since_ms = now_ms - self._window_ms
         return any(parts[-1].time_ms >= since_ms for parts in reversed(self._seen[producer_id].values()))
 
@@ -190,7 +192,7 @@ class ProducerWindow:
 #: Number of sequences, after which they begin at 0 again.
 SEQUENCES: Final = 1 << 31
 EPOCH_MAX: Final = (1 << 15) - 1
-#: Bits of the position of a request's first message among all of its producer's in this partition and epoch.
+#: Bits of the position of a request's first message among all messages of its producer in this partition and epoch.
 _POSITION_BITS: Final = 47
 _POSITION_MAX: Final = (1 << _POSITION_BITS) - 1
 #: Bits of a producer's id that are random; the others are the time at which it was made, until the year 2109.
@@ -218,18 +220,18 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What is remembered of a producer in partitions that a logical queue had before; nothing is added there any more.
+    """What former partitions of a logical queue, which get no more messages, remember of a producer.
 
-    A request that is none of these goes on where they end.
+    A request that repeats none of these goes on where they end.
     """
 
     parts: Mapping[int, tuple[Part, ...]]
-    #: Of producers that were born at this time or later, those partitions have forgotten none.
+    #: These partitions remember every producer born at or after this time.
     known_since_ms: int
 
 
 def new_producer_id(now_ms: int, random: int) -> int:
-    """Return an id of 63 bits; processes need not agree on it. `random` has `RANDOM_BITS` bits."""
+    """Return a 63-bit id that is unique without coordination. `random` has `RANDOM_BITS` bits."""
     assert 0 <= random < 1 << RANDOM_BITS
     return now_ms << RANDOM_BITS | random
 
@@ -242,8 +244,8 @@ def born_ms_of(producer_id: int) -> int:
 def number_of(wanted: Sequence, count: int, seen: ProducerSeen | None, *, known_since_ms: int) -> int:
     """Return the number of a request of `count` messages; if it is a repeat, the number of the stored request.
 
-    `seen` is what the partition remembers of the producer; of producers that were born at `known_since_ms` or later it
-    has forgotten none. One that may have been forgotten may begin with any sequence, as in Kafka.
+    `seen` is what the partition remembers of the producer; it remembers every producer born at or after
+    `known_since_ms`. A producer that it may have forgotten may begin with any sequence, as in Kafka.
 
     Raises
     ------

@@ -24,14 +24,14 @@ def zoned_time(text: str) -> datetime | None:
 
 def duration_s(text: str, *, digits_max: int) -> int | None:
     """Parse `30m`, `24h` or `7d` into seconds; None if it is no duration, or its number has too many digits."""
-    found = _DURATION.fullmatch(text)
-    if found is None or len(found[1]) > digits_max:
+    match = _DURATION.fullmatch(text)
+    if match is None or len(match[1]) > digits_max:
         return None
-    return int(found[1]) * _UNIT_S[found[2]]
+    return int(match[1]) * _UNIT_S[match[2]]
 
 
 def ago_ms(text: str) -> int | None:
-    """Parse a time ago, `-24h`, into milliseconds; None if it is none."""
+    """Parse a time ago, `-24h`, into milliseconds; None for any other text."""
     ago = duration_s(text[1:], digits_max=_AGO_DIGITS_MAX) if text.startswith("-") else None
     return None if ago is None else ago * 1_000
 

@@ -54,7 +54,7 @@ class Places(Protocol):
 
     @property
     def partitioner(self) -> Partitioner:
-        """By which hash keys go to slots."""
+        """The hash by which keys go to slots."""
         ...
 
     @property
@@ -121,20 +121,20 @@ class Route:
 
     @property
     def partitioner(self) -> Partitioner:
-        """A route maps logical partitions; a topic that has none places its keys without it."""
+        """Always `lp`: a topic whose keys go by Kafka's hash places them without its route."""
         return "lp"
 
     @property
     def avoided(self) -> frozenset[int]:
-        """None: a route knows of no partition that nothing may be sent to."""
+        """Always empty: a route does not know which of its partitions take no messages."""
         return _NONE
 
     def number_of(self, topic: str, name: str, field: str) -> int:
         """Return the index of the partition with this name; raise `NotFound` (`partition_not_found`) without one."""
-        found = self.index_of.get(name)
-        if found is None:
+        index = self.index_of.get(name)
+        if index is None:
             raise NotFound(f"{field}: topic {topic} has no partition {name!r}", code="partition_not_found", field=field)
-        return found
+        return index
 
     def partition_of(self, key: str) -> int:
         """Return the index in `partitions` of the partition for messages with `key` (SPEC ROUTE-5)."""
@@ -173,7 +173,7 @@ def _fault(partitions: tuple[str, ...], owners: tuple[Range, ...], retired: tupl
         return "a partition owns nothing, or an owner is not in the route"
     if sorted(set(retired)) != list(retired) or not {index for _, _, index in owners}.isdisjoint(retired):
         return "a retired partition owns something, or is retired twice"
-    if any(one[2] == other[2] for one, other in pairwise(owners)):
+    if any(left[2] == right[2] for left, right in pairwise(owners)):
         return "adjacent ranges of one partition are not joined"
     return None
 

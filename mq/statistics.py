@@ -3,9 +3,9 @@
     delivered, succeeded, failed, ... --> the running minute's `Consumed` --minute over--> a record in a log --> SQL
 
 Each process counts what it sees. A record has all that its process counted of that minute so far, so a record that is
-stored twice, or again with more, counts once: the highest of each number. Minutes are those of the wall clock.
+stored twice, or again with more, counts once: the highest of each number. Minutes go by the wall clock.
 
-Of messages that exclusive clients pulled, `Pulled` knows when each was delivered, until it is committed or fails.
+`Pulled` knows when each message that exclusive clients pulled was delivered, until it is committed or fails.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Consumed(msgspec.Struct):
     succeeded: int = 0
     failed: int = 0
     dead: int = 0
-    #: Of the delivered messages, the time since their `born_time`: the sum and the longest.
+    #: The time from `born_time` to the delivery, over all deliveries: the sum and the longest.
     age_ms: int = 0
     age_max_ms: int = 0
-    #: Of those with an outcome, the time since their delivery: the sum and the longest.
+    #: The time from the delivery to the outcome, over all messages with one: the sum and the longest.
     handling_ms: int = 0
     handling_max_ms: int = 0
 
@@ -63,8 +63,6 @@ class MinuteKey(NamedTuple):
 
 
 class _Stored(msgspec.Struct):
-    """The stored form of a record."""
-
     minute_ms: int
     group: str
     topic: str
@@ -100,11 +98,11 @@ class StatisticsRecord:
 
 def sums_of(parts: Iterable[Mapping[str, Consumed]]) -> dict[str, Consumed]:
     """Return by topic the sum of what several processes counted."""
-    found: dict[str, Consumed] = {}
+    sums: dict[str, Consumed] = {}
     for part in parts:
         for topic, consumed in part.items():
-            found.setdefault(topic, Consumed()).add(consumed)
-    return found
+            sums.setdefault(topic, Consumed()).add(consumed)
+    return sums
 
 
 #: Minutes that a process keeps in memory, the running one included.
@@ -130,7 +128,7 @@ class Minutes:
         row.add(consumed)
 
     def take_unsaved(self, now_ms: int, *, broker: str | None = None, whole: bool = False) -> dict[MinuteKey, Consumed]:
-        """Return copies of the rows to be stored: those of minutes that are over, or all with `whole`."""
+        """Return copies of the rows to be stored: the minutes that are over, or all with `whole`."""
         taken = {
             key: msgspec.structs.replace(self._rows[key])
             for key in self._unsaved
@@ -145,14 +143,14 @@ class Minutes:
 
     def since(self, first_ms: int, group: str) -> dict[str, Consumed]:
         """Return by topic what the group did in minutes from `first_ms` on."""
-        found: dict[str, Consumed] = {}
+        sums: dict[str, Consumed] = {}
         for key, row in self._rows.items():
             if key.group == group and key.minute_ms >= first_ms:
-                found.setdefault(key.topic, Consumed()).add(row)
-        return found
+                sums.setdefault(key.topic, Consumed()).add(row)
+        return sums
 
     def forget_old(self, now_ms: int) -> None:
-        """Forget minutes that are older than those kept; of too many rows, the oldest minutes."""
+        """Forget minutes older than the kept ones, and the oldest rows if there are too many."""
         oldest_ms = now_ms - now_ms % MINUTE_MS - (KEPT_MINUTES - 1) * MINUTE_MS
         gone = [key for key in self._rows if key.minute_ms < oldest_ms]
         if len(self._rows) - len(gone) > _ROWS_MAX:
@@ -168,7 +166,7 @@ class Minutes:
             self._unsaved.discard(key)
 
 
-#: Ranges that are told apart in a partition; older ones count as one.
+#: Ranges that are kept apart in a partition; older ones count as one.
 _RANGES_MAX: Final = 64
 
 
@@ -187,12 +185,12 @@ class _Range:
     stop: int
     left: int
     delivered_ms: int
-    #: The offsets that failed; they are not among those left.
+    #: The offsets that failed; `left` does not count them.
     failed: set[int] = field(default_factory=set)
 
     def take_before(self, offset: int) -> int:
         """Take out the messages before an offset in the range; return how many."""
-        failed = {one for one in self.failed if one < offset}
+        failed = {at for at in self.failed if at < offset}
         taken = min(self.left, offset - self.first - len(failed))
         self.first, self.left, self.failed = offset, self.left - taken, self.failed - failed
         return taken
@@ -201,7 +199,7 @@ class _Range:
 class Pulled:
     """The messages of one partition that clients of an exclusive group pulled and have not committed.
 
-    Offsets are those that clients see. The service knows a pulled message by its offset only, so that a commit in the
+    Offsets are as clients see them. The service knows a pulled message by its offset only, so that a commit in the
     middle of a filtered answer is counted by its distance from the first message, and the rest with the next commit.
     """
 
@@ -217,7 +215,7 @@ class Pulled:
         while self._ranges and self._ranges[-1].stop > first:
             end = self._ranges.pop()
             if end.first < first:
-                delivered_ms, failed = end.delivered_ms, {one for one in end.failed if one < first}
+                delivered_ms, failed = end.delivered_ms, {at for at in end.failed if at < first}
                 left = min(end.left, first - end.first - len(failed))
                 self._ranges.append(_Range(end.first, first, left, delivered_ms, failed))
         self._ranges.append(_Range(first, last + 1, count, now_ms))
@@ -232,20 +230,20 @@ class Pulled:
     def commit(self, offset: int) -> Iterator[PulledMessages]:
         """Yield what lies before a committed offset, once."""
         while self._ranges and self._ranges[0].first < offset:
-            one = self._ranges[0]
-            if one.stop <= offset:
+            oldest = self._ranges[0]
+            if oldest.stop <= offset:
                 self._ranges.popleft()
-                taken = one.left
+                taken = oldest.left
             else:
-                taken = one.take_before(offset)
+                taken = oldest.take_before(offset)
             if taken:
-                yield PulledMessages(taken, one.delivered_ms)
+                yield PulledMessages(taken, oldest.delivered_ms)
 
     def settle(self, offset: int) -> PulledMessages | None:
         """Take out one message that failed; None if it is not known, or is taken out already."""
-        for one in self._ranges:
-            if one.first <= offset < one.stop and one.left and offset not in one.failed:
-                one.failed.add(offset)
-                one.left -= 1
-                return PulledMessages(1, one.delivered_ms)
+        for span in self._ranges:
+            if span.first <= offset < span.stop and span.left and offset not in span.failed:
+                span.failed.add(offset)
+                span.left -= 1
+                return PulledMessages(1, span.delivered_ms)
         return None

@@ -45,7 +45,7 @@ def form(stored: type[S], read: Callable[[S], T], write: Callable[[T], S]) -> Fo
 
 def forms_of(*kinds: type[Any]) -> dict[str, Form[Any]]:
     """Return the forms of events that are stored field by field, by the kind of event."""
-    return {one.kind: Form(to_json, msgspec.json.Decoder(one).decode) for one in kinds}
+    return {event.kind: Form(to_json, msgspec.json.Decoder(event).decode) for event in kinds}
 
 
 def reader(kind: type[T]) -> Callable[[object], T]:
@@ -85,7 +85,6 @@ def check_nothing_lost(what: str, body: bytes, known: bytes) -> None:
 
 
 def _lost(there: object, here: object, path: str) -> Iterator[str]:
-    """Yield the paths of fields of objects that are there and not here; lists are compared item by item."""
     if isinstance(there, dict) and isinstance(here, dict):
         for name, value in there.items():
             if name not in here:
@@ -95,8 +94,8 @@ def _lost(there: object, here: object, path: str) -> Iterator[str]:
     elif isinstance(there, list) and isinstance(here, list):
         if len(there) > len(here):
             yield f"{path}[{len(here)}]".lstrip(".")
-        for one, other in zip(there, here, strict=False):
-            yield from _lost(one, other, f"{path}[]")
+        for item, known in zip(there, here, strict=False):
+            yield from _lost(item, known, f"{path}[]")
 
 
 def mapping(value: object) -> Mapping[str, object]:

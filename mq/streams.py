@@ -3,9 +3,9 @@
     {"stream": "...", "topics": {"orders": {"id": "...", "partitions": {"orders@broker-a": 120}}}, "version": 1,
      "warehouse": "..."}
 
-Each offset of a position is the next one to read. The topic's id tells the current topic from deleted ones of the same
-name; the warehouse's id reveals a checkpoint folder of another warehouse. Both are empty where there is no metadata
-log. The stream's id is drawn for the first position and stays: all who go on from one checkpoint have it (`Claim`).
+Each offset of a position is the next one to read. The topic's id distinguishes the current topic from deleted ones of
+the same name; the warehouse's id reveals a checkpoint folder of another warehouse. Both are empty where there is no
+metadata log. The stream's id is drawn for the first position and stays: every run from the checkpoint has it (`Claim`).
 Streaming engines compare positions as text, so keys are sorted: equal positions have equal text. `version` is the
 version of this format: a newer one is refused, an older one is upgraded step by step.
 """
@@ -46,15 +46,15 @@ class StreamOffset:
     """The position of a streaming read."""
 
     warehouse: str = ""
-    #: Names the checkpoint, among all; empty in a position that is in none.
+    #: Identifies the checkpoint; empty in a position that is in none.
     stream: str = ""
     #: By name; never modified.
     topics: Mapping[str, TopicOffset] = field(default_factory=dict)
 
     def of(self, topic: str, topic_id: str, partition: str) -> int | None:
         """Return the position in a partition of the topic with this id; None where the read has not begun."""
-        found = self.topics.get(topic)
-        return found.partitions.get(partition) if found is not None and found.id == topic_id else None
+        position = self.topics.get(topic)
+        return position.partitions.get(partition) if position is not None and position.id == topic_id else None
 
     def places(self) -> Iterator[tuple[str, str, str, int]]:
         """Yield topic, id of the topic, partition and offset of every partition."""
@@ -63,7 +63,7 @@ class StreamOffset:
                 yield name, topic.id, partition, offset
 
     def is_before(self, other: StreamOffset) -> bool:
-        """Whether the same stream goes on from here to `other`, as far as can be told."""
+        """Whether `other` can be a later position of the same stream."""
         theirs = {(topic, life, name): offset for topic, life, name, offset in other.places()}
         ours = {(topic, life, name): offset for topic, life, name, offset in self.places()}
         return ours != theirs and all(key in theirs and offset <= theirs[key] for key, offset in ours.items())
@@ -104,8 +104,6 @@ class StreamOffset:
 
 
 class _Stored(msgspec.Struct):
-    """The stored form of the position, in the current version."""
-
     warehouse: str
     topics: dict[str, TopicOffset]
     stream: str = ""
@@ -136,7 +134,6 @@ def messages_behind(end: StreamOffset, latest: StreamOffset) -> dict[tuple[str, 
 
 
 def _behind(at: int, end: int, holes: tuple[tuple[int, int], ...]) -> int:
-    """Return how many offsets of `[at, end)` are in none of the holes."""
     without = sum(max(0, min(high, end) - max(low, at)) for low, high in holes)
     return max(0, end - at - without)
 
@@ -150,9 +147,8 @@ _SUFFIX: Final = ".json"
 class Claim(NamedTuple):
     """One run's claim; the larger one counts, also of two with one number.
 
-    Claims are numbered, and only ever added. So which one counts is the same for all who look, whenever they look, and
-    needs no clock: a run that was killed keeps nobody waiting, and one that slept finds that it is no longer its turn
-    (SPEC SPARK-22).
+    Claims are numbered, and only ever added. So every run finds the same claim that counts, at any time and without a
+    clock: a killed run blocks no other, and a run that slept finds that it is no longer its turn (SPEC SPARK-22).
     """
 
     number: int
@@ -183,7 +179,7 @@ def claim_that_counts(there: Collection[Claim], run: str, *, claimed: bool) -> C
     newest = max(there, default=None)
     if newest is None:
         return Claim(1, run)
-    if claimed or any(one.run == run for one in there):
+    if claimed or any(claim.run == run for claim in there):
         return newest
     return Claim(newest.number + 1, run)
 
@@ -195,7 +191,7 @@ K = TypeVar("K")
 class TriggerLimits:
     """The limits that a query sets for its batches; None for a limit that it does not set.
 
-    The rules are those of the options `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` and `maxTriggerDelay` of Spark's
+    The rules are as for the options `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` and `maxTriggerDelay` of Spark's
     Kafka source.
     """
 

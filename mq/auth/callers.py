@@ -1,4 +1,4 @@
-"""Callers: by what one is known, whose that is and when, and what its principal may do (SPEC SEC-1, SEC-2, SEC-15).
+"""Callers: their credentials, whose these are and when, and what a principal may do (SPEC SEC-1, SEC-2, SEC-15).
 
     key            its principal        while the key is known, until its own end
     token          its principal        while there is this principal, from and until the times in the token
@@ -50,7 +50,7 @@ class Credential:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the time alone may end it."""
+        """Whether it begins or ends at a known time."""
         return self.until_ms is not None or self.from_ms is not None
 
     def is_live(self, now_ms: int) -> bool:
@@ -58,9 +58,9 @@ class Credential:
         return (self.until_ms is None or now_ms < self.until_ms) and (self.from_ms is None or now_ms >= self.from_ms)
 
     def is_good(self, state: AuthState, now_ms: int) -> bool:
-        """Whether it still says who calls: nothing of it was revoked, and its time is not over.
+        """Whether it still identifies the caller: it was not revoked, and its time is not over.
 
-        Whether its principal is disabled is another question (`AuthState.is_disabled`): it is known who calls.
+        A disabled principal (`AuthState.is_disabled`) is still identified.
         """
         if self.key is not None:
             return state.keys.get(self.key.id) == self.key and self.is_live(now_ms)
@@ -76,7 +76,7 @@ _SECONDS_MAX: Final = 2**40
 def credential_of(
     claims: Mapping[str, object], *, principal_claim: str, groups_claim: str = "", signer: str = ""
 ) -> Credential:
-    """Return what the claims of a token say whose signature, issuer and audience are right (SPEC SEC-15).
+    """Return the credential of a token whose signature, issuer and audience are valid (SPEC SEC-15).
 
         {"sub": "reports", "groups": ["analysts"], "nbf": 1700000000, "exp": 1700003600}
             -> principal `reports`, groups `group:analysts`, good between the two times, each a minute wider
@@ -120,11 +120,11 @@ def _groups(value: object) -> tuple[str, ...]:
     if not isinstance(listed, list) or len(listed) > TOKEN_GROUPS_MAX:
         raise Unprocessable(f"the token's groups must be a list of at most {TOKEN_GROUPS_MAX} texts")
     named = set()
-    for one in listed:
-        if not isinstance(one, str):
+    for group in listed:
+        if not isinstance(group, str):
             raise Unprocessable("the token's groups must be texts")
         try:
-            named.add(check_principal(GROUP_PREFIX + one))
+            named.add(check_principal(GROUP_PREFIX + group))
         except Refused:
             continue
     return tuple(sorted(named))
@@ -149,29 +149,29 @@ class _Grants:
 
     def _add(self, rule: AccessRule) -> None:
         prefix = rule.prefix
-        found = self._names if prefix is None else self._prefixes.setdefault(len(prefix), {})
+        patterns = self._names if prefix is None else self._prefixes.setdefault(len(prefix), {})
         pattern = rule.pattern if prefix is None else prefix
-        granted, denied = found.get(pattern, (_NO_VERBS, _NO_VERBS))
+        granted, denied = patterns.get(pattern, (_NO_VERBS, _NO_VERBS))
         if rule.effect == "allow":
-            implied = (one for verb in rule.verbs for one in IMPLIED.get(verb, ()))
-            found[pattern] = granted.union(rule.verbs, implied), denied
+            implied = (implied_verb for verb in rule.verbs for implied_verb in IMPLIED.get(verb, ()))
+            patterns[pattern] = granted.union(rule.verbs, implied), denied
         else:
-            found[pattern] = granted, denied.union(rule.verbs)
+            patterns[pattern] = granted, denied.union(rule.verbs)
 
     def on(self, name: str) -> Verbs:
         """Return what is allowed on a name."""
         granted, denied = self._names.get(name, (_NO_VERBS, _NO_VERBS))
         for length, prefixes in self._prefixes.items():
-            found = prefixes.get(name[:length])
-            if found is not None:
-                granted, denied = granted | found[0], denied | found[1]
+            verbs = prefixes.get(name[:length])
+            if verbs is not None:
+                granted, denied = granted | verbs[0], denied | verbs[1]
         return granted - denied if denied else granted
 
     def on_all(self, verb: Verb) -> bool:
         """Whether the verb is allowed on every name."""
         everything, _ = self._prefixes.get(0, {}).get("", (_NO_VERBS, _NO_VERBS))
         patterns = [self._names, *self._prefixes.values()]
-        return verb in everything and not any(verb in denied for one in patterns for _, denied in one.values())
+        return verb in everything and not any(verb in denied for names in patterns for _, denied in names.values())
 
 
 _NOTHING: Final = _Grants()
@@ -180,15 +180,14 @@ _NOTHING: Final = _Grants()
 class Decisions:
     """What the rules of one state of the metadata allow; remembers what was asked. For one thread.
 
-    Who asks is a principal, with the groups that its token names: what is granted to any of them is granted, and what
-    is denied to any of them is denied.
+    A caller is a principal with the groups that its token names: a grant to any of them counts, and so does a denial.
     """
 
     def __init__(self, rules: Iterable[AccessRule] = (), *, cached_max: int = DECISIONS_CACHED_MAX) -> None:
         self._rules: dict[tuple[str, Resource], list[AccessRule]] = {}
         for rule in rules:
             self._rules.setdefault((rule.principal, rule.resource), []).append(rule)
-        #: Those of principals, and of their groups, that called since the rules changed.
+        #: The grants of the principals, with their groups, that called since the rules changed.
         self._grants: dict[tuple[str, Groups, Resource], _Grants] = {}
         self._cached: dict[tuple[str, Groups, Resource, str], Verbs] = {}
         self._cached_max = cached_max
@@ -214,17 +213,17 @@ class Decisions:
 
     def has_grants(self, principal: str, groups: Groups = ()) -> bool:
         """Whether any rule allows the principal anything."""
-        mine = (self._rules.get((one, resource), ()) for one in (principal, *groups) for resource in VERBS)
+        mine = (self._rules.get((name, resource), ()) for name in (principal, *groups) for resource in VERBS)
         return any(rule.effect == "allow" for rules in mine for rule in rules)
 
     def _of(self, principal: str, groups: Groups, resource: Resource) -> _Grants:
         whose = (principal, groups, resource)
-        found = self._grants.get(whose)
-        if found is None:
-            rules = [rule for one in (principal, *groups) for rule in self._rules.get((one, resource), ())]
+        grants = self._grants.get(whose)
+        if grants is None:
+            rules = [rule for name in (principal, *groups) for rule in self._rules.get((name, resource), ())]
             if not rules:
                 return _NOTHING
             if len(self._grants) >= self._cached_max:
                 self._grants.clear()
-            found = self._grants[whose] = _Grants(rules)
-        return found
+            grants = self._grants[whose] = _Grants(rules)
+        return grants

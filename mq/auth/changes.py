@@ -52,7 +52,7 @@ def decide_remove_principal(state: AuthState, name: str) -> Sequence[AuthEvent]:
     Raises
     ------
     Conflict
-        `last_administrator`: nobody else may administer the cluster.
+        `last_administrator`: no other principal may administer the cluster.
     """
     state.principal(name)
     _check_other_administrator(state, name)
@@ -65,7 +65,7 @@ def decide_disable_principal(state: AuthState, name: str, now_ms: int) -> Sequen
     Raises
     ------
     Conflict
-        `last_administrator`: nobody else may administer the cluster.
+        `last_administrator`: no other principal may administer the cluster.
     """
     if state.principal(check_caller(name)).is_disabled:
         return ()
@@ -79,11 +79,10 @@ def decide_enable_principal(state: AuthState, name: str) -> Sequence[AuthEvent]:
 
 
 def _check_other_administrator(state: AuthState, name: str) -> None:
-    """Refuse to go on without this principal if it is the only one that may administer the cluster."""
     about = [rule for rule in state.rules.values() if rule.resource == "cluster" and "admin" in rule.verbs]
     denied = {rule.principal for rule in about if rule.effect == "deny"}
     granted = {rule.principal for rule in about if rule.effect == "allow"} - denied
-    if name in granted and not any(one != name and not state.is_disabled(one) for one in granted):
+    if name in granted and not any(other != name and not state.is_disabled(other) for other in granted):
         raise Conflict(
             f"principal {name} is the last administrator: grant admin on the cluster to another one first",
             code="last_administrator",
@@ -102,9 +101,9 @@ def decide_put_key(state: AuthState, key: Key) -> Sequence[AuthEvent]:
     check_caller(state.principal(key.principal).name)
     if not key.is_live(key.created_ms):
         raise Unprocessable("until: a key must end in the future", field="until")
-    live = [one for one in state.keys_of(key.principal) if one.is_live(key.created_ms)]
+    live = [other for other in state.keys_of(key.principal) if other.is_live(key.created_ms)]
     if len(live) >= KEYS_LIVE_MAX:
-        names = " and ".join(one.id for one in live)
+        names = " and ".join(other.id for other in live)
         raise Conflict(
             f"principal {key.principal} has {KEYS_LIVE_MAX} live keys, {names}: revoke one first",
             code="too_many_keys",

@@ -11,7 +11,7 @@ by SCRAM that it has the key, without showing it (RFC 5802, RFC 7677; KAFKA-11):
     stored key  = H(HMAC(salted key, "Client Key"))        server key = HMAC(salted key, "Server Key")
 
 The key itself cannot be found from these, and a reader of them cannot pass for the holder: a proof needs the client
-key, of which only the hash is kept. A thief of the server key could pass for the service, to that holder alone.
+key, of which only the hash is kept. A thief of the server key could pass for the service, only to that holder.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ class Scram:
 
 
 def salt_of(name: str) -> bytes:
-    """Return the salt of a principal; one that does not exist has one, too.
+    """Return the salt of a principal, also of one that does not exist.
 
-    It follows from the principal, so that all keys of one have the same: a client that gives its principal's name is
-    told a salt before it is known which of the keys it has. A salt keeps passwords that many have from being guessed
-    once for all; keys are 256 random bits, which nobody guesses.
+    It follows from the name, so that all keys of a principal share it: the service must send it before it knows which
+    key the client has. A salt keeps common passwords from being guessed once for all; 256 random bits need none.
     """
     return hashlib.sha256(b"deltamq/scram/" + name.encode()).digest()[:_SALT_BYTES]
 
@@ -73,7 +72,7 @@ def is_proof(mechanism: str, scram: Scram, message: bytes, proof: bytes) -> bool
     signature = hmac.digest(stored, message, name)
     if len(proof) != len(signature):
         return False
-    client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
+    client_key = bytes(left ^ right for left, right in zip(proof, signature, strict=True))
     return hmac.compare_digest(hashlib.new(name, client_key).digest(), stored)
 
 
@@ -84,7 +83,7 @@ def signature_of(mechanism: str, scram: Scram, message: bytes) -> bytes:
 
 _TOKEN: Final = re.compile(rf"mqk_([0-9a-f]{{{2 * KEY_ID_BYTES}}})_[A-Za-z0-9_\-]{{43}}")
 #: What a key that does not exist is compared with, so that the answer takes as long as for one that does.
-_NOBODYS: Final = "0" * 64
+_NO_DIGEST: Final = "0" * 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +118,7 @@ def token_of(id_bytes: bytes, secret: bytes) -> str:
 def new_key(
     principal: str, id_bytes: bytes, secret: bytes, now_ms: int, until_ms: int | None = None
 ) -> tuple[Key, str]:
-    """Return a key of a principal, and its text, which nobody can find out again; takes some milliseconds."""
+    """Return a key of a principal, and its text, which cannot be recovered later; takes some milliseconds."""
     token = token_of(id_bytes, secret)
     key = Key(
         id=id_bytes.hex(),
@@ -134,8 +133,8 @@ def new_key(
 
 def key_id_of(token: str) -> str | None:
     """Return the id in a key; None if the text is no key."""
-    found = _TOKEN.fullmatch(token)
-    return None if found is None else found[1]
+    match = _TOKEN.fullmatch(token)
+    return None if match is None else match[1]
 
 
 def digest_of(token: str) -> str:
@@ -145,5 +144,5 @@ def digest_of(token: str) -> str:
 
 def is_right(key: Key | None, token: str) -> bool:
     """Whether `token` is this key; the time that it takes does not depend on how much of the token is right."""
-    stored = _NOBODYS if key is None else key.digest
+    stored = _NO_DIGEST if key is None else key.digest
     return hmac.compare_digest(stored, digest_of(token)) and key is not None

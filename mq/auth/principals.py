@@ -38,7 +38,7 @@ GROUP_PREFIX: Final = "group:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Somebody, or a program, that has keys and access."""
+    """A person or a program that has keys and access."""
 
     name: str
     #: Whom to ask about it, in the words of an administrator.
@@ -76,7 +76,7 @@ def is_group(name: str) -> bool:
 
 
 def check_caller(name: str) -> str:
-    """Return `name` if it may be that of somebody who calls: a legal name, and no group."""
+    """Return `name` if it may be a caller's: a legal name, and no group."""
     check_principal(name)
     if is_group(name):
         detail = (
@@ -149,7 +149,7 @@ class Bucket:
         return max(0.0, -self._balance / self._rate)
 
     def take(self, count: int) -> None:
-        """Take tokens, more than there are if need be."""
+        """Take tokens, even more than the bucket has."""
         self._balance -= count
 
 

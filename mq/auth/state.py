@@ -31,12 +31,12 @@ class Holding(Protocol):
 H = TypeVar("H", bound=Holding)
 
 
-def by_principal(those: Iterable[H]) -> dict[str, dict[str, H]]:
+def by_principal(owned: Iterable[H]) -> dict[str, dict[str, H]]:
     """Return what each principal has, by id, in the given order."""
-    found: dict[str, dict[str, H]] = {}
-    for one in those:
-        found.setdefault(one.principal, {})[one.id] = one
-    return found
+    holdings: dict[str, dict[str, H]] = {}
+    for holding in owned:
+        holdings.setdefault(holding.principal, {})[holding.id] = holding
+    return holdings
 
 
 class Holdings(Generic[H]):
@@ -45,47 +45,47 @@ class Holdings(Generic[H]):
         by_id          {id: one}
         by_principal   {principal: {id: one}}        the same ones; a principal without any has no entry
 
-    The outer mappings are copied once, when the changes begin, and those of a principal when it is changed for the
-    first time: a fold takes as long as its events are many.
+    The outer mappings are copied once, when the changes begin, and a principal's mapping when it is first changed: the
+    time of a fold grows only with its events.
     """
 
     def __init__(self, by_id: Mapping[str, H], by_principal: Mapping[str, Mapping[str, H]]) -> None:
-        """Begin with those of a state, which stay as they are."""
+        """Begin with the mappings of a state, which are not modified."""
         self.by_id = dict(by_id)
         self.by_principal = dict(by_principal)
-        #: Those of principals that were changed: copies of ours.
+        #: The mappings of principals that were changed: our own copies.
         self._copies: dict[str, dict[str, H]] = {}
 
     def of(self, principal: str) -> list[H]:
         """Return what a principal has now."""
         return list(self.by_principal.get(principal, {}).values())
 
-    def put(self, one: H) -> None:
-        """Add one, or replace the one with its id."""
-        before = self.by_id.get(one.id)
-        if before is not None and before.principal != one.principal:
-            self.remove(one.id)
-        self.by_id[one.id] = one
-        self._mine(one.principal)[one.id] = one
+    def put(self, holding: H) -> None:
+        """Add a holding, or replace the one with its id."""
+        before = self.by_id.get(holding.id)
+        if before is not None and before.principal != holding.principal:
+            self.remove(holding.id)
+        self.by_id[holding.id] = holding
+        self._mine(holding.principal)[holding.id] = holding
 
     def remove(self, id_: str) -> None:
-        """Remove the one with this id, if there is one."""
-        found = self.by_id.pop(id_, None)
-        if found is None:
+        """Remove the holding with this id, if there is one."""
+        holding = self.by_id.pop(id_, None)
+        if holding is None:
             return
-        mine = self._mine(found.principal)
+        mine = self._mine(holding.principal)
         del mine[id_]
         if not mine:
-            self._forget(found.principal)
+            self._forget(holding.principal)
 
     def remove_all_of(self, principal: str) -> None:
         """Remove all that a principal has."""
-        for one in self.of(principal):
-            del self.by_id[one.id]
+        for holding in self.of(principal):
+            del self.by_id[holding.id]
         self._forget(principal)
 
     def _mine(self, principal: str) -> dict[str, H]:
-        """Return what a principal has, to be modified."""
+        """Return a principal's mapping, which may be modified."""
         mine = self._copies.get(principal)
         if mine is None:
             mine = self._copies[principal] = dict(self.by_principal.get(principal, {}))
@@ -251,7 +251,7 @@ class AuthState:
     _rules_of: Mapping[str, Mapping[str, AccessRule]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # A caller without an earlier state, such as a snapshot, gives keys and rules alone.
+        # Made from a snapshot, the two derived maps are missing: build them here.
         if self.keys and not self._keys_of:
             object.__setattr__(self, "_keys_of", by_principal(self.keys.values()))
         if self.rules and not self._rules_of:
@@ -286,20 +286,20 @@ class AuthState:
 
     def principal(self, name: str) -> Principal:
         """Return the principal, or raise `NotFound`."""
-        found = self.principals.get(name)
-        if found is None:
+        principal = self.principals.get(name)
+        if principal is None:
             raise NotFound(f"there is no principal {name}", code="principal_not_found", field="principal")
-        return found
+        return principal
 
     def is_disabled(self, name: str) -> bool:
         """Whether there is this principal, and it may do nothing now."""
-        found = self.principals.get(name)
-        return found is not None and found.is_disabled
+        principal = self.principals.get(name)
+        return principal is not None and principal.is_disabled
 
     def keys_of(self, principal: str) -> list[Key]:
         """Return the keys of a principal, ended ones too, the oldest first."""
-        those = self._keys_of.get(principal, {}).values()
-        return sorted(those, key=lambda key: (key.created_ms, key.id))
+        keys = self._keys_of.get(principal, {}).values()
+        return sorted(keys, key=lambda key: (key.created_ms, key.id))
 
     def rules_of(self, principal: str) -> list[AccessRule]:
         """Return the rules of a principal."""
@@ -307,10 +307,10 @@ class AuthState:
 
 
 def _switch(principals: dict[str, Principal], event: PrincipalDisabled | PrincipalEnabled) -> None:
-    found = principals.get(event.name)
-    if found is not None:
+    principal = principals.get(event.name)
+    if principal is not None:
         since_ms = event.at_ms if isinstance(event, PrincipalDisabled) else UNSET
-        principals[event.name] = replace(found, disabled_ms=since_ms)
+        principals[event.name] = replace(principal, disabled_ms=since_ms)
 
 
 def _put_key(keys: Holdings[Key], made: Key) -> None:

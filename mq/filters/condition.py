@@ -9,8 +9,8 @@ A condition is true, false, or unknown (NULL), as in SQL. Only what cannot be sa
 `a BETWEEN 1 AND 2` is `a >= 1 AND a <= 2`, `IS NOT NULL` is `NOT ... IS NULL`, and `-a` is `0 - a`.
 
 In a pattern `%` stands for any text, `_` for any one character. It is matched in one pass over the text: the match
-keeps the set of all places in the pattern where it may be, as the bits of an integer. So its time grows with the text,
-whatever the pattern: nothing is ever tried a second time.
+keeps the set of all positions in the pattern where it may be, as the bits of an integer. So its time grows with the
+text, whatever the pattern: nothing is ever tried a second time.
 """
 
 from __future__ import annotations
@@ -73,44 +73,44 @@ def _escaped(literal: str, escape: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
-    """The places of a pattern, one before each character and one at its end, each as one bit."""
+class _Positions:
+    """The positions in a pattern, one before each character and one at its end, each as one bit."""
 
-    #: Places that a given character leads on from; those of any character are in `anything`.
+    #: Positions that a given character leads on from; `anything` has the ones that any character does.
     by_character: dict[str, int]
     anything: int
-    #: Places that any text leads back to.
+    #: Positions that any text leads back to.
     loops: int
     end: int
 
 
 @lru_cache(maxsize=_PREPARED_MAX)
-def _places(pattern: Pattern) -> _Places:
+def _positions(pattern: Pattern) -> _Positions:
     by_character: dict[str, int] = {}
     anything = loops = 0
-    place = 1
+    position = 1
     for part in pattern:
         if part is Wildcard.ANY_TEXT:
-            loops |= place
+            loops |= position
         elif part is Wildcard.ANY_CHARACTER:
-            anything |= place
-            place <<= 1
+            anything |= position
+            position <<= 1
         else:
             for character in part:
-                by_character[character] = by_character.get(character, 0) | place
-                place <<= 1
-    return _Places(by_character, anything, loops, place)
+                by_character[character] = by_character.get(character, 0) | position
+                position <<= 1
+    return _Positions(by_character, anything, loops, position)
 
 
 def matches_like(text: str, pattern: Pattern) -> bool:
     """Whether a text fits the pattern as a whole; case matters."""
-    places = _places(pattern)
+    positions = _positions(pattern)
     at = 1
     for character in text:
-        at = ((at & (places.by_character.get(character, 0) | places.anything)) << 1) | (at & places.loops)
+        at = ((at & (positions.by_character.get(character, 0) | positions.anything)) << 1) | (at & positions.loops)
         if not at:
             return False
-    return bool(at & places.end)
+    return bool(at & positions.end)
 
 
 class Operator(enum.Enum):
@@ -125,7 +125,7 @@ class Operator(enum.Enum):
 
 
 class ValueKind(enum.Enum):
-    """As what values are compared."""
+    """The kind of value as which two values are compared."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -246,13 +246,13 @@ Condition: TypeAlias = And | Or | Not | Comparison | IsNull | In | Like | Truth
 
 def all_of(conditions: Iterable[Condition]) -> Condition:
     """Return the AND of one condition or more, without an AND directly inside an AND."""
-    flat = tuple(part for one in conditions for part in (one.conditions if isinstance(one, And) else (one,)))
+    flat = tuple(part for node in conditions for part in (node.conditions if isinstance(node, And) else (node,)))
     return flat[0] if len(flat) == 1 else And(flat)
 
 
 def any_of(conditions: Iterable[Condition]) -> Condition:
     """Return the OR of one condition or more, without an OR directly inside an OR."""
-    flat = tuple(part for one in conditions for part in (one.conditions if isinstance(one, Or) else (one,)))
+    flat = tuple(part for node in conditions for part in (node.conditions if isinstance(node, Or) else (node,)))
     return flat[0] if len(flat) == 1 else Or(flat)
 
 

@@ -72,12 +72,12 @@ def evaluate(condition: Condition, message: Fields) -> bool | None:
         case Truth(value):
             return value
         case Not(inner):
-            found = evaluate(inner, message)
-            return None if found is None else not found
+            result = evaluate(inner, message)
+            return None if result is None else not result
         case And(conditions):
-            return _first(False, [evaluate(one, message) for one in conditions])
+            return _first(False, [evaluate(part, message) for part in conditions])
         case Or(conditions):
-            return _first(True, [evaluate(one, message) for one in conditions])
+            return _first(True, [evaluate(part, message) for part in conditions])
         case IsNull(inner):
             return value_of(inner, kind_of(inner), message) is None
         case In(left, items):
@@ -89,11 +89,11 @@ def evaluate(condition: Condition, message: Fields) -> bool | None:
             return _compare(how, left, right, message)
 
 
-def _first(decisive: bool, found: list[bool | None]) -> bool | None:
-    """Return what decides if it is among `found`, else None if that is, else the opposite."""
-    if decisive in found:
+def _first(decisive: bool, results: list[bool | None]) -> bool | None:
+    """Return `decisive` if it is among the results, else None if that is, else the opposite."""
+    if decisive in results:
         return decisive
-    return None if None in found else not decisive
+    return None if None in results else not decisive
 
 
 def _compare(how: Operator, left: Value, right: Value, message: Fields) -> bool | None:

@@ -10,7 +10,7 @@
     factor      - factor | ( condition ) | literal | field
     field       key | tag | name | "any name" | headers['any name']
 
-`key` and `tag` are the message's own; every other name is that of a header, and a name in double quotes or in
+`key` and `tag` are the message's own; every other name is a header's, and a name in double quotes or in
 `headers[]` always is. Case matters in names of headers, not in keywords.
 """
 
@@ -110,13 +110,13 @@ def tokens_of(text: str) -> Iterator[Token]:
     """Yield the tokens of a filter, END last; raise `invalid_filter` at what is none."""
     at = 0
     while at < len(text):
-        found = _PATTERN.match(text, at)
-        if found is None:
+        match = _PATTERN.match(text, at)
+        if match is None:
             raise refusal(at, _wanted(text[at]), repr(text[at]))
-        kind = TokenKind[found.lastgroup or ""]
+        kind = TokenKind[match.lastgroup or ""]
         if kind is not TokenKind.SPACE:
-            yield _token(kind, found.group(), at)
-        at = found.end()
+            yield _token(kind, match.group(), at)
+        at = match.end()
     yield Token(TokenKind.END, "", len(text))
 
 
@@ -169,8 +169,6 @@ def _check_unicode(text: str) -> None:
 
 
 class _Parser:
-    """One pass over the tokens of one filter."""
-
     def __init__(self, text: str) -> None:
         self._tokens = list(tokens_of(text))
         self._at = 0
@@ -187,7 +185,7 @@ class _Parser:
         return refusal(self._token.position, expected, self._token.shown)
 
     def _take(self, kind: TokenKind, *texts: str) -> Token | None:
-        """Pass over the next token and return it, if it is of this kind and one of these texts, or any for none."""
+        """Pass over the next token and return it, if it is of this kind and one of the texts; no texts allow any."""
         token = self._token
         if token.kind is not kind or (texts and token.text not in texts):
             return None
@@ -204,9 +202,9 @@ class _Parser:
             self._at -= 1
             raise self._wrong(f"at most {FILTER_DEPTH_MAX} nested parentheses and NOTs")
         self._depth += 1
-        found = parse()
+        parsed = parse()
         self._depth -= 1
-        return found
+        return parsed
 
     def _count_term(self) -> None:
         self._terms += 1
@@ -270,10 +268,10 @@ class _Parser:
         start = self._token
         right = _value(self._sum(), start)
         _check_kinds(left, right, start)
-        found = _COMPARISONS[operator.text]
-        if is_boolean(left, right) and found not in (Operator.EQUAL, Operator.NOT_EQUAL):
+        comparison = _COMPARISONS[operator.text]
+        if is_boolean(left, right) and comparison not in (Operator.EQUAL, Operator.NOT_EQUAL):
             raise refusal(operator.position, "= or <> beside TRUE or FALSE", operator.shown)
-        return Comparison(found, left, right)
+        return Comparison(comparison, left, right)
 
     def _between(self, value: Value, start: Token) -> Condition:
         if is_boolean(value):
@@ -406,14 +404,12 @@ class _Parser:
 
 
 def _value(node: _Node, start: Token) -> Value:
-    """Return a node that must be a value; it began at a token."""
     if isinstance(node, Header | Column | Text | Number | Truth | Arithmetic):
         return node
     raise refusal(start.position, "a value", "a condition")
 
 
 def _number_value(node: _Node, start: Token) -> Value:
-    """Return a node that must be a value which can be a number."""
     value = _value(node, start)
     if is_boolean(value):
         raise refusal(start.position, "a number", start.shown)
@@ -430,7 +426,6 @@ def _maybe_not(opposite: Token | None, condition: Condition) -> Condition:
 
 
 def _check_kinds(left: Value, right: Value, start: Token) -> None:
-    """Refuse to compare a number with TRUE or FALSE; the right value began at a token."""
     if is_numeric(left, right) and is_boolean(left, right):
         expected = "TRUE or FALSE" if is_boolean(left) else "a number or a text"
         raise refusal(start.position, expected, start.shown)

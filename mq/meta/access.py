@@ -24,7 +24,7 @@ class Access:
 
     readable: bool = True
     writable: bool = True
-    #: Why something is forbidden, in the words of who forbade it.
+    #: Why something is forbidden, in the words of the caller that forbade it.
     reason: str = ""
     #: When it ends by itself, in milliseconds since 1970; None for an access that stays until it is changed.
     until_ms: int | None = None
@@ -35,19 +35,19 @@ class Access:
         return self.readable and self.writable
 
     def and_(self, other: Access) -> Access:
-        """Return what both allow, with the reasons of those that forbid something, and the end of the first to end."""
+        """Combine two rules: allow what both allow, keep the reasons, end at the earlier end."""
         if self.is_open or other.is_open:
             return other if self.is_open else self
-        ends = [one.until_ms for one in (self, other) if one.until_ms is not None]
+        ends = [access.until_ms for access in (self, other) if access.until_ms is not None]
         return Access(
             readable=self.readable and other.readable,
             writable=self.writable and other.writable,
-            reason="; ".join(dict.fromkeys(one.reason for one in (self, other) if one.reason)),
+            reason="; ".join(dict.fromkeys(access.reason for access in (self, other) if access.reason)),
             until_ms=min(ends, default=None),
         )
 
 
-#: The access of everything for which none is set.
+#: The access of a broker or partition for which none is set.
 OPEN: Final = Access()
 
 
@@ -106,7 +106,11 @@ class AccessState:
     @property
     def ends_ms(self) -> int | None:
         """When the first access ends by itself; None if none does."""
-        ends = [one.until_ms for one in (*self.brokers.values(), *self.partitions.values()) if one.until_ms is not None]
+        ends = [
+            access.until_ms
+            for access in (*self.brokers.values(), *self.partitions.values())
+            if access.until_ms is not None
+        ]
         return min(ends, default=None)
 
     def at(self, now_ms: int) -> AccessState:
@@ -166,7 +170,9 @@ class AccessState:
         gone = {place for place in places if place in self.partitions}
         if not gone:
             return self
-        return AccessState(self.brokers, {place: one for place, one in self.partitions.items() if place not in gone})
+        return AccessState(
+            self.brokers, {place: access for place, access in self.partitions.items() if place not in gone}
+        )
 
 
 def not_writable(what: str, access: Access) -> Unavailable:

@@ -38,20 +38,20 @@ def decide_partition_access(
     Raises
     ------
     NotFound
-        `topic_not_found`; `partition_not_found`: the topic has no such partition. Logical queues are none.
+        `topic_not_found`; `partition_not_found`: the topic has no such partition. Logical queues are not partitions.
     Unprocessable
         `until_passed`: the access would have ended already.
     """
-    found = meta.topics.topic(topic)
-    if partition not in found.route.index_of:
-        more = "; name a physical partition of the static topic" if found.static is not None else ""
+    target = meta.topics.topic(topic)
+    if partition not in target.route.index_of:
+        more = "; name a physical partition of the static topic" if target.static is not None else ""
         detail = f"topic {topic} has no partition {partition!r}{more}"
         raise NotFound(detail, code="partition_not_found", field="partition")
     _check_end(access, now_ms)
-    present = meta.access.partitions.get(PartitionOf(found.id, partition))
+    present = meta.access.partitions.get(PartitionOf(target.id, partition))
     if present == access or (access.is_open and present is None):
         return ()
-    return (PartitionAccessPut(topic_id=found.id, partition=partition, access=access),)
+    return (PartitionAccessPut(topic_id=target.id, partition=partition, access=access),)
 
 
 def _check_end(access: Access, now_ms: int) -> None:
@@ -62,7 +62,7 @@ def _check_end(access: Access, now_ms: int) -> None:
 def brokers_for_new(meta: Meta, topic: str, named: Sequence[str], now_ms: int) -> Sequence[str]:
     """Return the brokers for new partitions of a topic, in the order in which they get them; none if all are closed.
 
-    They are those that are served and may be written to; `named` is as for `brokers_for`.
+    These are the brokers that are served and may be written to; `named` is as for `brokers_for`.
     """
     served = meta.brokers.available
     available = meta.access.at(now_ms).writable(served)
@@ -79,9 +79,11 @@ def check_routes(meta: Meta, topic: str, routes: Sequence[str], now_ms: int) -> 
     """
     check_by_hand(routes)
     present = meta.topics.topics.get(topic)
-    added = routes if present is None else [one for one in routes if one not in present.route.index_of]
+    added = (
+        routes if present is None else [partition for partition in routes if partition not in present.route.index_of]
+    )
     if added:
-        check_targets(meta, [broker_of(one) for one in added], now_ms, field="routes")
+        check_targets(meta, [broker_of(partition) for partition in added], now_ms, field="routes")
 
 
 def check_targets(meta: Meta, brokers: Sequence[str], now_ms: int, *, field: str = "brokers") -> list[str]:

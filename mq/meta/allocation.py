@@ -7,8 +7,8 @@ partition has one client if there are any; a client without partitions is in the
     sticky            counts differ by one at most                 the fewest that evenness allows
     average           counts differ by one at most; whole blocks   up to most of them
     circle            counts differ by one at most; in turn        up to most of them
-    consistent_hash   no client over 125 % of the mean, rounded    those of a client that leaves, those that a new one
-                      up; a client may have none                   takes, and a few that the bound pushes on
+    consistent_hash   no client over 125 % of the mean, rounded    a leaving client's, the ones that a new client takes,
+                      up; a client may have none                   and a few that the bound pushes on
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def allocate(
     for partition in partitions:
         if names:
             taken[owners[partition]].append(partition)
-    allocation = {name: tuple(those) for name, those in taken.items()}
+    allocation = {name: tuple(share) for name, share in taken.items()}
     assert sum(map(len, allocation.values())) == (len(partitions) if names else 0), "each partition has one owner"
     return allocation
 
 
 def moves(before: Allocation, after: Allocation) -> int:
     """Return how many partitions moved from a client that is still there to another one."""
-    owner = {partition: client for client, those in after.items() for partition in those}
+    owner = {partition: client for client, share in after.items() for partition in share}
     return sum(
         owner.get(partition, client) != client
-        for client, those in before.items()
+        for client, share in before.items()
         if client in after
-        for partition in those
+        for partition in share
     )
 
 
@@ -85,14 +85,12 @@ def _by_turn(names: Sequence[str], partitions: Sequence[str]) -> list[str]:
 
 
 def _average(names: Sequence[str], partitions: Sequence[str], _previous: Allocation) -> _Owners:
-    """Allocate blocks in route order; the first clients get the longer ones."""
     low, larger = divmod(len(partitions), len(names))
     rest = iter(partitions)
     return {partition: name for place, name in enumerate(names) for partition in islice(rest, low + (place < larger))}
 
 
 def _circle(names: Sequence[str], partitions: Sequence[str], _previous: Allocation) -> _Owners:
-    """Allocate one partition to each client in turn."""
     return {partition: names[place % len(names)] for place, partition in enumerate(partitions)}
 
 

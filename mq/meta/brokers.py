@@ -5,7 +5,7 @@ takes a broker with an event in the metadata log, by compare-and-set, and each t
 
     host 1   register  take A, meta (epochs 1, 2)   renew  renew  (killed)
     host 2                          register  take B (3)    renew  renew ... 10 s ... host 1 left, take A, meta (4, 5)
-    host 1'                                                                  (comes back: fenced; registers anew)
+    host 1'                                                                  (comes back: fenced; registers again)
 
 The epoch is the fence; clocks only determine when to try (SPEC RELY-6). Each process measures by its own clock, which
 never goes back, and two clocks are never compared. A host renews its lease by an event with a number that grows. The
@@ -167,7 +167,6 @@ class BrokersState:
 
 
 def _expect(fits: bool, host: str) -> None:
-    """Raise `Corrupt` unless the event fits the state that the events before it left."""
     if not fits:
         raise Corrupt(f"an event of host {host} contradicts earlier events", code="meta_event_corrupt")
 
@@ -190,7 +189,7 @@ def check_role(state: BrokersState, role: str, host: str, epoch: int) -> None:
 
 
 def decide_register(state: BrokersState, host: Host) -> tuple[BrokerEvent, ...]:
-    """Return the events with which a host begins: it takes those of its brokers and the meta role that are free."""
+    """Return the events with which a host begins: it takes its brokers and the meta role, as far as they are free."""
     if host.id in state.hosts:
         return ()
     registered: BrokerEvent = HostRegistered(host=host)
@@ -215,9 +214,9 @@ def decide_takeover(
 ) -> tuple[BrokerEvent, ...]:
     """Return the events by which `host` declares others dead and takes every free role.
 
-    `expired` are hosts, each with a renewal that was seen for a whole lease; a host that has renewed since is left
-    alone. `named` are brokers that routes name, though no host may ever have had them. One host takes all free roles at
-    once: if they were shared, some could go to a host that is dying itself.
+    `expired` are hosts, each with a renewal that was seen for a whole lease; a host that has renewed since is left out.
+    `named` are brokers that routes name, though no host may ever have had them. One host takes all free roles at once:
+    if they were shared, some could go to a host that is dying itself.
     """
     _present(state, host)
     dead = [id for id, seen in sorted(expired.items()) if id != host and _is_still(state, id, seen)]

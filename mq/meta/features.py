@@ -65,7 +65,7 @@ class FeaturesState:
 
 
 class Upgrade(NamedTuple):
-    """What an upgrade would do: features to switch on, and those that wait, each with the processes that lack it."""
+    """What an upgrade would do: features to switch on, and features that wait, each with the processes that lack it."""
 
     ready: Mapping[str, str]
     waiting: Mapping[str, Sequence[str]]

@@ -83,14 +83,14 @@ class Meta:
                     groups = groups.apply_all(waiting)
                     groups = groups.without_partitions(event.topic_id, event.partitions, event.indexes)
                     waiting = []
-                    access = access.without(PartitionOf(event.topic_id, one) for one in event.partitions)
+                    access = access.without(PartitionOf(event.topic_id, partition) for partition in event.partitions)
                 static[event.topic_id] = _mapped(static[event.topic_id], event)
             elif isinstance(event, AccessEvent):
                 access = access.apply_all([event])
             elif isinstance(event, GroupEvent):
                 waiting.append(event)
-        for topic_id, those in seals.items():
-            static[topic_id] = static[topic_id].sealed(those)
+        for topic_id, remaining in seals.items():
+            static[topic_id] = static[topic_id].sealed(remaining)
         return Meta(
             topics=self.topics.apply_all(of_topics) if of_topics else self.topics,
             groups=groups.apply_all(waiting) if waiting else groups,
@@ -136,11 +136,11 @@ def _mapped(mappings: TopicMappings, event: StaticEvent) -> TopicMappings:
 
 def parts_told(event: AnyEvent) -> tuple[str, ...]:
     """Return the parts of `Meta` that an event changes; none for an event that only renews a lease."""
-    return _TOLD[type(event)]
+    return _CHANGED_PARTS[type(event)]
 
 
 #: The parts of `Meta` that each event changes. The end of a topic also removes its state in groups and moved keys.
-_TOLD: Final[Mapping[type, tuple[str, ...]]] = {
+_CHANGED_PARTS: Final[Mapping[type, tuple[str, ...]]] = {
     **dict.fromkeys(get_args(Event), ("topics",)),
     **dict.fromkeys(get_args(GroupEvent), ("groups",)),
     **dict.fromkeys(get_args(BrokerEvent), ("brokers",)),

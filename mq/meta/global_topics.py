@@ -31,7 +31,7 @@ from deltamq.mq.static.mappings import plan_remap, spread_queues
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalCopy:
-    """What one cluster tells another of a global topic: its queues, and its settings."""
+    """What one cluster sends another of a global topic: its queues, and its settings."""
 
     world: GlobalQueues
     settings: TopicSettings
@@ -41,7 +41,7 @@ def require_world(topic: Topic) -> GlobalQueues:
     """Return where the queues of a global topic are; raise `Conflict` if the topic is not global."""
     if topic.world is None:
         raise Conflict(
-            f"topic {topic.name} is of this cluster alone, and never becomes global",
+            f"topic {topic.name} belongs to this cluster only, and never becomes global",
             code="topic_not_global",
             field="clusters",
         )
@@ -182,7 +182,7 @@ def decide_move(
 ) -> tuple[AnyEvent, ...]:
     """Return the events by which the home begins to move queues to `targets`, where they begin at `starts`.
 
-    The clusters told `starts` by the copy of `epoch`, and they hold as long as that is the newest.
+    The clusters reported `starts` under the copy of `epoch`; they hold as long as that copy is the newest.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def decide_move(
 def decide_settle(meta: Meta, name: str, ends: Mapping[int, int], *, epoch: int, now_ms: int) -> tuple[AnyEvent, ...]:
     """Return the events by which the home records where queues that move were closed; none if no end is new.
 
-    The clusters told `ends` by the copy of `epoch`; by a newer one, somebody else has recorded them.
+    The clusters reported `ends` under the copy of `epoch`; if there is a newer copy, another process has recorded them.
     """
     topic = meta.topics.topic(name)
     world = require_world(topic)
@@ -218,7 +218,7 @@ def decide_drop_stays(
 ) -> tuple[AnyEvent, ...]:
     """Return the events by which the home forgets stays whose messages are gone; none if there is no such stay.
 
-    The clusters told `starts` by the copy of `epoch`; for these and `before_ms` see `GlobalQueues.dropped`.
+    The clusters reported `starts` under the copy of `epoch`; for these and `before_ms` see `GlobalQueues.dropped`.
     """
     topic = meta.topics.topic(name)
     world = require_world(topic)
@@ -252,7 +252,6 @@ def _taken_over(meta: Meta, topic: Topic, world: GlobalQueues, now_ms: int) -> t
 def _with_world(
     events: Sequence[AnyEvent], world: GlobalQueues, settings: TopicSettings | None = None
 ) -> tuple[AnyEvent, ...]:
-    """Return the events of a new static topic as those of a global one."""
     return tuple(
         TopicPut(
             topic=replace(

@@ -8,11 +8,11 @@ of a group in a partition belongs to one epoch; handles, checkpoints and commits
     |---------- orders@B: 1 --------------------------------|            |---------- 3 ------
 
 A reset of one partition voids nothing in the others (SPEC POP-18). After a reset to `NO_OFFSET` the group has no offset
-there: it begins anew, as if it had never read the partition.
+there: it begins again, as if it had never read the partition.
 
 Each client of a broadcast group has progress of its own: it is a reader `GROUP@CLIENT` with the settings of the group
 (SPEC CONS-7). No event makes such a member: it is there as soon as it commits, and ends with its group, or when it is
-forgotten, which begins an epoch for it alone.
+forgotten, which begins an epoch only for it.
 
 The setting `consume_from` determines where a group begins. If that is not the first message, it also matters when the
 group begins: a partition that an expansion adds later has only messages that came since, and the group gets them all
@@ -110,7 +110,7 @@ class GroupBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientForgotten:
-    """The progress of a client of a broadcast group was dropped: if it comes again, it begins anew."""
+    """The progress of a client of a broadcast group was dropped: if it comes back, it begins like a new one."""
 
     kind: ClassVar[str] = "client_forgotten"
     group: str
@@ -195,9 +195,9 @@ class GroupsState:
 
     def find(self, name: str) -> Group | None:
         """Return the group with this name, or the client `GROUP@CLIENT` of a broadcast group; None without one."""
-        found = self.groups.get(name)
-        if found is not None:
-            return found
+        group = self.groups.get(name)
+        if group is not None:
+            return group
         parts = split_member(name)
         group = None if parts is None else self.groups.get(parts[0])
         if group is None or not group.is_broadcast:
@@ -227,10 +227,10 @@ class GroupsState:
 
         `stored` is the progress in the offsets log, perhaps of an earlier epoch.
         """
-        found = self.resets.get(lane)
+        committed = self.resets.get(lane)
         if stored is not None and stored.epoch == self.epoch_of(lane):
-            found = stored if found is None else stored.join(found)
-        return None if found is not None and found.offset == NO_OFFSET else found
+            committed = stored if committed is None else stored.join(committed)
+        return None if committed is not None and committed.offset == NO_OFFSET else committed
 
     def start_in(self, lane: LaneKey, group: Group, partitions: Sequence[str]) -> Start:
         """Return where a group begins in a lane without progress; `partitions` are the topic's, in route order.
@@ -301,13 +301,12 @@ class GroupsState:
 
 
 def _base(name: str) -> str:
-    """Return the group of a member of it; any other name as it is."""
+    """Return the group of a member's name; any other name as it is."""
     parts = split_member(name)
     return name if parts is None else parts[0]
 
 
 def _expect(fits: bool, name: str) -> None:
-    """Raise `Corrupt` unless the event fits the state that the events before it left."""
     if not fits:
         raise Corrupt(f"an event of group {name} contradicts earlier events of the group", code="meta_event_corrupt")
 

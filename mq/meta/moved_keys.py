@@ -1,7 +1,7 @@
 """Keys that moved: how an ordered topic keeps their order across expansions (SPEC ROUTE-6).
 
 An expansion gives logical partitions (LPs) of old partitions to new ones. Messages of a moved key are in the old
-partition first and in the new one later. So a group may read those of the new partition only when it has consumed the
+partition first and in the new one later. So a group may read them in the new partition only when it has consumed the
 old one up to its end offset at the move:
 
     orders@A     ... k1 k2 | sealed at 120, the old partition gets no more messages of the moved LPs
@@ -13,7 +13,7 @@ overtake an earlier one. LPs may move again with later expansions. Then every pa
 partition in the middle may have no message of a key that waits in an earlier one.
 
 A logical queue that is remapped moves, too: all its LPs go from its old leader to the new one, and with them messages
-without a key, and those of other LPs that producers sent to the queue by its name. An `available` remapping is
+without a key, and messages of other LPs that producers sent to the queue by its name. An `available` remapping is
 `at_once`: messages go to the new leader before the old one is sealed, and have no logical offsets until then (SPEC
 STATIC-9).
 """
@@ -64,14 +64,14 @@ def moves_between(before: Route, after: Route, *, remaps: bool = False, at_once:
     ranges: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for lp in moved.tolist():
         pair = (before.partitions[before.table[lp]], after.partitions[after.table[lp]])
-        those = ranges.setdefault(pair, [])
-        if those and those[-1][1] == lp:
-            those[-1] = (those[-1][0], lp + 1)
+        spans = ranges.setdefault(pair, [])
+        if spans and spans[-1][1] == lp:
+            spans[-1] = (spans[-1][0], lp + 1)
         else:
-            those.append((lp, lp + 1))
+            spans.append((lp, lp + 1))
     return tuple(
-        Move(after.epoch, source, target, tuple(those), remaps=remaps, at_once=at_once)
-        for (source, target), those in sorted(ranges.items())
+        Move(after.epoch, source, target, tuple(spans), remaps=remaps, at_once=at_once)
+        for (source, target), spans in sorted(ranges.items())
     )
 
 
@@ -80,7 +80,7 @@ def moves_of(state: MetaState, events: Iterable[Event]) -> list[KeysMoved]:
 
     A topic that is not `strict` keeps no order across an expansion (SPEC SEND-2), so its keys move at once.
     """
-    found = []
+    moved = []
     for event in events:
         if not isinstance(event, TopicPut) or event.topic.settings.order_strategy != "strict":
             continue
@@ -88,8 +88,8 @@ def moves_of(state: MetaState, events: Iterable[Event]) -> list[KeysMoved]:
         if before is not None and before.id == event.topic.id and before.route is not event.topic.route:
             moves = moves_between(before.route, event.topic.route)
             if moves:
-                found.append(KeysMoved(topic_id=event.topic.id, moves=moves))
-    return found
+                moved.append(KeysMoved(topic_id=event.topic.id, moves=moves))
+    return moved
 
 
 def _names(route: Route) -> NDArray[np.object_]:
@@ -175,7 +175,7 @@ class _Moves(msgspec.Struct):
         return cls(event.topic_id, tuple(map(_NewMove.of, event.moves)))
 
     def event(self) -> KeysMoved:
-        return KeysMoved(topic_id=self.topic_id, moves=tuple(one.move() for one in self.moves))
+        return KeysMoved(topic_id=self.topic_id, moves=tuple(move.move() for move in self.moves))
 
 
 #: The stored form of each kind of event.
@@ -215,16 +215,18 @@ class MovedKeys:
     @cached_property
     def _into(self) -> Mapping[str, tuple[Move, ...]]:
         """The moves to each partition, which all came when it was made: none gets LPs later."""
-        found: dict[str, list[Move]] = {}
+        by_target: dict[str, list[Move]] = {}
         for move in self.moves:
-            found.setdefault(move.target, []).append(move)
-        return {target: tuple(moves) for target, moves in found.items()}
+            by_target.setdefault(move.target, []).append(move)
+        return {target: tuple(moves) for target, moves in by_target.items()}
 
     @cached_property
     def handovers(self) -> tuple[Handover, ...]:
         """The remappings of logical queues, each with the end of the old leader."""
         return tuple(
-            Handover(one.source, one.target, one.end_offset, jumps=one.at_once) for one in self.moves if one.remaps
+            Handover(move.source, move.target, move.end_offset, jumps=move.at_once)
+            for move in self.moves
+            if move.remaps
         )
 
     @cached_property
@@ -234,7 +236,7 @@ class MovedKeys:
 
     @cached_property
     def ahead(self) -> Mapping[str, str]:
-        """The old partition of each one that gets messages before the old one is sealed."""
+        """The old partition of each new one that gets messages before the old one is sealed."""
         return {move.target: move.source for move in self.moves if move.end_offset is None and move.at_once}
 
     @cached_property
@@ -250,14 +252,14 @@ class MovedKeys:
     @cached_property
     def _by_source(self) -> Mapping[str, tuple[Move, ...]]:
         """The moves from each partition, in the order of their epochs; a remapping moves a thousand queues at once."""
-        found: dict[str, list[Move]] = {}
+        by_source: dict[str, list[Move]] = {}
         for move in self.moves:
-            found.setdefault(move.source, []).append(move)
-        return {source: tuple(moves) for source, moves in found.items()}
+            by_source.setdefault(move.source, []).append(move)
+        return {source: tuple(moves) for source, moves in by_source.items()}
 
     def unsealed(self, source: str) -> tuple[int, ...]:
         """Return the epochs of moves that wait for the broker of `source` to seal them, oldest first."""
-        return tuple(sorted({one.epoch for one in self._by_source.get(source, ()) if one.end_offset is None}))
+        return tuple(sorted({move.epoch for move in self._by_source.get(source, ()) if move.end_offset is None}))
 
     def sealed_up_to(self, source: str) -> int:
         """Return the epoch of the last move from `source` up to which all are sealed; 0 for none.
@@ -283,18 +285,18 @@ class MovedKeys:
         return table
 
     def without(self, partitions: frozenset[str]) -> MovedKeys:
-        """Return the moves without those from partitions that are dropped."""
+        """Return the moves except from dropped partitions."""
         return MovedKeys(tuple(move for move in self.moves if move.source not in partitions))
 
     def sources(self, target: str) -> set[str]:
         """Return the partitions whose progress may decide which messages of `target` a group may read."""
-        found: set[str] = set()
+        sources: set[str] = set()
         left = [target]
         while left:
-            new = {move.source for move in self._into.get(left.pop(), ())} - found
-            found |= new
+            new = {move.source for move in self._into.get(left.pop(), ())} - sources
+            sources |= new
             left += new
-        return found
+        return sources
 
     def blocked(self, target: str, positions: Mapping[str, int]) -> Blocked | None:
         """Return the LPs whose messages in `target` a group may not read yet; None when there are none.
@@ -308,8 +310,8 @@ class MovedKeys:
             while True:
                 move = asking.send(move.end_offset is not None and positions[move.source] >= move.end_offset)
         except StopIteration as end:
-            found: Blocked | None = end.value
-            return found
+            blocked: Blocked | None = end.value
+            return blocked
 
     def inquire(self, target: str, passed: Collection[str] = ()) -> Generator[Move, bool, Blocked | None]:
         """Ask about sealed moves, the newest on the way first; return the LPs that a group may not read in `target`.
@@ -340,7 +342,7 @@ class MovedKeys:
 
 
 def _moved_by(move: Move) -> Blocked:
-    """Return which messages a move concerns: those of its LPs; of a remapping all, since a whole queue moves.
+    """Return which messages a move concerns: all of its LPs, or, for a remapping, all of the queue.
 
     A queue may have messages of any LP: producers may name a queue for a key (SPEC SEND-1).
     """
@@ -353,7 +355,7 @@ def _moved_by(move: Move) -> Blocked:
 
 
 def first_blocked(blocked: Blocked | None, lps: NDArray[np.int16]) -> int:
-    """Return how many messages of a batch a group may read: those before the first one that must wait.
+    """Return how many messages of a batch a group may read: the ones before the first that must wait.
 
     `lps` are the LPs of the messages' keys, -1 for messages without a key, which wait only behind a remapping.
     """
@@ -377,6 +379,5 @@ def decide_seal(
 
 
 def _expect(fits: bool, event: MoveEvent) -> None:
-    """Raise `Corrupt` unless the event fits the state that the events before it left."""
     if not fits:
         raise Corrupt(f"a {event.kind} event contradicts earlier events", code="meta_event_corrupt")

@@ -40,7 +40,7 @@ class OnlineClient:
     """One stay of an exclusive client in its group."""
 
     id: str
-    #: The number of the event that began the stay; tells it from earlier and later stays.
+    #: The number of the event that began the stay; distinguishes it from earlier and later stays.
     joined: int
     topics: Mapping[str, Subscription]
     #: Whether it has sent `online: false`: it has no partitions any more, but may be finishing its work.
@@ -156,10 +156,10 @@ class GroupOnline:
         }
 
     def subscribers(self, topic: str) -> list[str]:
-        return sorted(one.id for one in self.clients.values() if topic in one.topics and not one.leaving)
+        return sorted(client.id for client in self.clients.values() if topic in client.topics and not client.leaving)
 
 
-_NOBODY = GroupOnline()
+_NO_CLIENTS = GroupOnline()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +172,14 @@ class OnlineState:
     epoch: int = 0
 
     def group(self, name: str) -> GroupOnline:
-        return self.groups.get(name, _NOBODY)
+        return self.groups.get(name, _NO_CLIENTS)
 
     def members(self) -> set[Member]:
         """Return every stay that has not ended."""
         return {
-            Member(name, one.id, one.joined) for name, group in self.groups.items() for one in group.clients.values()
+            Member(name, client.id, client.joined)
+            for name, group in self.groups.items()
+            for client in group.clients.values()
         }
 
     def seat(self, group: str, topic: str, partition: str) -> Seat:
@@ -193,7 +195,7 @@ class OnlineState:
         """Return the state after `events`; copies the state once for all of them."""
         groups, epoch = dict(self.groups), self.epoch
         for event in events:
-            group = groups.get(event.group, _NOBODY)
+            group = groups.get(event.group, _NO_CLIENTS)
             epoch += 1
             if isinstance(event, ClientPut):
                 group = _with_client(group, event, epoch)
@@ -208,7 +210,6 @@ class OnlineState:
 
 
 def _expect(fits: bool, event: OnlineEvent) -> None:
-    """Raise `Corrupt` unless the event fits the state that the events before it left."""
     if not fits:
         raise Corrupt(
             f"a {event.kind} event of group {event.group} contradicts earlier events", code="meta_event_corrupt"
@@ -225,16 +226,22 @@ def _with_client(group: GroupOnline, event: ClientPut, epoch: int) -> GroupOnlin
 def _without_client(group: GroupOnline, event: ClientGone) -> GroupOnline:
     present = group.clients.get(event.id)
     _expect(present is not None and present.joined == event.joined, event)
-    clients = {id: one for id, one in group.clients.items() if id != event.id}
-    topics = {topic: replace(one, earlier=_known(one.earlier, clients)) for topic, one in group.topics.items()}
-    return GroupOnline(clients=clients, topics={name: one for name, one in topics.items() if one.owners or one.earlier})
+    clients = {id: client for id, client in group.clients.items() if id != event.id}
+    topics = {
+        topic: replace(allocation, earlier=_known(allocation.earlier, clients))
+        for topic, allocation in group.topics.items()
+    }
+    return GroupOnline(
+        clients=clients,
+        topics={name: allocation for name, allocation in topics.items() if allocation.owners or allocation.earlier},
+    )
 
 
 def _with_allocation(group: GroupOnline, event: Allocated, epoch: int) -> GroupOnline:
     _expect(event.epoch == epoch and all(client in group.clients for client in event.owners), event)
-    topics = {topic: one for topic, one in group.topics.items() if topic != event.topic}
+    topics = {topic: allocation for topic, allocation in group.topics.items() if topic != event.topic}
     before = group.topics.get(event.topic)
-    owner = {partition: client for client, those in event.owners.items() for partition in those}
+    owner = {partition: client for client, partitions in event.owners.items() for partition in partitions}
     earlier: Mapping[str, frozenset[str]] = {}
     if before is not None and before.topic_id == event.topic_id:
         earlier = _known(_earlier(before, owner), group.clients)
@@ -255,7 +262,6 @@ def _earlier(before: TopicAllocation, owner: Mapping[str, str]) -> dict[str, fro
 
 
 def _known(earlier: Mapping[str, frozenset[str]], clients: Mapping[str, object]) -> dict[str, frozenset[str]]:
-    """Return `earlier` without the clients that are gone."""
     known = {partition: who & clients.keys() for partition, who in earlier.items()}
     return {partition: who for partition, who in known.items() if who}
 
@@ -317,7 +323,6 @@ def decide_scan(
 def _reallocated(
     state: OnlineState, group: str, topics: Mapping[str, TopicPartitions], strategy: Strategy
 ) -> list[OnlineEvent]:
-    """Return the events that adapt a group's allocations to its clients and to the routes."""
     online = state.group(group)
     wanted = {topic for client in online.clients.values() for topic in client.topics}
     events: list[OnlineEvent] = []

@@ -1,4 +1,4 @@
-"""Resets of a group's offsets: the lanes that one is of, and its events, for service and jobs (SPEC POP-18)."""
+"""Resets of a group's offsets: the lanes of a reset, and its events, for service and jobs (SPEC POP-18)."""
 
 from __future__ import annotations
 

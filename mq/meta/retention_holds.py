@@ -82,25 +82,25 @@ Readers = Mapping[str, Committed | None]
 
 def progress_of(committed: Mapping[LaneKey, Committed], groups: GroupsState) -> Progress:
     """Return the progress of the current groups, from the offsets log and the resets."""
-    found: dict[str, dict[LaneKey, Committed]] = {}
+    progress: dict[str, dict[LaneKey, Committed]] = {}
     for lane in {*committed, *groups.resets}:
         known = groups.committed_in(lane, committed.get(lane)) if groups.find(lane.group) is not None else None
         if known is not None:
-            found.setdefault(lane.topic_id, {})[lane] = known
-    return found
+            progress.setdefault(lane.topic_id, {})[lane] = known
+    return progress
 
 
 def readers_of(progress: Progress, *, topic_id: str, partition: str) -> Readers:
     """Return the groups that consume a topic, with their progress in one partition of it."""
-    found: dict[str, Committed | None] = {}
+    readers: dict[str, Committed | None] = {}
     for lane, known in progress.get(topic_id, {}).items():
         if lane.retry:
             continue
         if lane.partition == partition:
-            found[lane.group] = known
+            readers[lane.group] = known
         else:
-            found.setdefault(lane.group, None)
-    return found
+            readers.setdefault(lane.group, None)
+    return readers
 
 
 def group_holds(readers: Readers, start_of: Callable[[str], Start]) -> Iterator[Hold]:
@@ -144,7 +144,7 @@ def lease_holds(readers: Readers, *, now_ms: int, keep_ms: int) -> Iterator[Hold
     their lease for as long as they would be kept there: a group without clients holds nothing for ever.
     """
     for name, known in readers.items():
-        open_ = [one.offset for one in known.delivered if one.visible_ms + keep_ms > now_ms] if known else []
+        open_ = [lease.offset for lease in known.delivered if lease.visible_ms + keep_ms > now_ms] if known else []
         if open_:
             yield Hold(min(open_), name)
 

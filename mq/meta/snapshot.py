@@ -108,7 +108,7 @@ class _Groups(msgspec.Struct):
     def state(self) -> GroupsState:
         return GroupsState(
             groups={stored.name: stored.group() for stored in self.groups},
-            resets={LaneKey(*one[:4]): Committed(*one[4:]) for one in self.resets},
+            resets={LaneKey(*reset[:4]): Committed(*reset[4:]) for reset in self.resets},
             epoch=self.epoch,
             began={(group, topic_id): count for group, topic_id, count in self.began},
             forgotten=dict(self.forgotten),
@@ -141,16 +141,16 @@ class _Allocation(msgspec.Struct):
     earlier: dict[str, list[str]]
 
     @classmethod
-    def of(cls, one: TopicAllocation) -> _Allocation:
-        earlier = {partition: sorted(clients) for partition, clients in one.earlier.items()}
-        return cls(one.topic_id, one.epoch, one.owners, earlier)
+    def of(cls, allocation: TopicAllocation) -> _Allocation:
+        earlier = {partition: sorted(clients) for partition, clients in allocation.earlier.items()}
+        return cls(allocation.topic_id, allocation.epoch, allocation.owners, earlier)
 
     def allocation(self) -> TopicAllocation:
         return TopicAllocation(
             topic_id=self.topic_id,
             epoch=self.epoch,
             owners=self.owners,
-            owner={partition: client for client, those in self.owners.items() for partition in those},
+            owner={partition: client for client, partitions in self.owners.items() for partition in partitions},
             earlier={partition: frozenset(clients) for partition, clients in self.earlier.items()},
         )
 
@@ -161,13 +161,13 @@ class _GroupOnline(msgspec.Struct):
 
     @classmethod
     def of(cls, group: GroupOnline) -> _GroupOnline:
-        topics = {topic: _Allocation.of(one) for topic, one in group.topics.items()}
+        topics = {topic: _Allocation.of(allocation) for topic, allocation in group.topics.items()}
         return cls(list(group.clients.values()), topics)
 
     def group(self) -> GroupOnline:
         return GroupOnline(
             clients={client.id: client for client in self.clients},
-            topics={topic: one.allocation() for topic, one in self.topics.items()},
+            topics={topic: stored.allocation() for topic, stored in self.topics.items()},
         )
 
 
@@ -193,7 +193,7 @@ class _Access(msgspec.Struct):
         return cls(state.brokers, [(*place, access) for place, access in state.partitions.items()])
 
     def state(self) -> AccessState:
-        return AccessState(self.brokers, {PartitionOf(*one[:2]): one[2] for one in self.partitions})
+        return AccessState(self.brokers, {PartitionOf(*row[:2]): row[2] for row in self.partitions})
 
 
 class _Auth(msgspec.Struct):
@@ -224,12 +224,12 @@ class _Features(msgspec.Struct):
     on: Mapping[str, str] = {}
 
     def state(self) -> FeaturesState:
-        found = FeaturesState(self.on)
-        found.check_known()
-        return found
+        features = FeaturesState(self.on)
+        features.check_known()
+        return features
 
 
-class _FeaturesAlone(msgspec.Struct):
+class _OnlyFeatures(msgspec.Struct):
     features: _Features = msgspec.field(default_factory=_Features)
 
 
@@ -265,14 +265,14 @@ class _Stored(msgspec.Struct):
         )
 
     def snapshot(self) -> MetaSnapshot:
-        moved = {id_: MovedKeys(tuple(one.move() for one in those)) for id_, those in self.moved.items()}
+        moved = {id_: MovedKeys(tuple(move.move() for move in moves)) for id_, moves in self.moved.items()}
         meta = Meta(
             topics=self.topics.state(),
             groups=self.groups.state(),
             brokers=self.brokers.state(),
             online=self.online.state(),
             moved=moved,
-            static={topic_id: TopicMappings(those) for topic_id, those in self.static.items()},
+            static={topic_id: TopicMappings(by_broker) for topic_id, by_broker in self.static.items()},
             access=self.access.state(),
             auth=self.auth.state(),
             features=self.features.state(),
@@ -281,4 +281,4 @@ class _Stored(msgspec.Struct):
 
 
 _read: Final = msgspec.json.Decoder(_Stored).decode
-_read_features: Final = msgspec.json.Decoder(_FeaturesAlone).decode
+_read_features: Final = msgspec.json.Decoder(_OnlyFeatures).decode

@@ -1,6 +1,6 @@
 """Decisions about static topics: create, grow, remap, repair, drop segments (SPEC STATIC-5 to 12, 17, 23, 24).
 
-    state --faults?--> refused, by name         a repair makes the mappings anew from the chains that survive
+    state --faults?--> refused, by name         a repair makes the mappings again from the surviving chains
           --sound----> mappings of all brokers, moves, topic     in one append, however many queues
 
 A remapping takes two steps. The first is decided here: each moved queue gets a new segment on its new broker, without
@@ -50,18 +50,17 @@ class StaticRequest:
     """A request for a static topic: its number of queues, and settings, which change only together with it."""
 
     total_queues: int
-    #: The brokers for new queues; None for those that lead queues now, or, for a new topic, all that are served.
+    #: The brokers for new queues; None for all that lead queues now, or, for a new topic, all that are served.
     brokers: tuple[str, ...] | None = None
     settings: TopicRequest = field(default_factory=TopicRequest)
 
 
 def queues_of(meta: Meta, topic: Topic) -> dict[int, LogicalQueue]:
-    """Return the logical queues of a static topic that can be had, by number."""
+    """Return the available logical queues of a static topic, by number."""
     return served_queues(meta.mappings(topic.id).by_broker, topic.leaders(), _lineages(meta, topic))
 
 
 def _lineages(meta: Meta, topic: Topic) -> Lineages:
-    """Return what is recorded of the remappings of a topic's queues, and of their seals."""
     return Lineages(topic.leaders(), meta.moved_keys(topic.id).handovers)
 
 
@@ -194,7 +193,7 @@ def decide_remap(
 ) -> tuple[AnyEvent, ...]:
     """Return the events that begin to move logical queues, so that `brokers` lead them; none when nothing moves.
 
-    With `queues`, these alone may move (SPEC STATIC-23).
+    With `queues`, only these may move (SPEC STATIC-23).
 
     Raises
     ------
@@ -231,7 +230,7 @@ def closing_events(
 ) -> tuple[AnyEvent, ...]:
     """Return the events that close queues of a global topic in this cluster, and make the topic `changed`.
 
-    Each gets a new segment on the broker that it has. Sealing the old one, as in a `strict` remapping, tells where the
+    Each gets a new segment on its present broker. The seal of the old one, as in a `strict` remapping, shows where the
     queue ends here; nothing is sent to the new one as long as the queue is away (SPEC STATIC-19).
 
     Raises
@@ -245,7 +244,6 @@ def closing_events(
 
 
 def _check_segments(meta: Meta, topic: Topic, more: int) -> None:
-    """Refuse to give queues new leaders while old ones wait for their seal, or if the topic has too many segments."""
     if meta.moved_keys(topic.id).waiting:
         raise Conflict(
             f"topic {topic.name}: an earlier remapping or expansion is not sealed yet; ask again",
@@ -283,7 +281,7 @@ def _with_leader(queue: LogicalQueue, partition: str, now_ms: int) -> LogicalQue
 
 
 def decide_repair(meta: Meta, name: str, now_ms: int) -> tuple[AnyEvent, ...]:
-    """Return the events that make all mappings anew from the copies that survive; none when nothing is wrong.
+    """Return the events that make all mappings again from the surviving copies; none when nothing is wrong.
 
     Raises
     ------
@@ -316,7 +314,7 @@ def decide_repair(meta: Meta, name: str, now_ms: int) -> tuple[AnyEvent, ...]:
 def decide_drop_segments(meta: Meta, topic: Topic, expired: Collection[str]) -> tuple[AnyEvent, ...]:
     """Return the events that drop the oldest segments of queues as far as they are `expired`; never a leader.
 
-    `expired` are partitions whose messages are all gone. A topic whose mappings have faults is left alone.
+    `expired` are partitions whose messages are all gone. If the topic's mappings have faults, nothing is dropped.
     """
     if topic.static is None or not expired or static_faults(meta, topic):
         return ()
@@ -348,8 +346,6 @@ def decide_drop_segments(meta: Meta, topic: Topic, expired: Collection[str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """A topic after a change of its queues, with the mappings of all brokers."""
-
     topic: Topic
     mappings: tuple[MappingPut, ...]
 
@@ -428,7 +424,6 @@ def _next_epoch(static: StaticQueues, now_ms: int, seen: Sequence[int] = ()) -> 
 
 
 def _partition(topic: str, number: int, broker: str) -> str:
-    """Return the name of the partition with this number in the life of the topic; the first has the topic's name."""
     return partition_name(f"{topic}#{number}" if number else topic, broker)
 
 
@@ -437,7 +432,7 @@ def _first(partition: str, now_ms: int) -> Segment:
 
 
 def _puts(topic_id: str, mappings: Mapping[str, QueueMapping]) -> list[MappingPut]:
-    return [MappingPut(topic_id=topic_id, holder=holder, mapping=one) for holder, one in mappings.items()]
+    return [MappingPut(topic_id=topic_id, holder=holder, mapping=mapping) for holder, mapping in mappings.items()]
 
 
 def _queues(numbers: Sequence[int]) -> str:

@@ -3,8 +3,8 @@
 A setting is checked when it is requested (`PUT /v1/topics/{topic}`). Stored settings are read without a check of their
 bounds, so that a release with other bounds can still start.
 
-Kafka's clients give a topic settings of theirs. They are kept as they were given, and mean nothing here but for two,
-which decide together how long messages are kept (SPEC KAFKA-15):
+Kafka's clients give a topic their own settings. These are kept as given and mean nothing here, except two, which
+together decide how long messages are kept (SPEC KAFKA-15):
 
     cleanup.policy            retention.ms        retention_ms
     delete, compact,delete    60000               60000
@@ -44,7 +44,7 @@ class TopicSettings:
     message_type: str = "normal"
     #: What an acknowledgement waits for; None means the setting of the service.
     flush: FlushMode | None = None
-    #: By which hash keys go to partitions (SPEC KAFKA-12); set when the topic is made, and never changed.
+    #: The hash by which keys go to partitions (SPEC KAFKA-12); set when the topic is made, and never changed.
     partitioner: Partitioner = "lp"
 
 
@@ -89,10 +89,10 @@ def settings_after(
 ) -> tuple[TopicSettings, Mapping[str, str]]:
     """Return a topic's settings, and what it keeps of Kafka's, after `request`.
 
-    A `retention_ms` that is asked for otherwise than by Kafka's settings counts whatever the cleanup policy is: that
-    becomes one by which messages are removed by time.
+    A `retention_ms` that is requested outside of Kafka's settings counts under any cleanup policy: the policy then
+    becomes one that removes messages by time.
     """
-    # A time that was set otherwise counts again when a policy by which it does not is over.
+    # A time that was set outside of Kafka's settings counts again when a policy that ignores it ends.
     given = {**_named(settings.retention_ms), **kafka} if removes_by_time(kafka) else dict(kafka)
     if request.retention_ms is not None:
         given.pop(RETENTION, None)

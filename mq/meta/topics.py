@@ -48,7 +48,7 @@ class StaticQueues:
     brokers: tuple[str, ...]
     #: How many partitions the topic has ever had; it numbers the next one, so that no name is used twice.
     made: int
-    #: Of a topic that covers several clusters: where its queues are; None if all of it is in this cluster (STATIC-19).
+    #: Where the queues of a topic of several clusters are; None for a topic of this cluster only (STATIC-19).
     world: GlobalQueues | None = None
 
     @property
@@ -59,7 +59,7 @@ class StaticQueues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """One life of a topic: `id` tells it from earlier and later ones of the same name.
+    """One life of a topic: `id` distinguishes it from earlier and later ones of the same name.
 
     `generation` counts the earlier lives of the name. It keeps their folders apart, so that a process that does not
     know of a deletion yet can never write into the next life.
@@ -78,7 +78,7 @@ class Topic:
 
     @property
     def client_partitions(self) -> tuple[str, ...]:
-        """The partitions as clients see them: those of the route in its order, or all logical queues (STATIC-2)."""
+        """The partitions as clients see them: the route's, in its order, or all logical queues (STATIC-2)."""
         if self.static is None:
             return self.route.partitions
         return queue_names(self.static.total) if self.world is None else global_queue_names(self.static.total)
@@ -218,7 +218,6 @@ class MetaState:
 
 
 def _expect(topics: Mapping[str, Topic], name: str, ids: tuple[str | None, ...]) -> None:
-    """Raise `Corrupt` unless the current topic of this name has one of `ids`."""
     present = topics.get(name)
     if (present.id if present else None) not in ids:
         raise Corrupt(f"an event of topic {name} contradicts earlier events of the topic", code="meta_event_corrupt")
@@ -227,7 +226,7 @@ def _expect(topics: Mapping[str, Topic], name: str, ids: tuple[str | None, ...])
 def brokers_for(name: str, available: Sequence[str], named: Sequence[str]) -> Sequence[str]:
     """Return the brokers for new partitions of topic `name`, in the order in which they get them.
 
-    `available` are the brokers that are served now; `named` are those of the settings, whose order is used if they
+    `available` are the brokers that are served now; `named` are the settings' brokers, whose order is used if they
     include all available ones. With more brokers than a default route uses, each topic begins at another one.
     """
     known = [broker for broker in named if broker in available]
@@ -288,7 +287,7 @@ def decide_put_topic(
 def check_partitioner(name: str, settings: TopicSettings, wanted: Partitioner) -> None:
     """Return if a topic with these settings has the partitioner `wanted`.
 
-    With another one, what is stored of a key would be in one partition, and what follows in another.
+    With another one, the stored messages of a key would be in one partition, and later ones in another.
 
     Raises
     ------

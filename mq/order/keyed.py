@@ -4,7 +4,7 @@
               heard  done   waits  done   heard                10 ───────► to commit: 10; 11 and 13 are done ahead
 
 The messages of a key are a queue in memory: one of them is heard at a time, in order, and a failure stops only its
-queue. It is the queue of a key and not of a logical partition: order is promised for keys alone, and two keys that
+queue. It is the queue of a key and not of a logical partition: order is promised only for keys, and two keys that
 share a logical partition need not wait for each other. Each message without a key is a queue of its own.
 
 The position is the lowest message that is not done; after a crash, the messages that were done ahead of it are heard
@@ -177,7 +177,7 @@ class KeyedRun:
     # What comes -------------------------------------------------------------------------------------------------
 
     def fetched(self, messages: Iterable[tuple[int, str | None]], next_offset: int) -> None:
-        """Add the messages of a pull from `Fetch.offset`, offsets with keys; those between were filtered out."""
+        """Add the messages of a pull from `Fetch.offset`, offsets with keys; offsets between them were filtered out."""
         assert next_offset >= self._end, "a pull goes forward"
         first = self.position if not self._messages else None
         for offset, key in messages:
@@ -261,7 +261,6 @@ class KeyedRun:
             heapq.heappush(self._ready, (offset, queue))
 
     def _may_begin(self) -> bool:
-        """Return whether another batch may begin: the lowest one that is ready."""
         if not self._ready or len(self._begun) >= self._settings.keys_in_parallel:
             return False
         offset, queue = self._ready[0]
@@ -273,7 +272,7 @@ class KeyedRun:
         return message.number - self._messages[0].number < self._settings.ahead_messages
 
     def _limit(self) -> int:
-        """Return the offset below which messages may begin; in a handover, those that keep others from a commit."""
+        """Return the offset below which messages may begin; a handover begins only what keeps others from a commit."""
         if self._right.allocated:
             return self._end
         failed = min((offset for _, offset, _ in self._suspended), default=self._end)
@@ -323,7 +322,6 @@ class KeyedRun:
         return MoveAway(_offsets(queue), queue.attempts, dead)
 
     def _done(self, queue: _KeyQueue) -> None:
-        """Drop the batch, let the queue go on, and move the position over everything that is done."""
         del self._begun[queue.head]
         self._careful = max(0, self._careful - queue.batch)
         self._done_ahead += queue.batch

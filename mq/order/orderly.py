@@ -20,8 +20,8 @@ messages one by one, and commits before each. If the next death has the same mes
 message is the one that kills clients.
 
 A listener may commit by hand (CONS-8). Then the position stays at the first message that was heard since the last
-commit, and a rollback pulls from there again. The attempts of dead clients count for nothing: a commit that only the
-listener may make cannot tell which message was theirs.
+commit, and a rollback pulls from there again. The attempts of dead clients count for nothing: when only the listener
+commits, the committed offset does not show which message they had.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ class OrderlyRun:
         self._end = next_offset
         if self.reached != reached:
             self._attempts = 0
-        assert all(one < other for one, other in zip(self._waiting, islice(self._waiting, 1, None), strict=False))
+        assert all(left < right for left, right in zip(self._waiting, islice(self._waiting, 1, None), strict=False))
 
     def next(self, now_ms: int) -> Step:
         """Return what to do now. Not called while a batch is processed or moved: a run has one thread (ORDER-6)."""

@@ -20,7 +20,7 @@ Locks are only in the memory of the broker, and a crash loses them. That is safe
 
 The lock of a logical queue is at the broker of its leader. A remapping between brokers of one process takes it along
 (`receive`). At another process, the broker knows nothing of the queue's locks, as if it had been taken over just then
-(`arrive`). When it matters, it asks the previous broker's process what that knows of the lock (`account`, `adopt`).
+(`arrive`). When it matters, it asks the previous broker's process what it knows of the lock (`account`, `adopt`).
 That process refuses as soon as it knows of the remapping, and it knows before it answers. If it does not answer, it may
 still renew the lock, so a contested one waits for that time, too.
 
@@ -91,18 +91,18 @@ class PullLocks:
     Call it only while the host's own lease holds, and check the lease again before an answer leaves.
     """
 
-    __slots__ = ("_abandoned", "_arrivals", "_given", "_locks", "_next_number", "_taken", "_told", "_void")
+    __slots__ = ("_abandoned", "_arrivals", "_given", "_locks", "_next_number", "_reported", "_taken", "_void")
 
     def __init__(self, taken_ms: int, *, epoch: int, online_epoch: int) -> None:
-        """Begin at `taken_ms`, when the broker was taken in `epoch`; lock numbers exceed those of earlier epochs.
+        """Begin at `taken_ms`, when the broker was taken in `epoch`; lock numbers exceed all of earlier epochs.
 
-        `online_epoch` is `mq.meta.online.OnlineState.epoch` of that time, or a later one.
+        `online_epoch` is `mq.meta.online.OnlineState.epoch` at that time, or later.
         """
         self._taken = _Arrival(taken_ms + PULL_LOCK_SETTLE_MS, online_epoch)
         #: Queues that came to the broker later, by topic id and name.
         self._arrivals: dict[tuple[str, str], _Arrival] = {}
-        #: Lanes of such queues of which the previous broker's process has told.
-        self._told: dict[LaneKey, _Arrival] = {}
+        #: Lanes of such queues whose locks the previous broker's process has reported.
+        self._reported: dict[LaneKey, _Arrival] = {}
         self._next_number = epoch << _NUMBER_BITS
         self._locks: dict[LaneKey, _Lock] = {}
         #: Lanes whose locks this broker has granted, so that no lock from before the takeover is left.
@@ -146,31 +146,32 @@ class PullLocks:
             lane in self._abandoned,
         )
 
-    def adopt(self, lane: LaneKey, told: LockAccount, now_ms: int) -> None:
-        """Go on with what the previous broker's process knew of a lock, unless it was decided about here meanwhile.
+    def adopt(self, lane: LaneKey, account: LockAccount, now_ms: int) -> None:
+        """Go on with what the previous broker's process knew of a lock, unless this broker has decided meanwhile.
 
         That process renews it no more. So a holder that does not renew it here has lost it after `PULL_LOCK_SETTLE_MS`.
         """
         if self.came_from(lane, now_ms) is None:
             return
-        settled_ms = min(self._arrival(lane).settled_ms, now_ms + told.settles_in_ms)
-        self._told[lane] = _Arrival(settled_ms, told.online_epoch)
-        for lanes, is_in in ((self._given, told.given), (self._void, told.void), (self._abandoned, told.abandoned)):
+        settled_ms = min(self._arrival(lane).settled_ms, now_ms + account.settles_in_ms)
+        self._reported[lane] = _Arrival(settled_ms, account.online_epoch)
+        flags = ((self._given, account.given), (self._void, account.void), (self._abandoned, account.abandoned))
+        for lanes, is_in in flags:
             if is_in:
                 lanes.add(lane)
-        if told.holder is not None:
-            holder = told.holder
+        if account.holder is not None:
+            holder = account.holder
             ago_ms = max(holder.renewed_ms_ago, PULL_LOCK_MS - PULL_LOCK_SETTLE_MS)
             self._locks[lane] = _Lock(holder.client, holder.joined, holder.number, now_ms - ago_ms)
 
     def receive(self, topic_id: str, queue: str, previous: PullLocks) -> None:
         """Note that a remapping brought a logical queue from another broker of this process, together with its locks.
 
-        They are as valid here as they were there, and so is what is not known of locks from before.
+        They are as valid here as they were there; earlier locks that were unknown there are unknown here.
         """
         self._forget(topic_id, queue)
         self._arrivals[topic_id, queue] = previous._arrivals.get((topic_id, queue), previous._taken)
-        self._told |= {lane: previous._told[lane] for lane in _of_queue(previous._told, topic_id, queue)}
+        self._reported |= {lane: previous._reported[lane] for lane in _of_queue(previous._reported, topic_id, queue)}
         for lane, lock in previous._locks.items():
             if (lane.topic_id, lane.partition) == (topic_id, queue):
                 self._locks[lane] = lock
@@ -180,7 +181,7 @@ class PullLocks:
         previous._forget(topic_id, queue)
 
     def _forget(self, topic_id: str, queue: str) -> None:
-        for kept in (self._locks, self._told):
+        for kept in (self._locks, self._reported):
             for lane in _of_queue(kept, topic_id, queue):
                 del kept[lane]
         for lanes in (self._given, self._void, self._abandoned):
@@ -188,11 +189,10 @@ class PullLocks:
         self._arrivals.pop((topic_id, queue), None)
 
     def _arrival(self, lane: LaneKey) -> _Arrival:
-        """Return since when the lane's locks are given here."""
         if not self._arrivals:
             return self._taken
-        if lane in self._told:
-            return self._told[lane]
+        if lane in self._reported:
+            return self._reported[lane]
         return self._arrivals.get((lane.topic_id, lane.partition), self._taken)
 
     def has(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> bool:
@@ -233,7 +233,7 @@ class PullLocks:
         if held:
             # This is a late renewal of a lock that is over, or a claim. A broker accepts claims only after a takeover.
             return not settled and lane not in self._void and (client == seat.owner or client in seat.earlier)
-        before = {one for one in seat.earlier if seat.clients[one].joined <= online_epoch}
+        before = {holder for holder in seat.earlier if seat.clients[holder].joined <= online_epoch}
         return client == seat.owner and (settled or before <= {client})
 
     def pull(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> None:
@@ -293,9 +293,11 @@ class PullLocks:
 
     def sweep(self, now_ms: int) -> None:
         """Forget locks that were not renewed in time, and state of the takeover; may be called at any time."""
-        self._arrivals = {queue: one for queue, one in self._arrivals.items() if now_ms < one.settled_ms}
+        self._arrivals = {queue: arrival for queue, arrival in self._arrivals.items() if now_ms < arrival.settled_ms}
         arrived = self._arrivals
-        self._told = {lane: one for lane, one in self._told.items() if (lane.topic_id, lane.partition) in arrived}
+        self._reported = {
+            lane: report for lane, report in self._reported.items() if (lane.topic_id, lane.partition) in arrived
+        }
         if now_ms >= self._taken.settled_ms:
             for lanes in (self._given, self._void):
                 lanes.intersection_update([lane for lane in lanes if now_ms < self._arrival(lane).settled_ms])
@@ -311,7 +313,6 @@ class PullLocks:
         return lock
 
     def _live(self, lane: LaneKey, seat: Seat, now_ms: int) -> _Lock | None:
-        """Return the lock if it is taken, else None."""
         lock = self._locks.get(lane)
         if lock is None or now_ms - lock.renewed_ms >= PULL_LOCK_MS:
             return None
@@ -324,7 +325,6 @@ _NUMBER_BITS: Final = 32
 
 
 def _of_queue(lanes: Iterable[LaneKey], topic_id: str, queue: str) -> set[LaneKey]:
-    """Return the lanes of all groups in a logical queue."""
     return {lane for lane in lanes if (lane.topic_id, lane.partition) == (topic_id, queue)}
 
 

@@ -119,7 +119,6 @@ class Buffer:
             held.state = held.state.to(_DONE)
 
     def _remember(self, lane: Lane, pop: Pop, span: Span) -> Held:
-        """Add a stored checkpoint to the lane, outside its queue."""
         held = _stored(lane, pop, span)
         lane.live[held.key] = held
         held.bucket = self._due.add(held, pop.revive_time_ms)
@@ -208,13 +207,13 @@ class Buffer:
     def ack(self, lane: Lane, start_offset: int, pop_time_ms: int, bits: int, now_ms: int, *, tenure: int) -> AckResult:
         """Acknowledge messages of one checkpoint (SPEC POP-8).
 
-        `check_live` has accepted the handle, which names `tenure`. A repeated acknowledgement is harmless. That of a
+        `check_live` has accepted the handle, which names `tenure`. A repeated acknowledgement is harmless; one for a
         checkpoint that memory lost in a crash is refused.
         """
         held = lane.live.get((start_offset, pop_time_ms))
         if held is None:
             return _ACKED if lane.is_over(start_offset, pop_time_ms, tenure) else AckResult(0, bits, None)
-        if tenure < held.tenure or bits & ~held.full:  # another checkpoint with the same key, of before a crash
+        if tenure < held.tenure or bits & ~held.full:  # another checkpoint with the same key, from before a crash
             return AckResult(0, bits, None)
         if held.state is _HELD and not held.replaced | held.changing:
             spent = held.spent = held.spent | bits
@@ -260,7 +259,6 @@ class Buffer:
             self._finish(held)
 
     def _finish(self, held: Held) -> None:
-        """Finish a checkpoint whose messages are all done."""
         lane = held.lane
         if held.state is _HELD:
             self._held_count -= 1
@@ -352,15 +350,15 @@ class Buffer:
     def stop(self) -> list[StoreCheckpoint]:
         """Return the checkpoints to store before the service ends; later ones go straight to the log."""
         self._stopped = True
-        held = [held for held in self._due.take_all() if held.state is _HELD]
-        return [self._leave(one) for one in held]
+        leaving = [held for held in self._due.take_all() if held.state is _HELD]
+        return [self._leave(held) for held in leaving]
 
     def leave(self, lanes: Iterable[Lane]) -> list[StoreCheckpoint]:
         """Return the checkpoints to store before these lanes move to another process."""
-        held = [one for lane in lanes for one in lane.queue if one.state is _HELD]
-        for one in held:
-            self._due.discard(one, one.bucket)
-        return [self._leave(one) for one in held]
+        leaving = [held for lane in lanes for held in lane.queue if held.state is _HELD]
+        for held in leaving:
+            self._due.discard(held, held.bucket)
+        return [self._leave(held) for held in leaving]
 
     def _leave(self, held: Held) -> StoreCheckpoint:
         held.state = held.state.to(_LEAVING)

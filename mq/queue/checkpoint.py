@@ -5,8 +5,8 @@
     at 1000 + 60,000 ms                              indexes 0 and 2 are delivered again
 
 A checkpoint covers at most 32 messages (SPEC POP-1), so a large pop makes several. They share one `Pop`, and each has
-its own `Span`. Checkpoints and acknowledgements are matched by `CheckpointKey`, a tuple: as joined text, the key of
-topic "t1" partition "2" would equal that of topic "t" partition "12".
+its own `Span`. Checkpoints and acknowledgements are matched by `CheckpointKey`, a tuple: as joined text, topic "t1"
+partition "2" would have the same key as topic "t" partition "12".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ONE_MESSAGE: Final = 0b1
 class LaneKey(NamedTuple):
     """A lane: one partition as one group sees it, in one life of the topic.
 
-    `retry` is true for the group's retry partition; `topic_id` is still that of the user's topic (SPEC POP-11).
+    `retry` is true for the group's retry partition; `topic_id` is still the user's topic (SPEC POP-11).
     """
 
     topic_id: str

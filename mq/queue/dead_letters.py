@@ -71,8 +71,6 @@ def dead_mark_from_json(tag: str, body: bytes) -> DeadMark:
 
 
 class _Sending(NamedTuple):
-    """When dead letters were sent back, and by whom."""
-
     time_ms: int
     by: str
 
@@ -98,7 +96,7 @@ class LetterMarks:
         return other
 
     def add(self, mark: DeadMark) -> None:
-        """Add a mark, which is newer than those before it."""
+        """Add a mark, the newest so far."""
         for low, high in mark.ranges:
             if low >= high:
                 continue
@@ -109,7 +107,7 @@ class LetterMarks:
                 self._send(low, high, _Sending(mark.time_ms, mark.by))
 
     def _send(self, low: int, high: int, sending: _Sending) -> None:
-        """Put a range over those that it overlaps; it is joined with its neighbours if they were sent with it."""
+        """Put a range over the ones that it overlaps; join it with neighbours of the same sending."""
         first, last = bisect_right(self._highs, low), bisect_left(self._lows, high)
         parts = [(low, high, sending)]
         if first < last:
@@ -121,9 +119,9 @@ class LetterMarks:
         if first and self._highs[first - 1] == parts[0][0] and self._sendings[first - 1] == parts[0][2]:
             first -= 1
             parts[0] = (self._lows[first], *parts[0][1:])
-        self._lows[first:last] = [one[0] for one in parts]
-        self._highs[first:last] = [one[1] for one in parts]
-        self._sendings[first:last] = [one[2] for one in parts]
+        self._lows[first:last] = [part[0] for part in parts]
+        self._highs[first:last] = [part[1] for part in parts]
+        self._sendings[first:last] = [part[2] for part in parts]
 
     def drop_below(self, offset: int) -> None:
         """Forget the marks of dead letters below `offset`: they are removed."""

@@ -152,9 +152,13 @@ def decide_forwards(
     `ended` and `cancelled` are places, as delay partition and offset: of messages that earlier runs forwarded or
     dropped, and of messages that were cancelled. `topic_ids` are the ids of the current topics.
     """
-    due = [one for one in waiting if is_due(one, now_ms) and (one.delay_partition, one.offset) not in ended]
-    due.sort(key=lambda one: (one.deliver_time_ms, one.delay_partition, one.offset))
-    return [_decide(one, cancelled, topic_ids) for one in due]
+    due = [
+        message
+        for message in waiting
+        if is_due(message, now_ms) and (message.delay_partition, message.offset) not in ended
+    ]
+    due.sort(key=lambda message: (message.deliver_time_ms, message.delay_partition, message.offset))
+    return [_decide(message, cancelled, topic_ids) for message in due]
 
 
 def _decide(message: Delayed, cancelled: Collection[tuple[str, int]], topic_ids: Collection[str]) -> Decision:

@@ -16,8 +16,8 @@ the wait to get it back is longer than the computation.) So a tag covers topic i
 attempt and expiry; a handle of another group, or of a neighbouring message, has another tag. Secrets are passed in and
 numbered, so that they can be rotated.
 
-A handle of a global topic's message has the name of the cluster that gave it before it, `west~1AAGL...`: clusters have
-secrets of their own, and only that one can read the rest (SPEC STATIC-19).
+A handle of a global topic's message begins with the name of the cluster that gave it, `west~1AAGL...`: clusters have
+secrets of their own, and only that cluster can read the rest (SPEC STATIC-19).
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def open_handle(keys: HandleKeys, group: str, handle: str) -> Handle:
 
 
 def open_handles(keys: HandleKeys, group: str, handles: Sequence[str]) -> tuple[list[Opened], list[int]]:
-    """Verify handles; return the genuine ones by lease, and the positions of those that are not genuine.
+    """Verify handles; return the genuine ones by lease, and the positions of the others.
 
     A batch that comes back whole and in order costs one comparison for 32 messages. A cluster's name before a handle is
     passed over: the caller has looked at it.
@@ -271,7 +271,7 @@ def open_handles(keys: HandleKeys, group: str, handles: Sequence[str]) -> tuple[
         num = lease[0].span.num
         run = handles[at : at + num]
         tails = _tails(keys.secrets[lease[1]], group, head, num)
-        # Joined texts tell nothing about where one handle ends: `ab`, `c` are joined as `a`, `bc` are.
+        # Joined texts do not show where one handle ends: `ab`, `c` are joined as `a`, `bc` are.
         alike = len(run) == num and set(map(len, run)) == {len(handle)}
         if alike and _same(joined if num == count else "".join(run), head + head.join(tails)):
             opened.append(Opened(lease[0], lease[0].span.full, range(at, at + num)))
@@ -294,9 +294,9 @@ def _open_apart(
     invalid: list[int],
 ) -> None:
     """Verify one by one the handles of a head that are not the whole lease in order."""
-    found = _lease(head)
-    assert found is not None, "the head was read before"
-    lease, key_id = found
+    signed_lease = _lease(head)
+    assert signed_lease is not None, "the head was read before"
+    lease, key_id = signed_lease
     tails = _tails(keys.secrets[key_id], group, head, lease.span.num)
     bits, genuine = 0, []
     for position in positions:
@@ -322,12 +322,12 @@ def _same(given: str, expected: str) -> bool:
 
 
 def claimed_topics(handles: Iterable[str]) -> set[str]:
-    """Return the topics that handles claim to be of: who forges one claims what it likes, so this grants nothing.
+    """Return the topics that handles claim to be of: a forged one can claim any topic, so this grants nothing.
 
     Every handle that `open_handles` opens is read here, too, with and without a cluster's name before it.
     """
-    found = map(_lease, {handle.rpartition(_CLUSTER_END)[2][:-_TAIL_CHARS] for handle in handles})
-    return {one[0].topic for one in found if one is not None}
+    leases = map(_lease, {handle.rpartition(_CLUSTER_END)[2][:-_TAIL_CHARS] for handle in handles})
+    return {lease[0].topic for lease in leases if lease is not None}
 
 
 #: A request's handles are read for its caller's access, for their processes, and to be acknowledged (10 MB at most).

@@ -94,7 +94,6 @@ class KeyedPop(OrderedLane):
             self._begin(offset)
 
     def _is_first(self, offset: int) -> bool:
-        """Return whether a message is known and is the first of its key."""
         if offset not in self._key_of:
             return False
         key = self._key_of[offset]
@@ -125,9 +124,8 @@ class KeyedPop(OrderedLane):
     ) -> tuple[list[Delivery], list[int]]:
         """Deliver ready messages, the lowest offsets first; return the deliveries, and the offsets to dead-letter.
 
-        The deliveries have at most `max_bytes` together, but `at_least` of them are made in any case that have no more
-        than `room`; other messages stay `ready`. Call `end` for each message that was dead-lettered; until then it
-        holds its key.
+        The deliveries have at most `max_bytes` together; the first `at_least` of them may have more, up to `room`.
+        Other messages stay `ready`. Call `end` for each message that was dead-lettered; until then it holds its key.
         """
         self._release(now_ms)
         offsets: list[int] = []
@@ -165,13 +163,12 @@ class KeyedPop(OrderedLane):
 
     def weight_of(self, deliveries: Iterable[Delivery]) -> int:
         """Return the size of the deliveries in an answer, in bytes, as far as it is known."""
-        return sum(self._weights.get(one.offset, 0) for one in deliveries)
+        return sum(self._weights.get(delivery.offset, 0) for delivery in deliveries)
 
     def _note(self, offset: int) -> None:
         heappush(self._due, (self.flights[offset].visible_ms, offset))
 
     def _release(self, now_ms: int) -> None:
-        """Make messages ready again whose invisible time has ended."""
         while self._due and self._due[0][0] <= now_ms:
             visible_ms, offset = heappop(self._due)
             flight = self.flights.get(offset)

@@ -115,8 +115,8 @@ class Lane:
 
     A *tenure* is the time for which one process serves the broker, from the takeover until the process ends or another
     takes the broker over. Its number only grows. Memory holds every checkpoint that was popped in this tenure until it
-    is finished, but of earlier ones only those in the tables. Pop times cannot tell the two apart, because the clock of
-    the previous process may have been ahead.
+    is finished, but of earlier tenures only the checkpoints in the tables. Pop times do not distinguish the two,
+    because the clock of the previous process may have been ahead.
     """
 
     __slots__ = (
@@ -165,7 +165,7 @@ class Lane:
         assert next_offset >= self.latest, "pops do not go back"
         self.latest = next_offset
         if self.queue:
-            marker = Held(self, _NOBODY, _NOTHING, next_offset, _DONE)
+            marker = Held(self, _NO_POP, _NOTHING, next_offset, _DONE)
             self.queue.append(marker)
         else:
             self.committed = next_offset
@@ -201,7 +201,7 @@ class Lane:
         self.latest = max(self.latest, offset)
 
     def cover(self, done: Iterable[tuple[int, int]], states: Iterable[CheckpointState]) -> None:
-        """Exclude messages from pops after a restart: those that are done, or in stored checkpoints of this epoch."""
+        """Exclude messages from pops after a restart: done ones, and ones in stored checkpoints of this epoch."""
         for low, high in done:
             self.covered.add(low, high)
         for state in states:
@@ -213,16 +213,16 @@ class Lane:
     def is_over(self, start_offset: int, pop_time_ms: int, tenure: int) -> bool:
         """Return whether a checkpoint that is not live is finished; `tenure` is the one that its handles name.
 
-        A checkpoint of an earlier tenure is either finished, or was lost in a crash and may have been popped again. The
-        two cannot be told apart, so its acknowledgement is refused. So is that of an overdue checkpoint after the clock
-        was set back.
+        A checkpoint of an earlier tenure is either finished, or was lost in a crash and may have been popped again.
+        Memory does not show which, so its acknowledgement is refused. So is one for an overdue checkpoint after the
+        clock was set back.
         """
         return tenure == self.tenure and (start_offset, pop_time_ms) not in self.overdue
 
 
 # Pop and span of a marker in the queue, which stands for skipped messages.
 _NOTHING: Final = Span(-1, 0)
-_NOBODY: Final = Pop(
+_NO_POP: Final = Pop(
     topic="", topic_id="", group="", epoch=0, partition="@", pop_time_ms=-1, invisible_ms=0, revive_queue=0
 )
 
@@ -286,13 +286,15 @@ class AckResult(NamedTuple):
 
 
 #: The type of a partition.
-Place = TypeVar("Place")
+Partition = TypeVar("Partition")
 
 #: One pop in this many takes retried messages first.
 _RETRY_FIRST_EVERY: Final = 5
 
 
-def visits(partitions: Sequence[Place], retries: Sequence[Place], *, draw: int, as_given: bool = False) -> list[Place]:
+def visits(
+    partitions: Sequence[Partition], retries: Sequence[Partition], *, draw: int, as_given: bool = False
+) -> list[Partition]:
     """Return the partitions in the order in which a pop visits them until it has enough messages.
 
     A pop starts at a random partition, so that pops do not crowd at the first. The group's retry partitions come last,

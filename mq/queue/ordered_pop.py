@@ -111,7 +111,6 @@ class PopTurn:
 
 
 def _expired() -> Conflict:
-    """Return the error for a handle whose delivery is over."""
     return Conflict("the message was released or delivered again", code="handle_expired", field="handle")
 
 
@@ -120,7 +119,7 @@ class OrderedLane:
 
     `max_attempts` is None where a failing message is repeated in place for ever (SPEC ORDER-8).
 
-    This class alone knows the messages in flight and what handles do to them, but not in which order the rest follows.
+    By itself it knows the messages in flight and what handles do to them, but not in which order the rest follows.
     It serves a handle that comes before the first pop; that pop then converts the lane to its kind (`as_kind`).
     """
 
@@ -145,9 +144,9 @@ class OrderedLane:
         self.next_offset = start.offset
         #: Messages that are delivered and not done, by offset.
         self.flights = {
-            one.offset: Flight(one.attempt, one.pop_time_ms, one.visible_ms)
-            for one in start.delivered
-            if not self.is_done(one.offset)
+            lease.offset: Flight(lease.attempt, lease.pop_time_ms, lease.visible_ms)
+            for lease in start.delivered
+            if not self.is_done(lease.offset)
         }
         #: End of the flights from before a restart; below it, flights may lie at or behind `next_offset`.
         self._unread_end = 1 + max(self.flights, default=-1)
@@ -169,7 +168,7 @@ class OrderedLane:
         """Return the pop time of a delivery: later than all earlier ones, so that a handle names one delivery.
 
         If the clock was set back, or the clock of the previous owner was ahead, the current time is used: leases then
-        have the requested length by the current clock, and only the attempt tells handles apart.
+        have the requested length by the current clock, and only the attempt distinguishes handles.
         """
         next_ms = self._pop_time_ms + 1
         self._pop_time_ms = next_ms if now_ms < next_ms <= now_ms + _SET_BACK_MS else now_ms
@@ -193,13 +192,13 @@ class OrderedLane:
     def of_attempt(self, attempt_id: str, now_ms: int) -> list[int]:
         """Return the offsets that the pop of this id was given, and that are leased still, in order."""
         flights = self.flights.items()
-        return sorted(at for at, one in flights if one.attempt_id == attempt_id and now_ms < one.visible_ms)
+        return sorted(at for at, flight in flights if flight.attempt_id == attempt_id and now_ms < flight.visible_ms)
 
     def repeat(self, attempt_id: str, now_ms: int, invisible_ms: int, max_messages: int) -> list[Delivery]:
         """Deliver once more what the pop of this id was given: its answer was lost, and it was repeated (SPEC POP-20).
 
-        The leases begin anew, and the handles of the lost answer are void. It is the same delivery of each message, so
-        it does not count again. Messages beyond `max_messages` are released: nobody has a handle of theirs.
+        The leases begin again, and the handles of the lost answer are void. It is the same delivery of each message, so
+        it does not count again. Messages beyond `max_messages` are released: no client has a handle of these.
         """
         offsets = self.of_attempt(attempt_id, now_ms)
         if not offsets:
@@ -326,7 +325,7 @@ class OrderedLane:
     def progress(self) -> Committed:
         """Return the progress to store, from which a lane goes on after a crash."""
         flights = sorted(self.flights.items())
-        leases = tuple(Delivered(at, one.attempt, one.pop_time_ms, one.visible_ms) for at, one in flights)
+        leases = tuple(Delivered(at, flight.attempt, flight.pop_time_ms, flight.visible_ms) for at, flight in flights)
         return Committed(self.epoch, self.committed, tuple(self._done), leases)
 
 
@@ -363,7 +362,7 @@ class OrderedPop(OrderedLane):
     def again(
         self, offsets: Sequence[int], now_ms: int, invisible_ms: int, attempt_id: str | None = None
     ) -> list[Delivery]:
-        """Deliver again the messages that `turn` named; those that it left out follow later."""
+        """Deliver again the messages that `turn` named; the ones that it left out follow later."""
         return self.deliver(offsets, now_ms, invisible_ms, attempt_id)
 
     def new(

@@ -164,9 +164,9 @@ class Committed:
         offset = done.gap_from(max(part.offset for part in parts))
         done.drop_below(offset)
         newest: dict[int, Delivered] = {}
-        for one in (one for part in parts for one in part.delivered):
-            if one.offset >= offset and one.offset not in done:
-                newest[one.offset] = max(one, newest.get(one.offset, one))
+        for lease in (lease for part in parts for lease in part.delivered):
+            if lease.offset >= offset and lease.offset not in done:
+                newest[lease.offset] = max(lease, newest.get(lease.offset, lease))
         ranges, leases = tuple(done), tuple(sorted(newest.values()))
         if self.note is other.note is None:  # as nearly all
             return Committed(epoch, offset, ranges, leases)
@@ -180,10 +180,7 @@ class _StoredNote(msgspec.Struct, gc=False):
 
 
 class _Stored(msgspec.Struct, gc=False):
-    """The stored form of a commit; ordered groups have `done` and `delivered`, others have neither.
-
-    Only commits with a metadata text, and what replaces one at the same offset, have a `note`.
-    """
+    """Only ordered groups have `done` and `delivered`; only commits with a text, or that replace one, have a `note`."""
 
     group: str
     topic: str
@@ -250,8 +247,8 @@ def decide_commit(
 ) -> Committed:
     """Return the progress after a client's commit (API `PUT .../offsets`), which never moves it back (SPEC CONS-4).
 
-    `attempts` is how often the message at `offset` was tried in place, until `now_ms`. `metadata` is its text;
-    that there is none is stored only if it replaces another text of the same offset.
+    `attempts` is how often the message at `offset` was tried in place, until `now_ms`. `metadata` is its text; an empty
+    one is stored only if it replaces another text of the same offset.
 
     Raises
     ------
@@ -271,7 +268,7 @@ def decide_commit(
 
 
 def _noted(present: Committed, offset: int, metadata: str) -> CommitNote | None:
-    """Return the note of a commit; None without a text, if there is none that it replaces."""
+    """Return the note of a commit; None if it has no text and replaces none."""
     before = present.note if present.offset == offset else None
     if before is None:
         return CommitNote(1, metadata) if metadata else None

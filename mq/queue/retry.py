@@ -222,7 +222,7 @@ def check_reason(reason: str) -> str:
 
 
 def with_reason(headers: Mapping[str, str], reason: str) -> dict[str, str]:
-    """Return the headers of a dead letter: those of the message, and the reason."""
+    """Return the headers of a dead letter: the message's own, and the reason."""
     return {**headers, DEAD_REASON_HEADER: reason}
 
 

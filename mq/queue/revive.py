@@ -88,8 +88,6 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Append:
-    """Messages of one checkpoint for one destination."""
-
     checkpoint: Checkpoint
     bits: int
 
@@ -187,35 +185,35 @@ def _producer(named: tuple[object, ...]) -> str:
 def requests(key: CheckpointKey, span: Span, bits: int) -> list[Request]:
     """Return the requests that store messages of a checkpoint, in order of their offsets."""
     return [
-        Request(producer_id(key, block * _BLOCK), sum(1 << offset % _BLOCK for _, offset in those))
-        for block, those in _blocks(span, bits)
+        Request(producer_id(key, block * _BLOCK), sum(1 << offset % _BLOCK for _, offset in messages))
+        for block, messages in _blocks(span, bits)
     ]
 
 
 def stored_bits(key: CheckpointKey, span: Span, bits: int, sequences: Callable[[str], Iterable[int]]) -> int:
-    """Return the bits of the messages that a destination holds; `sequences` returns those that it has of a producer."""
-    found = 0
-    for block, those in _blocks(span, bits):
+    """Return the bits of the messages that a destination holds; `sequences` returns the ones of a producer there."""
+    stored = 0
+    for block, messages in _blocks(span, bits):
         held = 0
         for seq in sequences(producer_id(key, block * _BLOCK)):
             held |= seq
         if held:
-            found |= sum(1 << index for index, offset in those if held >> offset % _BLOCK & 1)
-    return found
+            stored |= sum(1 << index for index, offset in messages if held >> offset % _BLOCK & 1)
+    return stored
 
 
 def _blocks(span: Span, bits: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
     """Yield the indexes and offsets of messages, by the blocks that share a producer."""
     placed = ((index, span.offset_of(index)) for index in indexes(bits))
-    for block, those in groupby(placed, key=lambda one: one[1] // _BLOCK):
-        yield block, list(those)
+    for block, messages in groupby(placed, key=lambda message: message[1] // _BLOCK):
+        yield block, list(messages)
 
 
 def life_of(checkpoint: Checkpoint, *, topic_id: str | None, epoch: int | None, group_epoch: int | None) -> Life:
     """Return whether a checkpoint belongs to the current life of its topic and group (SPEC POP-12).
 
-    `topic_id` and `group_epoch` are those of the current topic and group with these names, `epoch` is the group's in
-    the partition; None when there is none. Times are not compared: RocketMQ lost messages that way (#7914).
+    `topic_id` and `group_epoch` are of the current topic and group with these names, `epoch` is the group's in the
+    partition; None when there is none. Times are not compared: RocketMQ lost messages that way (#7914).
     """
     pop = checkpoint.pop
     if topic_id != pop.topic_id:
@@ -227,12 +225,12 @@ def life_of(checkpoint: Checkpoint, *, topic_id: str | None, epoch: int | None, 
 
 def due(states: Iterable[CheckpointState], now_ms: int, *, settle_ms: int = ACK_SETTLE_MS) -> list[DueCheckpoint]:
     """Return the messages that must be delivered again at `now_ms`, in an order that only depends on the states."""
-    found = [
+    checkpoints = [
         DueCheckpoint(state.checkpoint, bits)
         for state in states
         if state.checkpoint and (bits := state.due(now_ms, settle_ms))
     ]
-    return sorted(found, key=lambda one: (one.checkpoint.revive_time_ms, one.checkpoint.key))
+    return sorted(checkpoints, key=lambda item: (item.checkpoint.revive_time_ms, item.checkpoint.key))
 
 
 def decide_redelivery(
@@ -245,7 +243,7 @@ def decide_redelivery(
     gone: Collection[int] = (),
     unreadable: Mapping[int, int] = {},
 ) -> list[Decision]:
-    """Decide about each due message; each is in at most one decision, those that are stored already in none.
+    """Decide about each due message; each is in at most one decision, and in none if it is stored already.
 
     Parameters
     ----------
@@ -309,8 +307,6 @@ def settle(due: DueCheckpoint, decisions: Iterable[Decision]) -> Done | None:
 
 
 class _Stored(msgspec.Struct):
-    """The stored form of a loss."""
-
     group: str
     topic: str
     topic_id: str

@@ -111,14 +111,10 @@ class _Acked(_Key, gc=False):
 
 
 class _Replaced(_Key, gc=False):
-    """The stored form of the messages that a checkpoint took over."""
-
     bits: _Bits = field(name="b")
 
 
 class _Checkpoint(_Key, gc=False, omit_defaults=True):
-    """The stored form of a checkpoint."""
-
     topic: str = field(name="t")
     invisible_ms: _Natural = field(name="it")
     revive_queue: _Natural = field(name="rq")
@@ -275,11 +271,11 @@ class CheckpointState:
         return self.checkpoint is None or (not self.open and self.checkpoint.span.last_offset < committed)
 
 
-def _either(one: Checkpoint | None, other: Checkpoint | None) -> Checkpoint | None:
+def _either(left: Checkpoint | None, right: Checkpoint | None) -> Checkpoint | None:
     """Return one of the two checkpoints, the same for either order; an append whose answer was lost stores two."""
-    if one is None or other is None:
-        return one or other
-    return min(one, other, key=_rank)
+    if left is None or right is None:
+        return left or right
+    return min(left, right, key=_rank)
 
 
 def _rank(checkpoint: Checkpoint) -> tuple[int, int, str]:

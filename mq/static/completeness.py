@@ -1,9 +1,9 @@
 """Whether the mappings of a static topic are complete and of one epoch, and their repair (SPEC STATIC-5, 6, 17, 26).
 
-A change that finds a fault is refused, names the fault, and changes nothing. A repair makes all mappings anew from the
-chains that survive: of each queue the newest one that is whole. The record of remappings and seals decides about chains
-that are whole and wrong, since a mapping may have been put beside it by hand: of before a seal, one segment short, with
-a partition of another queue, or at other logical offsets (STATIC-26):
+A change that finds a fault is refused, names the fault, and changes nothing. A repair makes all mappings again from the
+surviving chains: for each queue the newest whole one. A whole chain can still be wrong, since a mapping may have been
+put there by hand: from before a seal, one segment short, with a partition of another queue, or at other logical
+offsets. So the record of remappings and seals decides (STATIC-26):
 
     handovers     orders#3@a --120--> orders#7@b --30, jumps--> orders#9@a       from the leader back
     chain         [0 .. 120)          [120 .. 150)              [10000 ...       what a mapping must have
@@ -35,47 +35,47 @@ class Lineages:
 
     def __init__(self, leaders: Mapping[int, str], handovers: Iterable[Handover]) -> None:
         """`leaders` are the partitions to which messages of each queue go."""
-        into = {one.target: one for one in handovers}
+        into = {handover.target: handover for handover in handovers}
         self._leaders = leaders
         self._of: dict[int, tuple[Handover, ...]] = {}
         self._owners: dict[str, int] = {}
         for index, leader in leaders.items():
-            found: list[Handover] = []
+            chain: list[Handover] = []
             self._owners[leader] = index
             at = leader
-            while (one := into.get(at)) is not None and one.source not in self._owners:
-                found.append(one)
-                self._owners[one.source] = index
-                at = one.source
-            self._of[index] = tuple(reversed(found))
+            while (handover := into.get(at)) is not None and handover.source not in self._owners:
+                chain.append(handover)
+                self._owners[handover.source] = index
+                at = handover.source
+            self._of[index] = tuple(reversed(chain))
 
     def partitions(self, index: int) -> list[str]:
         """Return the partitions of a queue's segments, the oldest first; none for an unknown queue."""
         leader = self._leaders.get(index)
-        return [] if leader is None else [*(one.source for one in self._of[index]), leader]
+        return [] if leader is None else [*(handover.source for handover in self._of[index]), leader]
 
     def faults(self, queue: LogicalQueue) -> Iterator[str]:
         """Yield where a chain differs from the record."""
-        wanted, found = self.partitions(queue.index), [segment.partition for segment in queue.segments]
-        if found != wanted:
-            yield from self._other_partitions(queue.index, wanted, found)
+        wanted, present = self.partitions(queue.index), [segment.partition for segment in queue.segments]
+        if present != wanted:
+            yield from self._other_partitions(queue.index, wanted, present)
             return
         if queue.segments[0].gen == 0 and queue.segments[0].logic_offset != 0:
             yield f"its first segment begins at logical offset {queue.segments[0].logic_offset}, not at 0"
-        for at, one in enumerate(self._of[queue.index]):
-            yield from _other_ends(one, queue.segments[at], queue.segments[at + 1])
+        for at, handover in enumerate(self._of[queue.index]):
+            yield from _other_ends(handover, queue.segments[at], queue.segments[at + 1])
 
-    def _other_partitions(self, index: int, wanted: Sequence[str], found: Sequence[str]) -> Iterator[str]:
-        for partition in found:
+    def _other_partitions(self, index: int, wanted: Sequence[str], present: Sequence[str]) -> Iterator[str]:
+        for partition in present:
             owner = self._owners.get(partition)
             if owner is None:
                 yield f"partition {partition} was never a segment of it, or is dropped"
             elif owner != index:
                 yield f"partition {partition} is a segment of queue {owner}"
-        missing = [partition for partition in wanted if partition not in found]
+        missing = [partition for partition in wanted if partition not in present]
         if missing:
             yield f"it is short of {', '.join(missing)}"
-        elif sorted(found) == sorted(wanted):
+        elif sorted(present) == sorted(wanted):
             yield "its segments are in another order"
 
     def mended(self, queue: LogicalQueue, now_ms: int) -> LogicalQueue | None:
@@ -85,37 +85,36 @@ class Lineages:
         first = queue.segments[0]
         begin = 0 if first.gen == 0 else first.logic_offset
         segments: list[Segment] = []
-        for at, one in enumerate(self._of[queue.index]):
-            segment = _at(queue.segments[at], begin, one.end_offset, now_ms)
+        for at, handover in enumerate(self._of[queue.index]):
+            segment = _at(queue.segments[at], begin, handover.end_offset, now_ms)
             segments.append(segment)
-            begin = _begin_behind(one, segment) if segment.is_sealed and segment.is_decided else UNDECIDED
+            begin = _begin_behind(handover, segment) if segment.is_sealed and segment.is_decided else UNDECIDED
         segments.append(_at(queue.leader, begin, None, now_ms))
-        found = LogicalQueue(queue.index, tuple(segments))
-        return found if next(found.faults(), None) is None else None
+        chain = LogicalQueue(queue.index, tuple(segments))
+        return chain if next(chain.faults(), None) is None else None
 
 
-#: Of a topic of which nothing is recorded.
+#: The lineages of a topic without a record.
 NO_LINEAGES: Final = Lineages({}, ())
 
 
-def _other_ends(one: Handover, old: Segment, new: Segment) -> Iterator[str]:
-    if one.end_offset is None:
+def _other_ends(handover: Handover, old: Segment, new: Segment) -> Iterator[str]:
+    if handover.end_offset is None:
         if old.is_sealed:
             yield f"segment {old.partition} is sealed at {old.end_offset}, and was not"
     elif not old.is_sealed:
-        yield f"segment {old.partition} was sealed at {one.end_offset}, and is open: it is from before the seal"
-    elif old.end_offset != one.end_offset:
-        yield f"segment {old.partition} ends at {old.end_offset}, and was sealed at {one.end_offset}"
-    elif old.is_decided and new.logic_offset != (begin := _begin_behind(one, old)):
+        yield f"segment {old.partition} was sealed at {handover.end_offset}, and is open: it is from before the seal"
+    elif old.end_offset != handover.end_offset:
+        yield f"segment {old.partition} ends at {old.end_offset}, and was sealed at {handover.end_offset}"
+    elif old.is_decided and new.logic_offset != (begin := _begin_behind(handover, old)):
         yield f"segment {new.partition} begins at logical offset {new.logic_offset}, and its first message is {begin}"
 
 
-def _begin_behind(one: Handover, old: Segment) -> int:
-    return jump_above(old.logic_end) if one.jumps else old.logic_end
+def _begin_behind(handover: Handover, old: Segment) -> int:
+    return jump_above(old.logic_end) if handover.jumps else old.logic_end
 
 
 def _at(segment: Segment, logic_offset: int, end_offset: int | None, now_ms: int) -> Segment:
-    """Return a segment with this beginning and end; itself if it has them."""
     end = UNDECIDED if end_offset is None else end_offset
     if (segment.logic_offset, segment.end_offset) == (logic_offset, end):
         return segment
@@ -162,16 +161,16 @@ def faults_of(
     """Return all faults of the mappings, by the broker that holds each.
 
     `brokers` must have a mapping of `epoch`; `leaders` are the physical partitions to which the route sends the
-    messages of each queue, `lineages` what is recorded of the way there.
+    messages of each queue, `lineages` the recorded handovers.
     """
-    found = [
+    faults = [
         MappingFault("missing", broker, None, f"broker {broker} has no mapping")
         for broker in brokers
         if broker not in mappings
     ]
     for holder, mapping in sorted(mappings.items()):
-        found += _faults_in(holder, mapping, epoch, len(leaders))
-    return [*found, *_faults_of_queues(mappings, leaders), *_faults_of_chains(mappings, leaders, lineages)]
+        faults += _faults_in(holder, mapping, epoch, len(leaders))
+    return [*faults, *_faults_of_queues(mappings, leaders), *_faults_of_chains(mappings, leaders, lineages)]
 
 
 def _faults_in(holder: str, mapping: QueueMapping, epoch: int, total: int) -> Iterator[MappingFault]:
@@ -217,7 +216,7 @@ def _faults_of_queues(mappings: Mapping[str, QueueMapping], leaders: Mapping[int
 def _faults_of_chains(
     mappings: Mapping[str, QueueMapping], leaders: Mapping[int, str], lineages: Lineages
 ) -> Iterator[MappingFault]:
-    """Yield where whole chains that end at their queue's leader differ from the record, and copies from chains."""
+    """Yield where whole chains that end at their queue's leader differ from the record, and where copies differ."""
     for index, partition in sorted(leaders.items()):
         hosted = {holder: chain for holder, chain in _chains(mappings, index) if chain.leader.partition == partition}
         copies = {
@@ -241,12 +240,11 @@ def _faults_of_chains(
 
 
 def _counts(holder: str, mapping: QueueMapping) -> bool:
-    """Return whether a mapping is its holder's own, and of a version that is known."""
     return mapping.broker == holder and mapping.version == MAPPING_VERSION
 
 
 def _chains(mappings: Mapping[str, QueueMapping], index: int) -> Iterator[tuple[str, LogicalQueue]]:
-    """Yield each broker that holds a queue as its host, with the queue; mappings that were copied are left out."""
+    """Yield the brokers that host a queue, each with its chain; copied mappings are left out."""
     for holder, mapping in sorted(mappings.items()):
         segments = mapping.hosted.get(index)
         if segments and _counts(holder, mapping):
@@ -256,7 +254,7 @@ def _chains(mappings: Mapping[str, QueueMapping], index: int) -> Iterator[tuple[
 def served_queues(
     mappings: Mapping[str, QueueMapping], leaders: Mapping[int, str], lineages: Lineages
 ) -> dict[int, LogicalQueue]:
-    """Return the queues that can be had: led by one broker, whole, as recorded, and where the route sends messages."""
+    """Return the available queues: led by one broker, whole, as recorded, and where the route sends messages."""
     served: dict[int, LogicalQueue] = {}
     by_broker = {partition: index for index, partition in leaders.items()}
     for holder, mapping in mappings.items():
@@ -277,8 +275,8 @@ def _is_sound(queue: LogicalQueue, lineages: Lineages) -> bool:
 def surviving_queues(mappings: Mapping[str, QueueMapping], lineages: Lineages, now_ms: int) -> dict[int, LogicalQueue]:
     """Return for each queue the best chain of any mapping that has the recorded partitions, with the recorded ends.
 
-    A chain that needs no mending comes first, then that of a newer mapping, then a host's before a copy. A queue of
-    which no chain has these partitions is left out.
+    A chain that needs no mending comes first, then one of a newer mapping, then a host's before a copy. A queue without
+    a chain of these partitions is left out.
     """
     best: dict[int, tuple[tuple[bool, int, bool], LogicalQueue]] = {}
     for mapping in mappings.values():

@@ -7,7 +7,7 @@
 In each cluster the queue is a logical queue of an ordinary static topic, with offsets of its own, here called local. A
 *stay* is a range of local offsets of one cluster, with the global offset at which it begins. One cluster, the topic's
 *home*, decides about stays; the others have copies, of which the one with the higher epoch counts. Where a queue's
-messages lie inside a cluster is that cluster's own matter, and no other one needs to know it.
+messages lie inside a cluster is that cluster's own matter.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def global_queue_names(total: int) -> tuple[str, ...]:
 
 def global_queue_index(name: str) -> int | None:
     """Return the number of the global topic's queue with this name; None if it is not the name of one."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else int(found[1])
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ Stays = tuple[Stay, ...]
 class GlobalQueues:
     """The stays of all queues of one global topic, as one cluster stores them. Immutable."""
 
-    #: Tells the topic from earlier and later ones of the same name, in all clusters.
+    #: Distinguishes the topic from earlier and later ones of the same name, in all clusters.
     id: str
     #: The cluster that decides.
     home: str
@@ -179,7 +179,7 @@ class GlobalQueues:
 
     @property
     def unseen(self) -> frozenset[int]:
-        """The queues that take messages here which have no global offsets yet: nobody may get these."""
+        """The queues that take messages here which have no global offsets yet: no client may read these."""
         return frozenset(index for index in self.moving if self.taker(index) == self.here)
 
     def earlier(self, queue: int, since_ms: int) -> tuple[str, ...]:
@@ -208,7 +208,7 @@ class GlobalQueues:
         return replace(self, epoch=self._next_epoch(now_ms), queues=tuple(queues))
 
     def settled(self, ends: Mapping[int, int], now_ms: int) -> GlobalQueues:
-        """Return the queues after the clusters that moving ones leave have closed them at these local offsets.
+        """Return the queues after their old clusters have closed the moving ones at these local offsets.
 
         The new stay begins at the end of the old one, or, if it took messages at once, at the next block. A queue that
         does not move, and one whose end is not given, stays as it is.
@@ -225,18 +225,18 @@ class GlobalQueues:
 
     def expired(self, before_ms: int) -> dict[int, Stays]:
         """Return the oldest stays of queues that ended before a time: retention may have removed their messages."""
-        found = {}
+        expired = {}
         for index, stays in enumerate(self.queues):
             old = tuple(takewhile(lambda stay: stay.is_ended and stay.end_ms < before_ms, stays[:-1]))
             if old:
-                found[index] = old
-        return found
+                expired[index] = old
+        return expired
 
     def dropped(self, starts: Mapping[str, Mapping[int, int]], before_ms: int, now_ms: int) -> GlobalQueues:
         """Return the queues without old stays of which no message is stored any more (SPEC STATIC-17).
 
-        `starts` are the first local offsets that clusters store, by queue; a stay of a queue that is not told of stays.
-        Those that have ended since `before_ms`, and the newest one of each queue, stay in any case.
+        `starts` are the first local offsets that clusters store, by queue; the stays of a queue without one are kept.
+        Stays that have ended since `before_ms`, and the newest one of each queue, are kept in any case.
         """
         queues = list(self.queues)
         for index, old in self.expired(before_ms).items():

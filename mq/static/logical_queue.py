@@ -115,7 +115,7 @@ def not_decided(name: str) -> Unavailable:
 
 #: The broker of every logical queue's name; no process serves it.
 LOGICAL_BROKER: Final = "__logical_queue_broker__"
-#: The same for queues of topics that cover several clusters: the name tells the scope (SPEC STATIC-19).
+#: The same for queues of topics that cover several clusters: the name shows the scope (SPEC STATIC-19).
 GLOBAL_BROKER: Final = "__global_logical_queue_broker__"
 _NAME: Final = re.compile(rf"(0|[1-9]\d{{0,3}})@{LOGICAL_BROKER}")
 
@@ -134,8 +134,8 @@ def queue_names(total: int) -> tuple[str, ...]:
 
 def queue_index(name: str) -> int | None:
     """Return the number of the logical queue with this name; None if it is not the name of one."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else int(found[1])
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def is_queue_name(name: str) -> bool:
@@ -285,14 +285,14 @@ class SegmentOf(NamedTuple):
 # Without slots, because `cached_property` needs an instance dictionary.
 @dataclass(frozen=True)
 class TopicQueues:
-    """All logical queues of a static topic. Immutable; a queue whose mapping cannot be had is not in `served`."""
+    """All logical queues of a static topic. Immutable; a queue whose mapping is not available is not in `served`."""
 
     total: int
     served: Mapping[int, LogicalQueue]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all queues, those that cannot be had included, so that their number stays (SPEC STATIC-22)."""
+        """The names of all queues, also of unavailable ones, so that their number stays (SPEC STATIC-22)."""
         return queue_names(self.total)
 
     @cached_property
@@ -302,7 +302,7 @@ class TopicQueues:
         }
 
     def find(self, name: str) -> LogicalQueue | None:
-        """Return the queue with this name; None if there is none that can be had."""
+        """Return the queue with this name; None if it is not served."""
         index = queue_index(name)
         return None if index is None else self.served.get(index)
 
@@ -316,15 +316,15 @@ class TopicQueues:
         Unprocessable
             `physical_partition`: a segment's partition was named; clients name logical queues (SPEC STATIC-22).
         Unavailable
-            `queue_unserved`: the queue's mapping cannot be had.
+            `queue_unserved`: the queue's mapping is not available.
         """
-        found = self.find(name)
-        if found is not None:
-            return found
+        queue = self.find(name)
+        if queue is not None:
+            return queue
         index = queue_index(name)
         if index is not None and index < self.total:
             raise Unavailable(
-                f"{field}: the mapping of queue {name} of topic {topic} cannot be had; check the topic",
+                f"{field}: the mapping of queue {name} of topic {topic} is not available; check the topic",
                 code="queue_unserved",
                 field=field,
             )
@@ -339,5 +339,5 @@ class TopicQueues:
         raise NotFound(f"{field}: topic {topic} has no partition {name!r}", code="partition_not_found", field=field)
 
     def of_partition(self, partition: str) -> SegmentOf | None:
-        """Return the place of a physical partition; None if no queue that can be had has it."""
+        """Return the place of a physical partition; None if no served queue has it."""
         return self._by_partition.get(partition)

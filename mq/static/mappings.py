@@ -4,19 +4,19 @@
                 copies {1: [...]}             a backup of the queues whose second leader it is
     broker-c    hosted {}                     hosts nothing, and still knows epoch and number of queues
 
-All mappings of a topic are the truth about its queues. They change by events of the metadata log alone: a mapping is
-put or removed, a segment is sealed, segments are dropped. A mapping is stored together with the topic's new route, in
-one append and before it, so no reader of a part of the events sees the route without the mapping (SPEC STATIC-7). What
-mappings say is not checked when they change, since one may be damaged or copied from elsewhere; faults are found when
-somebody looks (`mq.static.completeness`), and a queue that cannot be had is not served.
+All mappings of a topic are the truth about its queues. They change only by events of the metadata log: a mapping is put
+or removed, a segment is sealed, segments are dropped. A mapping is stored together with the topic's new route, in one
+append and before it, so no reader of a part of the events sees the route without the mapping (SPEC STATIC-7). Mappings
+are not checked when they change, since one may be damaged or copied from elsewhere; a check finds the faults
+(`mq.static.completeness`), and a queue without a sound mapping is not served.
 
 New queues are spread over brokers, and a remapping moves as few as possible:
 
     brokers a, b, c     queues 0..6 led by      a: 0 1 2 3    b: 4 5 6
     remap to b, c                               b: 4 5 6 0    c: 1 2 3        b keeps its own and gains the odd one
 
-A broker only gains or only loses queues, the queues with the lowest numbers stay, and of brokers that share an odd
-queue those that had most before get it.
+A broker only gains or only loses queues, the queues with the lowest numbers stay, and the brokers that led most before
+get the odd queues.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class QueueMapping:
 
 
 def mappings_of(queues: Iterable[LogicalQueue], brokers: Iterable[str], epoch: int) -> dict[str, QueueMapping]:
-    """Return the mapping of each broker: those named, and those that lead a queue or have led it before."""
+    """Return the mapping of each broker: the named ones, and each leader and second leader of a queue."""
     queues = list(queues)
     hosted: dict[str, dict[int, tuple[Segment, ...]]] = {broker: {} for broker in brokers}
     copies: dict[str, dict[int, tuple[Segment, ...]]] = {}
@@ -101,12 +101,12 @@ class TopicMappings:
         by_partition = {seal.partition: seal for seal in seals}
 
         def seal(index: int, chain: Chain) -> Chain:
-            if len(chain) < 2 or (found := by_partition.get(chain[-2].partition)) is None:
+            if len(chain) < 2 or (closing := by_partition.get(chain[-2].partition)) is None:
                 return chain
             queue = LogicalQueue(index, chain)
             if chain[-2].is_sealed or not chain[-2].is_decided:
                 return chain
-            return queue.sealed(found.partition, found.end_offset, found.at_ms, jumps=found.jumps).segments
+            return queue.sealed(closing.partition, closing.end_offset, closing.at_ms, jumps=closing.jumps).segments
 
         return self._changed(seal)
 
@@ -114,7 +114,11 @@ class TopicMappings:
         """Return the mappings without dropped segments; leaders stay."""
 
         def drop(_: int, chain: Chain) -> Chain:
-            return tuple(one for at, one in enumerate(chain) if one.partition not in partitions or at == len(chain) - 1)
+            return tuple(
+                segment
+                for at, segment in enumerate(chain)
+                if segment.partition not in partitions or at == len(chain) - 1
+            )
 
         return self._changed(drop)
 
@@ -154,7 +158,7 @@ def plan_remap(
 ) -> dict[int, str]:
     """Return the queues that move when exactly `brokers` shall lead all queues, each with its new broker.
 
-    With `queues`, these alone may move: each that is not at one of `brokers` goes to the one that leads the fewest.
+    With `queues`, only these may move: each that is not at one of `brokers` goes to the one that leads the fewest.
     """
     if queues is not None:
         return _plan_some(leaders, brokers, queues)
@@ -164,7 +168,7 @@ def plan_remap(
     share, odd = divmod(len(leaders), len(brokers))
     by_load = sorted(brokers, key=lambda broker: -len(of_broker[broker]))
     wanted = {broker: share + (at < odd) for at, broker in enumerate(by_load)}
-    moving = [index for broker, those in of_broker.items() for index in those[wanted.get(broker, 0) :]]
+    moving = [index for broker, indexes in of_broker.items() for index in indexes[wanted.get(broker, 0) :]]
     moved: dict[int, str] = {}
     waiting = iter(sorted(moving))
     for broker in brokers:

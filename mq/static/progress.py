@@ -1,17 +1,17 @@
-"""A group's progress in a logical queue, which is stored for each segment by itself (SPEC STATIC-15, 16).
+"""A group's progress in a logical queue, which is stored separately for each segment (SPEC STATIC-15, 16).
 
     segments of a queue     [0 .. 120) sealed     [120 .. 200) sealed     [10000 ...     the leader
     the group is done to        120                   150                     -
     its position                                      150   the oldest segment that is not consumed to its end
 
-What the group has *committed* is where it is, or, while it has committed nothing in that segment, the end of the newest
-segment before in which it has: a hole behind that end is nothing that it committed (STATIC-25).
+The group's *committed* offset is its position, or, while it has committed nothing in that segment, the end of the
+newest segment before in which it has: it did not commit the hole behind that end (STATIC-25).
 
 A commit at a logical offset moves the segments before it to their ends and its own to the offset, in this order. So a
 commit that is cut short leaves a position that is not beyond what was committed.
 
-In a global queue each cluster holds the progress for its own stays (STATIC-19), which are parts of one queue of its
-own, of which a group's progress is one local offset:
+In a global queue each cluster holds the progress for its own stays (STATIC-19). They are parts of one local queue, in
+which a group's progress is one local offset:
 
     stays               east [0 .. 400) ended      west [400 .. 520) ended      east [520 ...
     progress, local     east: 460                  west: 120                    460 is 520 + 60 in east's third stay
@@ -104,21 +104,20 @@ def reset_steps(queue: LogicalQueue, offset: int) -> Iterator[tuple[Segment, int
         yield segment, done.get(segment, segment.start_offset)
 
 
-def offset_at_time(queue: LogicalQueue, found: Mapping[str, SegmentOffsets]) -> int:
+def offset_at_time(queue: LogicalQueue, offsets: Mapping[str, SegmentOffsets]) -> int:
     """Return the smallest logical offset at or after a time, over all segments; the end if there is none.
 
-    `found` has what each readable segment's partition has at or after the time.
+    `offsets` has for each readable segment's partition what it has at or after the time.
     """
     for segment in queue.readable:
-        offset, end_offset = found[segment.partition]
+        offset, end_offset = offsets[segment.partition]
         if offset < end_offset:
             return segment.logical(offset)
     newest = queue.newest_readable
-    return newest.logical(_within(newest, found[newest.partition].end_offset))
+    return newest.logical(_within(newest, offsets[newest.partition].end_offset))
 
 
 def _within(segment: Segment, offset: int) -> int:
-    """Return the physical offset, but not beyond the end of a sealed segment."""
     return min(offset, segment.end_offset) if segment.is_sealed else offset
 
 
@@ -139,13 +138,13 @@ def global_commit_parts(world: GlobalQueues, queue: int, offset: int) -> dict[st
 
 
 def committed_as(world: GlobalQueues, queue: int, offset: int) -> int:
-    """Return the global offset that a commit at an offset stores: in a hole, that of its end."""
+    """Return the global offset that a commit at an offset stores: inside a hole, the offset behind it."""
     target, local = _committed_place(world, queue, offset)
     return target.shown(local)
 
 
 def _committed_place(world: GlobalQueues, queue: int, offset: int) -> tuple[Stay, int]:
-    """Return the stay and the local offset of a commit; the end of a stay with a hole behind it is one of that stay."""
+    """Return the stay and the local offset of a commit; the end of a stay before a hole belongs to that stay."""
     target, local = world.place(queue, offset)
     if target.shown(local) != offset:
         for stay in world.readable(queue):
@@ -165,9 +164,9 @@ def global_reset_parts(world: GlobalQueues, queue: int, offset: int) -> dict[str
 def global_position(world: GlobalQueues, queue: int, done: Mapping[str, int | None]) -> int:
     """Return the global offset that a group has committed, by the local offsets to which it is done in each cluster.
 
-    That is where the first message lies that it is not done with, or, while it has committed nothing in that stay, the
-    end of the newest stay before in which it has (STATIC-25). A cluster without progress counts as one where nothing is
-    consumed.
+    It is the offset of the first message that the group is not done with, or, while it has committed nothing in that
+    stay, the end of the newest stay before in which it has (STATIC-25). In a cluster without progress, nothing counts
+    as consumed.
     """
     passed: list[Stay] = []
     readable = world.readable(queue)
@@ -177,7 +176,7 @@ def global_position(world: GlobalQueues, queue: int, done: Mapping[str, int | No
         if stay == readable[-1] or at < stay.local_end:
             # In a cluster to which the queue came back, the beginning is where its stay before has ended.
             if known is None or (at == stay.local_start and stay.local_start):
-                before = [one for one in passed if done.get(one.cluster) is not None]
+                before = [earlier for earlier in passed if done.get(earlier.cluster) is not None]
                 if before:
                     return before[-1].logic_end
             return stay.shown(min(at, stay.local_end) if stay.is_ended else at)
@@ -186,7 +185,7 @@ def global_position(world: GlobalQueues, queue: int, done: Mapping[str, int | No
 
 
 def shown_in(world: GlobalQueues, queue: int, cluster: str, local: int) -> int:
-    """Return the global offset of a cluster's local one; behind the end of an ended stay, that of the end."""
-    found = [stay for stay in world.readable(queue) if stay.cluster == cluster]
-    stay = next((one for one in reversed(found) if one.local_start <= local), found[0])
+    """Return the global offset of a cluster's local one; behind an ended stay, the end of that stay."""
+    stays = [stay for stay in world.readable(queue) if stay.cluster == cluster]
+    stay = next((candidate for candidate in reversed(stays) if candidate.local_start <= local), stays[0])
     return stay.shown(min(local, stay.local_end) if stay.is_ended else local)

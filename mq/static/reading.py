@@ -94,7 +94,7 @@ class StoredOffsets:
     @property
     def whole_from(self) -> int:
         """The offset from which on no message is removed."""
-        cut_off = [one.delta + one.low for one in self.stretches if one.low > 0]
+        cut_off = [stretch.delta + stretch.low for stretch in self.stretches if stretch.low > 0]
         return cut_off[-1] if cut_off else self.stretches[0].delta
 
     @property
@@ -109,17 +109,18 @@ class StoredOffsets:
 
     def cut(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield for each stretch the physical offsets of its messages in `[start, stop)`, maybe none."""
-        return (one.cut(start, stop) for one in self.stretches)
+        return (stretch.cut(start, stop) for stretch in self.stretches)
 
     def lost(self, start: int, stop: int | None = None) -> int:
         """Return how many messages of `[start, stop)` retention removed; no `stop`: all from `start` on.
 
-        Offsets below those of the earliest segment count as messages: which of them were holes is forgotten.
+        Offsets below the earliest segment count as messages: which of them were holes is no longer known.
         """
         until = self.end if stop is None else stop
         dropped = max(0, min(until, self.stretches[0].delta) - start)
         return dropped + sum(
-            max(0, min(until - one.delta, one.low) - max(start - one.delta, 0)) for one in self.stretches
+            max(0, min(until - stretch.delta, stretch.low) - max(start - stretch.delta, 0))
+            for stretch in self.stretches
         )
 
     def forward(self, offset: int) -> int:
@@ -128,8 +129,8 @@ class StoredOffsets:
 
     def after(self, start: int, count: int) -> int:
         """Return the offset at which a read goes on that has read `count` messages from `start` on."""
-        for one in self.stretches:
-            at, end = max(start, one.delta + one.low), one.delta + one.end
+        for stretch in self.stretches:
+            at, end = max(start, stretch.delta + stretch.low), stretch.delta + stretch.end
             if at < end:
                 if count < end - at:
                     return at + count

@@ -268,8 +268,10 @@ class MemoryBroker:
         if not deliveries:
             return []
         log = self._tables.lane_log(request.lane)
-        rows = [row for one in deliveries for row in log.read(one.offset, one.offset + 1)]
-        spans = spans_of([one.offset for one in deliveries], tuple(one.attempt for one in deliveries))
+        rows = [row for delivery in deliveries for row in log.read(delivery.offset, delivery.offset + 1)]
+        spans = spans_of(
+            [delivery.offset for delivery in deliveries], tuple(delivery.attempt for delivery in deliveries)
+        )
         pop = self._pop(request, deliveries[0].pop_time_ms, request.invisible_ms, ORDERED_REVIVE_QUEUE)
         return self._popped(pop, spans, rows)
 
@@ -321,7 +323,6 @@ class MemoryBroker:
         return result.refused
 
     def _ordered_of_handle(self, key: LaneKey) -> OrderedLane:
-        """Return the ordered lane of a live handle, from memory or from the tables."""
         ordered, known = self._ordered.get(key), self._known(key)
         assert known is not None, "it was popped"
         if ordered is None or ordered.epoch != known.epoch:

@@ -38,14 +38,14 @@ def revive_steps(
 
     `unreadable` are partition and offset of messages that cannot be read in this run.
     """
-    for one in due(tables.states.values(), now_ms, settle_ms=settle_ms):
-        yield from _revive(tables, one, now_ms, unreadable)
+    for due_checkpoint in due(tables.states.values(), now_ms, settle_ms=settle_ms):
+        yield from _revive(tables, due_checkpoint, now_ms, unreadable)
 
 
 def _revive(
-    tables: StoredState, one: DueCheckpoint, now_ms: int, unreadable: Collection[tuple[str, int]]
+    tables: StoredState, due_checkpoint: DueCheckpoint, now_ms: int, unreadable: Collection[tuple[str, int]]
 ) -> Iterator[None]:
-    checkpoint = one.checkpoint
+    checkpoint = due_checkpoint.checkpoint
     pop = checkpoint.pop
     life = _life(tables, checkpoint)
     if life is Life.PRESENT:
@@ -55,12 +55,15 @@ def _revive(
         span = checkpoint.span
         offsets = [span.offset_of(index) for index in range(span.num)]
         decisions = decide_redelivery(
-            one,
+            due_checkpoint,
             life=life,
             max_attempts=tables.groups.group(pop.group).settings.max_attempts,
             now_ms=now_ms,
             stored=StoredCopies(
-                *(stored_bits(checkpoint.key, checkpoint.span, one.bits, log.stored_seqs) for log in (retry, dead))
+                *(
+                    stored_bits(checkpoint.key, checkpoint.span, due_checkpoint.bits, log.stored_seqs)
+                    for log in (retry, dead)
+                )
             ),
             gone=[offset for offset in offsets if offset < source.min_offset],
             unreadable={offset: 1 for offset in offsets if (pop.partition, offset) in unreadable},
@@ -75,8 +78,8 @@ def _revive(
                 continue
             yield
     else:
-        decisions = decide_redelivery(one, life=life, max_attempts=1, now_ms=now_ms)
-    end = settle(one, decisions)
+        decisions = decide_redelivery(due_checkpoint, life=life, max_attempts=1, now_ms=now_ms)
+    end = settle(due_checkpoint, decisions)
     if end is not None:
         tables.record([end])
         yield

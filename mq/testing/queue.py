@@ -74,7 +74,7 @@ class MemoryQueue:
     # Topics and groups.
 
     def create_topic(self, name: str, partitions: int = 1, partitioner: Partitioner = "lp") -> None:
-        """Create a topic; an existing one is not changed. `partitioner` says by which hash keys go to partitions."""
+        """Create a topic; an existing one is not changed. `partitioner` is the hash by which keys go to partitions."""
         check_client_topic(name)
         if name not in self.tables.topics:
             self.tables.lives += 1
@@ -115,8 +115,8 @@ class MemoryQueue:
 
     def lanes(self, group: str, topic: str) -> list[LaneKey]:
         """Return the group's lanes in a topic, its retry partition last."""
-        found = self._topic(topic)
-        lanes = [LaneKey(found.id, group, False, partition) for partition in found.route.partitions]
+        target = self._topic(topic)
+        lanes = [LaneKey(target.id, group, False, partition) for partition in target.route.partitions]
         return [*lanes, retry_lane(lanes[0], topic)]
 
     def _topic(self, name: str) -> MemoryTopic:
@@ -140,10 +140,10 @@ class MemoryQueue:
         deliver_time_ms: int | None = None,
     ) -> Origin:
         """Send one message; returns its place, or the place where it waits if it is delayed (SPEC RETRY-4)."""
-        found = self._topic(topic)
+        target = self._topic(topic)
         at_ms = deliver_time(self.now_ms, delay_ms=delay_ms, deliver_time_ms=deliver_time_ms)
-        index = self._sent % len(found.route.partitions) if key is None else found.index_of(key)
-        partition = found.route.partitions[index]
+        index = self._sent % len(target.route.partitions) if key is None else target.index_of(key)
+        partition = target.route.partitions[index]
         self._sent += 1
         row = Row(
             body=body,
@@ -152,20 +152,20 @@ class MemoryQueue:
             tag=tag,
             headers=dict(headers or {}),
             deliver_time_ms=at_ms,
-            origin=None if at_ms is None else Origin(f"{found.id}/{topic}", partition, -1),
+            origin=None if at_ms is None else Origin(f"{target.id}/{topic}", partition, -1),
         )
-        log = self.tables.log("topic", found.id, partition) if at_ms is None else self.tables.log("delay")
+        log = self.tables.log("topic", target.id, partition) if at_ms is None else self.tables.log("delay")
         return Origin(topic, partition, log.append([row], self.now_ms))
 
     def cancel(self, topic: str, message_id: str) -> None:
         """Cancel a delayed message before it is due; raises `NotFound` (`message_not_found`) when none waits."""
-        found = self._topic(topic)
+        target = self._topic(topic)
         log = self.tables.log("delay")
         waiting = [delayed_of(row) for row in log.read(0, log.end_offset) if row.message_id == message_id]
-        waiting = [message for message in waiting if message.topic_id == found.id]
+        waiting = [message for message in waiting if message.topic_id == target.id]
         if not waiting:
             raise NotFound(f"no message {message_id} waits", code="message_not_found", field="message_id")
-        for message in [one for one in waiting if not is_due(one, self.now_ms)] or waiting:
+        for message in [delayed for delayed in waiting if not is_due(delayed, self.now_ms)] or waiting:
             check_cancel(message, self.now_ms)
             self.tables.cancelled.add((message.delay_partition, message.offset))
 
@@ -196,7 +196,7 @@ class MemoryQueue:
         if attempt_id is not None:
             check_attempt_id(attempt_id, in_order=how is not False)
         *normal, retry = self.lanes(group, topic)
-        held = [one for one in normal if attempt_id and self._broker.has_attempt(one, attempt_id, self.now_ms)]
+        held = [lane for lane in normal if attempt_id and self._broker.has_attempt(lane, attempt_id, self.now_ms)]
         self._draw += 1
         popped: list[Popped] = []
         for lane in held or visits(normal, [retry], draw=self._draw):
@@ -222,14 +222,14 @@ class MemoryQueue:
         self.tables.groups.group(group)
         opened, invalid = open_handles(self._keys, group, handles)
         failed = dict.fromkeys(invalid, "handle_invalid")
-        for one in opened:
+        for part in opened:
             try:
-                refused = self._broker.ack(one, self._live(one.lease, group), self.now_ms)
+                refused = self._broker.ack(part, self._live(part.lease, group), self.now_ms)
             except DeltaMQError as error:
-                failed |= dict.fromkeys(one.positions, error.code)
+                failed |= dict.fromkeys(part.positions, error.code)
                 continue
             if refused:
-                for position in one.positions:
+                for position in part.positions:
                     index = open_handle(self._keys, group, handles[position]).index
                     if refused >> index & 1:
                         failed[position] = "handle_expired"
