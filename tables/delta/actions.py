@@ -344,7 +344,7 @@ def _parse_ours(text: bytes, *, table_id: str | None, version: int, source: str)
     try:
         return _commit(lines, tags, version=version)
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AssertionError) as error:
-        raise Corrupt(f"{source}: what the commit file says cannot be read: {error!r}") from error
+        raise Corrupt(f"{source}: the commit file cannot be parsed: {error!r}") from error
 
 
 def _check_whole(text: bytes, tags: dict[str, str], *, table_id: str, version: int, source: str) -> None:

@@ -270,7 +270,7 @@ class CommitLog:
         if holder is None:
             # Without an answer the put may still arrive. With one, the commit of this version was cleaned up since,
             # and it may have been ours.
-            raise Unknown(f"no version {version} of {self._folder} is there, but our put may still arrive") from unknown
+            raise Unknown(f"{self._folder} has no version {version}, but our put may still arrive") from unknown
         self.refresh()
         raise LostRace(f"{self._folder}: version {version} was committed by another writer") from unknown
 
@@ -338,7 +338,7 @@ class CommitLog:
         return load(self._store, self._folder, self._on_replay)
 
     def _rebuilt(self) -> Snapshot:
-        """Load the state from the files alone, let the owner derive its own state from it, and return it.
+        """Load the state only from the files, let the owner derive its own state from it, and return it.
 
         After an error the old state stays complete: half a duplicate window would let a request be stored twice.
         """

@@ -20,7 +20,7 @@ _SOURCE: Final = Path(__file__).with_name("small_parquet.c")
 _ROOM: Final = 3 * MIB + 256 * KIB
 #: Rows from which on writing releases the interpreter's lock: with fewer, getting it back would take longer.
 _MANY_ROWS: Final = 256
-#: Numbers of `struct leaf`, and where those of what the column holds begin.
+#: Numbers in `struct leaf`, and the first one about what the column holds.
 _LEAF_NUMBERS: Final = 16
 _COLUMN_AT: Final = 6
 #: What a column holds, as `enum kind` numbers it; nulls are 0.

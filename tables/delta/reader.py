@@ -86,7 +86,7 @@ class RowCache:
 class _Footer:
     metadata: pq.FileMetaData
     edges: tuple[int, ...]  #: byte positions between the checksummed ranges before the footer
-    checksums: tuple[int, ...]  #: one for each of those ranges
+    checksums: tuple[int, ...]  #: one for each of these ranges
     starts: tuple[int, ...]  #: first row of each row group, and the number of rows
     parts: tuple[Part, ...]
 
@@ -195,7 +195,7 @@ class FileReader:
         return data
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Drop what is cached of files that are no longer in the table."""
+        """Drop the cached parts of files that are no longer in the table."""
         for path in paths:
             footer = self._cache.drop((self._folder, path))
             if isinstance(footer, _Footer):

@@ -1,4 +1,4 @@
-"""The state of one message table at one version, and how it is rebuilt from its log alone (SPEC META-3).
+"""The state of one message table at one version, and how it is rebuilt only from its log (SPEC META-3).
 
     checkpoint (if any)  ->  commits after it, each complete and in sequence  ->  checks
 

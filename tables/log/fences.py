@@ -3,7 +3,7 @@
     fence "broker"   epoch of the broker's owner: an earlier owner that slept appends nothing more
     fence "route"    epoch of an expansion: after this commit no writer appends by the earlier route
     fence "reset"    epoch of a group's reset, in its retries and dead letters: what was in flight before the reset is
-                     not appended any more. It binds only writers that name it: those that deliver messages again
+                     not appended any more. It binds only writers that name it, which deliver messages again
 
 A fence is a commit without rows: the `txn` action `mq.fence.<name>`, whose version is the epoch. With each append a
 writer gives the epochs that it knows. They are checked against the version that the append must follow: if a fence was
@@ -28,7 +28,7 @@ from deltamq.tables.log.state import LogState
 BROKER_FENCE: Final = "broker"
 #: The fence in a partition that gives up logical partitions, with the epoch of the expansion (SPEC ROUTE-6).
 ROUTE_FENCE: Final = "route"
-#: The fence of a reset; its epochs are those of groups (`mq.meta.group.GroupsState.epoch`).
+#: The fence of a reset; its epochs are the groups' epochs (`mq.meta.group.GroupsState.epoch`).
 RESET_FENCE: Final = "reset"
 #: The epoch that a writer gives for a fence that does not concern it.
 ANY_EPOCH: Final = 2**63 - 1

@@ -362,7 +362,7 @@ class PartitionLog:
             self._unsynced.add(keys_of(self.ref.folder, commit))
 
     def _rebuild(self, snapshot: Snapshot) -> None:
-        """Derive requests, sizes and tail from a snapshot alone (SPEC META-3); after an error the old ones stay."""
+        """Derive requests, sizes and tail only from a snapshot (SPEC META-3); after an error the old ones stay."""
         self._requests.rebuild(snapshot, self._files, self._clock.wall_us() // 1000)
         self._tail.clear()
         self._bytes = sum(file.size for file in snapshot.files)

@@ -58,8 +58,6 @@ def pick(log: PartitionLog, offsets: Int64s, *, bytes_max: int | None) -> Picked
 
 
 class _Picker:
-    """One call of `pick`."""
-
     def __init__(self, log: PartitionLog, bytes_max: int | None) -> None:
         self._log = log
         self._left = bytes_max

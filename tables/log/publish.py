@@ -95,7 +95,7 @@ class Publisher:
                 if not self._store.exists(self._key(encoded.file)):
                     self._store.replace(self._key(encoded.file), encoded.data)
         except DeltaMQError as error:
-            raise Unknown(f"version {version} is stored, but a swept file of it could not be put again") from error
+            raise Unknown(f"version {version} is stored, but its file was swept and could not be put again") from error
 
     def _key(self, file: DataFile) -> str:
         return f"{self._folder}/{file.path}"

@@ -25,7 +25,6 @@ class LogState:
     __slots__ = ("_commits", "_stop", "_turn", "ref")
 
     def __init__(self, ref: PartitionRef, commits: CommitLog, turn: Turn, stop: StopOnCorrupt) -> None:
-        """Take the partition's parts; `turn` says who changes the log."""
         self.ref = ref
         self._commits = commits
         self._turn = turn

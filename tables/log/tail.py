@@ -1,6 +1,6 @@
 """The newest rows of a partition in memory, as Arrow: most readers ask for them, and roll-ups merge them.
 
-Columns that an append fills are made when they are read, those of several small appends together (`Stamped`).
+Columns that an append fills are made when they are read, for several small appends together (`Stamped`).
 
 Each tail is bounded, and so are all tails of a process together: the one that was idle longest gives way.
 """

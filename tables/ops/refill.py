@@ -1,6 +1,6 @@
 """A log whose commits are missing or damaged, put together again from its data files (SPEC RELY-9).
 
-    commits   0 1 2 3 . 5 6 7        the commit 4 is gone; those behind it are whole
+    commits   0 1 2 3 . 5 6 7        the commit 4 is gone; the commits behind it are whole
     files     [0, 9) [9, 14) ?  [15, 21) ...    a file of the folder that no commit names holds [14, 15)
 
 A data file says which offsets it holds, has the requests of its producers in its footer, and every page of it has a

@@ -128,8 +128,6 @@ def _live_bytes(store: Store, ref: PartitionRef) -> int:
 
 
 class _Partition:
-    """The checks of one partition."""
-
     def __init__(self, store: Store, ref: PartitionRef, check: _Check, report: Callable[[int], None]) -> None:
         self._store = store
         self._ref = ref

@@ -7,7 +7,7 @@ ends at the offset for which the decision was made; otherwise the process reads 
        ^                              |
        '------- lost the race --------'
 
-The state is rebuilt from the table alone (META-3), from the last snapshot on (`mq.meta.snapshot`). An append that makes
+The state is rebuilt only from the table (META-3), from the last snapshot on (`mq.meta.snapshot`). An append that makes
 SNAPSHOT_EVENTS events since the last snapshot also appends the next one, and `maintain` removes what lies before the
 last but one. Messages: the key names what the event is about (`topic/<name>`, `group/<name>`, `host/<id>` ...), the tag
 is the kind of the event, the body its JSON.
@@ -88,7 +88,6 @@ class _Folded:
         return _Folded(self.meta.apply_all(events), next_offset, told, self.snapshot_at, self.previous)
 
     def told_after(self, events: Sequence[AnyEvent]) -> Mapping[str, int]:
-        """Return `told` after these events."""
         told = dict(self.told)
         for offset, event in enumerate(events, start=self.offset + 1):
             told.update(dict.fromkeys(parts_told(event), offset))
@@ -292,7 +291,6 @@ def _rows(events: Sequence[AnyEvent | MetaSnapshot], act: str | None) -> pa.Reco
 
 
 def _events_of(rows: pa.Table) -> list[AnyEvent]:
-    """Return the events in rows of the log that hold no snapshot."""
     columns = [rows.column(name).to_pylist() for name in _COLUMNS]
     return [_event(offset, kind, body) for offset, kind, body in zip(*columns, strict=True)]
 
@@ -317,7 +315,6 @@ def _at(offset: int) -> Iterator[None]:
 
 
 def _last_snapshot(rows: pa.Table) -> int | None:
-    """Return the position of the last snapshot in rows of the log; None if there is none."""
     positions = np.flatnonzero(pc.equal(rows.column("tag"), MetaSnapshot.kind).to_numpy())
     return int(positions[-1]) if positions.size else None
 

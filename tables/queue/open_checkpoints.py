@@ -236,7 +236,6 @@ def _hashes(rows: pa.Table) -> NDArray[np.uint64]:
 
 
 def _may_hold(stats: str | None, column: str, low_ms: int, high_ms: int) -> bool:
-    """Return whether a file may have a time from `low_ms` to `high_ms` in a column."""
     if not stats:
         return True
     known = decoded_stats(stats)

@@ -1,4 +1,4 @@
-"""Recovery of the queue's state at the start of a process, from the tables alone (SPEC META-3, POP-14).
+"""Recovery of the queue's state at the start of a process, only from the tables (SPEC META-3, POP-14).
 
     state/pop_checkpoints   + revive logs behind its watermark, 8 for each broker  --fold-->  checkpoints
     state/consumer_offsets  + offsets logs behind its watermark                    --fold-->  how far each group is

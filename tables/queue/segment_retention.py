@@ -117,7 +117,6 @@ def _groups_by_partition(warehouse: Warehouse, meta: Meta, cluster: str, topic: 
 
 
 def _has_retries(warehouse: Warehouse, topic: Topic, broker: str) -> bool:
-    """Return whether any group has messages of the topic in its retry partition on a broker."""
     for ref in warehouse.refs(Space.RETRY):
         _, generation = lives_of_retry(ref.generation)
         retried_topic = RetryTopic.of_storage_name(ref.topic).topic

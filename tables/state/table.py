@@ -70,7 +70,7 @@ class StateLog:
     #: The live data files under their names in the log, each with its statistics in JSON if it has any.
     files: dict[str, str | None] = field(default_factory=dict)
     #: Data files that a commit removed, relative to the table's folder, with the time of that commit. Files removed
-    #: before the newest checkpoint are there if it lists them: it leaves out those past the table's keep time.
+    #: before the newest checkpoint are there if it lists them: it leaves out files past the table's keep time.
     removed_ms: dict[str, int] = field(default_factory=dict)
     #: The names of the table's columns.
     columns: tuple[str, ...] = ()

@@ -104,7 +104,7 @@ def _whole_log(store: Store, folder: str, version: int) -> _WholeLog:
 
 
 def _left(store: Store, folder: str, state: StateLog, now: _WholeLog) -> dict[str, dict[str, Any]]:
-    """Return the table's existing files; those of the state before if it cannot be read as it is now."""
+    """Return the table's existing files, or the existing files of `state` if it cannot be read as it is now."""
     readable = now.reader_version == state.reader_version and now.columns == state.columns
     adds = now.adds if readable else _whole_log(store, folder, state.version).adds
     there = {entry.name for entry in store.entries(folder)}

@@ -74,7 +74,7 @@ class NativePublication:
         path = {CommitStep.WRITE_FILE: wanted.file, CommitStep.LINK: wanted.name, CommitStep.SETTLE: wanted.name}.get(
             failed, wanted.temp
         )
-        # the number alone chooses the class: FileExistsError for EEXIST
+        # the number chooses the class: FileExistsError for EEXIST
         return Failed(failed, OSError(error, os.strerror(error), path))
 
 

@@ -22,7 +22,6 @@ class Trash:
     """The deleted folders of one root, and the thread that removes them."""
 
     def __init__(self, root: str, unlink: Callable[[str], None] = os.unlink) -> None:
-        """Take the root, and `unlink`, which removes a file."""
         self._root = root
         self._unlink = unlink
         self._lock = threading.Lock()
