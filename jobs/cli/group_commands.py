@@ -15,11 +15,11 @@ from deltamq.mq.errors import Refused
 from deltamq.tables.config import Config
 
 if TYPE_CHECKING:
-    from deltamq.jobs.sink.place import SinkSettings
+    from deltamq.jobs.sink.open_sink import SinkSettings
 
 
 def _settings(conf: Config) -> SinkSettings:
-    from deltamq.jobs.sink.place import SinkSettings
+    from deltamq.jobs.sink.open_sink import SinkSettings
 
     storage(conf.warehouse.uri)  # raises if the warehouse does not exist, so that it is not created
     return SinkSettings.of(conf, conf.warehouse.uri)
@@ -92,13 +92,13 @@ def reset_command(
 ) -> None:
     """Reset a group's offsets in a topic, in a new epoch. Without --apply, only show the new offsets."""
     from deltamq.jobs.export.reset import reset_offsets, target_of
-    from deltamq.jobs.sink.place import place_of
+    from deltamq.jobs.sink.open_sink import open_sink
 
     with errors_told():
         if (to is None) == (not offsets):
             raise Refused("--to: give either --to or --offset", field="to")
         target = target_of(to, int(utc_now().timestamp() * 1_000)) if to is not None else dict(map(_offset, offsets))
-        place = place_of(_settings(conf_of(profile, warehouse)))
+        place = open_sink(_settings(conf_of(profile, warehouse)))
         kept: Literal["keep", "drop"] = "keep" if retries == "keep" else "drop"
         done = reset_offsets(place.warehouse, group, topic, target, retries=kept, dry_run=not apply)
         for partition, offset in done.offsets.items():

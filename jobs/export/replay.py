@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.jobs.sink.place import SinkPlace, SinkSettings, place_of
+from deltamq.jobs.sink.open_sink import OpenSink, SinkSettings, open_sink
 from deltamq.jobs.tasks.known_outcome import until_known
 from deltamq.jobs.tasks.tasks import run_in_tasks
 from deltamq.mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailable, Unknown
@@ -157,7 +157,7 @@ def replay_dead_letters(
     """
     if to not in ("origin", "retry"):
         raise Refused("to must be origin or retry", field="to")
-    place = place_of(settings)
+    place = open_sink(settings)
     what = _What(group, to, replace(chosen, start_offsets={}), dry_run)
     letters = list(_letters(place, group, chosen))
     work = [one for some in letters for one in _divided(place.settings, some, what)]
@@ -190,7 +190,7 @@ class _Letters(NamedTuple):
     high: int
 
 
-def _letters(place: SinkPlace, group: str, chosen: Chosen) -> Iterator[_Letters]:
+def _letters(place: OpenSink, group: str, chosen: Chosen) -> Iterator[_Letters]:
     """Yield the dead letters of every broker that ever existed, since their topics may be gone."""
     meta = place.refresh()
     its_group = meta.groups.group(group)
@@ -219,7 +219,7 @@ def _divided(settings: SinkSettings, letters: _Letters, what: _What) -> Iterator
 
 def _replay(work: _Work) -> Iterator[pa.RecordBatch]:
     """Send back the selected dead letters of one task's offsets; yield counts."""
-    place = place_of(work.settings)
+    place = open_sink(work.settings)
     its_group = place.refresh().groups.group(work.what.group)
     log = place.warehouse.open_partition(dead_ref(work.what.group, its_group.epoch, work.broker))
     log.refresh()
@@ -252,7 +252,7 @@ def _replay(work: _Work) -> Iterator[pa.RecordBatch]:
 class _Marks:
     """The marks of the dead letters of one broker, read once, and added to."""
 
-    def __init__(self, place: SinkPlace, ref: PartitionRef, to: Target) -> None:
+    def __init__(self, place: OpenSink, ref: PartitionRef, to: Target) -> None:
         self._place = place
         self._ref = ref
         self._to = to
@@ -288,7 +288,7 @@ class _Place(NamedTuple):
 class _Sender:
     """Sends back the dead letters of one partition."""
 
-    def __init__(self, place: SinkPlace, group: Group, dead: str, to: Target) -> None:
+    def __init__(self, place: OpenSink, group: Group, dead: str, to: Target) -> None:
         self._place = place
         self._group = group
         self._dead = dead

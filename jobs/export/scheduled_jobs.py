@@ -21,7 +21,7 @@ from deltamq.jobs.export.schedules import (
     write_state,
 )
 from deltamq.jobs.run.registry import WHOLE, Facts, job, with_spark_engine
-from deltamq.jobs.sink.place import SinkSettings
+from deltamq.jobs.sink.open_sink import SinkSettings
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.mq.errors import DeltaMQError, NotFound, Unavailable

@@ -17,7 +17,7 @@ from deltamq.mq.meta.fold import Meta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeInput:
-    """The input from which the source of a MERGE is made."""
+    """The input of the source of a MERGE."""
 
     session: SparkSession
     #: The URI by which tasks open the warehouse.
@@ -33,7 +33,7 @@ class MergeInput:
     clean: bool
     #: Whether a topic, group or epoch may have ended, so that unfinished rows may be forgotten as well.
     ended: bool
-    #: The longest time for which a checkpoint may be in the service's memory alone, in milliseconds.
+    #: The longest time for which a checkpoint may be only in the service's memory, in milliseconds.
     stay_buffer_ms: int
     share_records: int
     span_records_max: int

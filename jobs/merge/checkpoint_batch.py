@@ -1,4 +1,4 @@
-"""Folds many records of the revive log to one row for each checkpoint that they are about.
+"""Folds many records of the revive log to one row for each checkpoint.
 
     decode    rows of the log          -->  what each record adds to which checkpoints
     fold      such parts, of any logs  -->  one row for each checkpoint
@@ -25,7 +25,7 @@ from deltamq.tables.state.schema import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA
 
 #: A row of `state/pop_checkpoints` without the columns that the MERGE derives.
 BATCH_SCHEMA: Final = pa.schema(
-    [one for one in POP_CHECKPOINTS_SCHEMA if one.name not in ("in_flight", "due_time", "merged_at", "broker")]
+    [column for column in POP_CHECKPOINTS_SCHEMA if column.name not in ("in_flight", "due_time", "merged_at", "broker")]
 )
 #: Columns of the checkpoint itself; of a checkpoint that was stored twice, the first record wins, as in `mq`.
 OF_CHECKPOINT: Final = (
@@ -96,45 +96,45 @@ def _decode(rows: pa.Table) -> pa.Table:
 
 def _parts(rows: pa.Table, attempts: pa.DataType) -> list[pa.Table]:
     schema = pa.schema([*_KEY, *_CHECKPOINT, ("a", attempts), *_OTHERS])
-    found = columns_of(rows.column("body").combine_chunks(), schema)
-    found = found.append_column("tag", rows.column("tag")).append_column("offset", rows.column("offset"))
-    required(found, *_KEY_NAMES)
-    if _lowest(found.column("so")) < 0:
+    fields = columns_of(rows.column("body").combine_chunks(), schema)
+    fields = fields.append_column("tag", rows.column("tag")).append_column("offset", rows.column("offset"))
+    required(fields, *_KEY_NAMES)
+    if _lowest(fields.column("so")) < 0:
         raise Damaged("a negative offset")
-    is_checkpoint = pc.equal(found.column("tag"), "ck")
-    checkpoints = found.filter(is_checkpoint)
+    is_checkpoint = pc.equal(fields.column("tag"), "ck")
+    checkpoints = fields.filter(is_checkpoint)
     taken = checkpoints.filter(pc.is_valid(checkpoints.column("rp")))
-    return [_of_checkpoints(checkpoints), _of_replaced(taken), _of_bits(found.filter(pc.invert(is_checkpoint)))]
+    return [_of_checkpoints(checkpoints), _of_replaced(taken), _of_bits(fields.filter(pc.invert(is_checkpoint)))]
 
 
-def _of_checkpoints(found: pa.Table) -> pa.Table:
-    required(found, "t", "it", "rq", "n", "bm", "a")
-    counts = _ints(found.column("n"))
+def _of_checkpoints(fields: pa.Table) -> pa.Table:
+    required(fields, "t", "it", "rq", "n", "bm", "a")
+    counts = _ints(fields.column("n"))
     if len(counts) and not 1 <= counts.min() <= counts.max() <= CHECKPOINT_MESSAGES_MAX:
         raise Damaged("a checkpoint covers 1 to 32 messages")
-    bit_map = _ints(found.column("bm"))
+    bit_map = _ints(fields.column("bm"))
     if (bit_map < 0).any() or (bit_map > (1 << counts) - 1).any():
         raise Damaged("a bit without a message")
-    if min(_lowest(found.column("it")), _lowest(found.column("rq"))) < 0:
+    if min(_lowest(fields.column("it")), _lowest(fields.column("rq"))) < 0:
         raise Damaged("a negative number")
-    _check_diffs(found.column("d"), counts)
+    _check_diffs(fields.column("d"), counts)
     return _table(
-        found,
-        topic=found.column("t"),
+        fields,
+        topic=fields.column("t"),
         num=pa.array(counts.astype(np.int32)),
-        diffs=found.column("d"),
-        attempts=_attempts(found.column("a"), counts),
-        invisible_ms=found.column("it"),
-        revive_time=_time(_ints(found.column("pt")) + _ints(found.column("it"))),
+        diffs=fields.column("d"),
+        attempts=_attempts(fields.column("a"), counts),
+        invisible_ms=fields.column("it"),
+        revive_time=_time(_ints(fields.column("pt")) + _ints(fields.column("it"))),
         acked=pa.array(bit_map),
-        dead_reason=found.column("dr"),
-        revive_queue=found.column("rq").cast(pa.int32()),
-        revive_offset=found.column("offset"),
+        dead_reason=fields.column("dr"),
+        revive_queue=fields.column("rq").cast(pa.int32()),
+        revive_offset=fields.column("offset"),
     )
 
 
 def _check_diffs(diffs: pa.ChunkedArray, counts: Ints) -> None:
-    """Check that offset differences ascend from 0, with one for each message."""
+    """Offset differences must ascend from 0, with one for each message."""
     there = pc.is_valid(diffs).to_numpy()
     lists = lists_of(diffs.filter(pc.is_valid(diffs)))
     values, starts = _values(lists), lists.offsets.to_numpy()
@@ -148,7 +148,6 @@ def _check_diffs(diffs: pa.ChunkedArray, counts: Ints) -> None:
 
 
 def _attempts(column: pa.ChunkedArray, counts: Ints) -> pa.Array:
-    """Return the number of the delivery attempt for each message."""
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     if pa.types.is_list(column.type):
         lists = lists_of(column)
@@ -160,51 +159,50 @@ def _attempts(column: pa.ChunkedArray, counts: Ints) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(starts), pa.array(values).cast(pa.int32()))
 
 
-def _of_replaced(found: pa.Table) -> pa.Table:
-    """Return the messages of other checkpoints whose leases these checkpoints have taken over."""
-    inner = pa.Table.from_struct_array(found.column("rp"))
+def _of_replaced(fields: pa.Table) -> pa.Table:
+    """The messages of other checkpoints whose leases these checkpoints have taken over."""
+    inner = pa.Table.from_struct_array(fields.column("rp"))
     required(inner, *_KEY_NAMES)
     if _lowest(inner.column("so")) < 0:
         raise Damaged("a negative offset")
     return _table(inner, replaced=_bits(inner))
 
 
-def _of_bits(found: pa.Table) -> pa.Table:
-    """Return acknowledgements, and what the revive job has dealt with."""
-    required(found, "rt")
-    bits = _bits(found)
-    done = pc.equal(found.column("tag"), "done").to_numpy()
+def _of_bits(fields: pa.Table) -> pa.Table:
+    required(fields, "rt")
+    bits = _bits(fields)
+    done = pc.equal(fields.column("tag"), "done").to_numpy()
     return _table(
-        found,
+        fields,
         acked=pa.array(np.where(done, 0, bits)),
         done=pa.array(np.where(done, bits, 0)),
-        revive_time=_time(_ints(found.column("rt"))),
+        revive_time=_time(_ints(fields.column("rt"))),
     )
 
 
-def _bits(found: pa.Table) -> pa.Array:
-    required(found, "b")
-    bits = _ints(found.column("b"))
+def _bits(fields: pa.Table) -> pa.Array:
+    required(fields, "b")
+    bits = _ints(fields.column("b"))
     if len(bits) and not 0 < bits.min() <= bits.max() <= _BITS_MAX:
         raise Damaged("bits that no checkpoint has")
     return pa.array(bits)
 
 
-def _table(found: pa.Table, **given: Column) -> pa.Table:
-    """Return rows for the checkpoints whose keys are in `found`; bit maps that are not given are empty."""
-    count = found.num_rows
+def _table(fields: pa.Table, **given: Column) -> pa.Table:
+    """Bit maps that are not given are empty."""
+    count = fields.num_rows
     columns: dict[str, Column] = {
-        "topic_id": found.column("ti"),
-        "group": found.column("c"),
-        "retry": found.column("r"),
-        "partition": pc.binary_join_element_wise(found.column("q"), found.column("bn"), "@"),
-        "epoch": found.column("e"),
-        "start_offset": found.column("so"),
-        "pop_time": _time(_ints(found.column("pt"))),
+        "topic_id": fields.column("ti"),
+        "group": fields.column("c"),
+        "retry": fields.column("r"),
+        "partition": pc.binary_join_element_wise(fields.column("q"), fields.column("bn"), "@"),
+        "epoch": fields.column("e"),
+        "start_offset": fields.column("so"),
+        "pop_time": _time(_ints(fields.column("pt"))),
         **{name: pa.array(np.zeros(count, dtype=np.int64)) for name in ("acked", "replaced", "done")},
         **given,
     }
-    arrays = [columns.get(one.name, pa.nulls(count, one.type)) for one in BATCH_SCHEMA]
+    arrays = [columns.get(column.name, pa.nulls(count, column.type)) for column in BATCH_SCHEMA]
     return pa.Table.from_arrays(arrays, names=BATCH_SCHEMA.names).cast(BATCH_SCHEMA)
 
 
@@ -220,7 +218,7 @@ def _ints(column: pa.ChunkedArray) -> Ints:
 def _values(lists: pa.ListArray) -> Ints:
     flat = lists.flatten()
     if flat.null_count:
-        raise Damaged("a list with nothing in it")
+        raise Damaged("a list that contains null")
     values: Ints = flat.to_numpy()
     return values
 
@@ -257,14 +255,14 @@ def fold(parts: Sequence[pa.Table]) -> pa.Table:
 
 
 def _by_rank(table: pa.Table) -> Ints:
-    """Return the rows in order of their place in the log, those without a checkpoint (nulls) last."""
+    """Row numbers in order of the log; rows without a checkpoint (nulls) come last."""
     order = [(name, "ascending") for name in ("revive_offset", "revive_queue", "num", "invisible_ms", "topic")]
-    found: Ints = pc.sort_indices(table, sort_keys=order).to_numpy().astype(np.int64)
-    return found
+    row_numbers: Ints = pc.sort_indices(table, sort_keys=order).to_numpy().astype(np.int64)
+    return row_numbers
 
 
 def _rank(table: pa.Table) -> Ints:
-    """Return for each row its position in `_by_rank`; the number of rows if it has no checkpoint."""
+    """The position of each row in `_by_rank`; the number of rows if it has no checkpoint."""
     count = table.num_rows
     rank = np.empty(count, dtype=np.int64)
     rank[_by_rank(table)] = np.arange(count)

@@ -1,11 +1,11 @@
 """Makes the source of the MERGE into `state/pop_checkpoints` from records of the revive logs: a row per checkpoint.
 
     spans --a task each--> folded by checkpoint --where a log is divided: shuffled by key--> folded once more --> source
-    the table --rows that may be finished--> a task each: forgettable --without those of the batch--> source
+    the table --rows that may be finished--> a task each: forgettable --without the batch's keys--> source
 
 The service stores all records about a checkpoint in one queue of its revive log. A shuffle costs more than everything
 else here, so it is made only if a log is divided among tasks. The caller that evaluates the source counts the keys, and
-asks again with `MergeInput.mixed` if two logs have records about the same checkpoint.
+makes it again with `MergeInput.mixed` if two logs have records about the same checkpoint.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ def _marked(rows: DataFrame, batch: MergeInput, *, forget: bool) -> DataFrame:
 
 
 def _folded(batch: MergeInput) -> DataFrame:
-    """Return the records of the logs, folded by checkpoint."""
     divided = shares(batch.spans, share_records=batch.share_records, span_records_max=batch.span_records_max)
     tasks = [_Task(warehouse=batch.warehouse, spans=spans) for spans in divided]
     rows = frame_of_tasks(batch.session, tasks, _fold_logs, BATCH_SCHEMA)
@@ -76,13 +75,13 @@ def _fold_logs(task: _Task) -> Batches:
 
 def _fold_rows(batches: Batches) -> Batches:
     """Fold the rows of one partition, which has all rows about its checkpoints."""
-    parts = [pa.Table.from_batches([one]).cast(BATCH_SCHEMA) for one in batches]
+    parts = [pa.Table.from_batches([batch]).cast(BATCH_SCHEMA) for batch in batches]
     yield from checkpoint_batch.fold(parts).to_batches()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Forgetting:
-    """Decides which rows of the table may go; called in a task with a part of them."""
+    """Yields the rows of the table that may go; called in a task with a part of them."""
 
     warehouse: str
     lives: Lives
@@ -90,27 +89,26 @@ class _Forgetting:
     stay_buffer_ms: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Batches:
-        """Yield the rows that may go."""
         progress: Progress | None = None
-        for one in batches:
+        for batch in batches:
             if progress is None:
                 progress = known_progress(storage(self.warehouse))
-            rows = pa.Table.from_batches([one]).cast(_STATE_SCHEMA)
+            rows = pa.Table.from_batches([batch]).cast(_STATE_SCHEMA)
             mask = forgettable(rows, self.lives, progress, self.now_ms, stay_buffer_ms=self.stay_buffer_ms)
             yield from _widened(rows.filter(mask)).to_batches()
 
 
 def _widened(rows: pa.Table) -> pa.Table:
-    """Return the rows with the columns of a batch; only the keys have meaning."""
+    """Add the other columns of a batch, which have no meaning for rows that go."""
     arrays = [
-        rows.column(one.name) if one.name in rows.column_names else pa.nulls(rows.num_rows, one.type)
-        for one in BATCH_SCHEMA
+        rows.column(column.name) if column.name in rows.column_names else pa.nulls(rows.num_rows, column.type)
+        for column in BATCH_SCHEMA
     ]
     return pa.table(arrays, schema=BATCH_SCHEMA)
 
 
 def _gone(batch: MergeInput) -> DataFrame:
-    """Return the rows that may go.
+    """Select the rows that may go.
 
     Only finished rows can go, and only when they are old enough: Delta skips the files that have none of them. If a
     group, topic or epoch may have ended, all rows are examined.

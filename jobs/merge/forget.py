@@ -41,7 +41,7 @@ class Lives:
 
     @classmethod
     def of(cls, meta: Meta) -> Lives:
-        """Return it from the metadata, which must not be older than the records that are judged by it."""
+        """`meta` must not be older than the records that it judges."""
         return cls(groups=meta.groups, topic_ids=frozenset(topic.id for topic in meta.topics.topics.values()))
 
     def over(self, lane: LaneKey, epoch: int) -> bool:
@@ -62,7 +62,7 @@ def forgettable(
     progress
         The groups' progress by the offsets logs so far.
     stay_buffer_ms
-        The longest time for which a checkpoint with a message taken over may be in the service's memory alone.
+        The longest time for which a checkpoint with a message taken over may be only in the service's memory.
     """
     if not rows.num_rows:
         return pa.array([], pa.bool_())
@@ -79,7 +79,7 @@ def forgettable(
 
 
 def _of_lanes(rows: pa.Table, lives: Lives, progress: Progress) -> tuple[NDArray[np.bool_], Ints]:
-    """Return for each row whether its lane's epoch has ended, and the group's committed offset."""
+    """For each row: whether its lane's epoch has ended, and the group's committed offset."""
     keyed = rows.select([*LANE_KEY, "epoch"]).append_column("row", pa.array(np.arange(rows.num_rows)))
     groups = keyed.group_by([*LANE_KEY, "epoch"], use_threads=False).aggregate([("row", "list")])
     lists = lists_of(groups.column("row_list"))
@@ -90,11 +90,11 @@ def _of_lanes(rows: pa.Table, lives: Lives, progress: Progress) -> tuple[NDArray
         over.append(lives.over(lane, epoch))
         known = lives.groups.committed_in(lane, progress[lane][1] if lane in progress else None)
         committed.append(0 if known is None or known.epoch != epoch else known.offset)
-    found_over = np.empty(rows.num_rows, dtype=bool)
-    found_committed = np.empty(rows.num_rows, dtype=np.int64)
-    found_over[order] = np.repeat(over, counts)
-    found_committed[order] = np.repeat(committed, counts)
-    return found_over, found_committed
+    row_over = np.empty(rows.num_rows, dtype=bool)
+    row_committed = np.empty(rows.num_rows, dtype=np.int64)
+    row_over[order] = np.repeat(over, counts)
+    row_committed[order] = np.repeat(committed, counts)
+    return row_over, row_committed
 
 
 def _last_offsets(rows: pa.Table, nums: Ints) -> Ints:
@@ -104,5 +104,5 @@ def _last_offsets(rows: pa.Table, nums: Ints) -> Ints:
     if there.any():
         lists = lists_of(rows.column("diffs").drop_null())
         last[there] = starts[there] + lists.flatten().to_numpy()[np.cumsum(pc.list_value_length(lists).to_numpy()) - 1]
-    found: Ints = last
-    return found
+    offsets: Ints = last
+    return offsets

@@ -2,7 +2,7 @@
 
     logs of a batch --shares--> a few logs together, or a part of a large one --log_rows--> pages of rows
 
-A task gets offsets and the names of the files that hold them, but neither a session nor an open table.
+A task gets only offsets and the names of the files that hold them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from deltamq.tables.store.store import Store
 SHARE_RECORDS: Final = 20_000
 #: A log with more records in a batch than this is divided; about as many fill 100 MB of a task's memory.
 SPAN_RECORDS_MAX: Final = 100_000
-#: Records that a task decodes at once: commits may be small, and Arrow's JSON reader starts anew for each page.
+#: Records that a task decodes at once: commits may be small, and each page costs a start of Arrow's JSON reader.
 _PAGE_RECORDS: Final = 20_000
 _COLUMNS: Final = ("tag", "body", "offset")
 #: Tries of a read: a roll-up may replace the files meanwhile; each further try sees the newer ones.
@@ -46,7 +46,7 @@ class LogSpan:
 
     @property
     def records(self) -> int:
-        """The number of records that it covers."""
+        """The number of records in the span."""
         return self.stop - self.start
 
     def cut(self, records_max: int) -> list[LogSpan]:
@@ -73,14 +73,14 @@ def spans_of(plan: MergePlan, logs: Iterable[PartitionLog]) -> list[LogSpan]:
         Records of the plan are not in the log, or no longer.
     """
     by_ref = {log.ref: log for log in logs}
-    found = []
+    spans = []
     for ref, span in plan.logs.items():
         if span.stop > span.start:
             log = by_ref[ref]
             _check_there(ref, span.start, span.stop, log.min_offset, log.end_offset)
             files = tuple(file for file in tuple(log.files) if file.start < span.stop and file.end > span.start)
-            found.append(LogSpan(ref=ref, start=span.start, stop=span.stop, files=files))
-    return found
+            spans.append(LogSpan(ref=ref, start=span.start, stop=span.stop, files=files))
+    return spans
 
 
 def shares(
@@ -118,7 +118,7 @@ def log_rows(store: Store, span: LogSpan) -> Iterator[pa.Table]:
                         at += rows.num_rows
                         yield rows
         except Corrupt:
-            # A missing file was rolled up or removed by retention; the newest log says which.
+            # A missing file was rolled up or removed by retention; the newest state of the log shows which.
             if store.exists(f"{folder}/{file.path}"):
                 raise
         if at == span.stop:
@@ -137,7 +137,7 @@ def _check_there(ref: PartitionRef, start: int, stop: int, low: int, end: int) -
 
 
 def decoded(store: Store, spans: Iterable[LogSpan], decode: Callable[[pa.Table], pa.Table]) -> Iterator[pa.Table]:
-    """Yield the result of `decode` for the rows of the spans, in pages of some size.
+    """Yield the result of `decode` for the rows of the spans, page by page.
 
     Raises
     ------

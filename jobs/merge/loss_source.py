@@ -24,7 +24,7 @@ SOURCE_SCHEMA: Final = lost_batch.BATCH_SCHEMA.append(pa.field("merged_at", TIME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """The logs of losses, all in one task: losses are exceptions, and rarely many."""
+    """All logs of losses in one task: losses are exceptions, and rarely many."""
 
     warehouse: str
     spans: tuple[LogSpan, ...]

@@ -15,7 +15,9 @@ from deltamq.tables.schema import TIME
 from deltamq.tables.state.schema import LOST_KEY, LOST_MESSAGES_SCHEMA
 
 #: A row of `state/lost_messages` without the columns that the MERGE derives.
-BATCH_SCHEMA: Final = pa.schema([one for one in LOST_MESSAGES_SCHEMA if one.name not in ("broker", "merged_at")])
+BATCH_SCHEMA: Final = pa.schema(
+    [column for column in LOST_MESSAGES_SCHEMA if column.name not in ("broker", "merged_at")]
+)
 _SCHEMA: Final = pa.schema(
     [
         ("group", pa.string()),
@@ -43,12 +45,12 @@ def decode(rows: pa.Table) -> pa.Table:
 
 
 def _decode(rows: pa.Table) -> pa.Table:
-    found = columns_of(rows.column("body").combine_chunks(), _SCHEMA)
-    required(found, *_SCHEMA.names)
-    if not pc.all(pc.is_in(found.column("reason"), value_set=_REASONS), min_count=0).as_py():
+    fields = columns_of(rows.column("body").combine_chunks(), _SCHEMA)
+    required(fields, *_SCHEMA.names)
+    if not pc.all(pc.is_in(fields.column("reason"), value_set=_REASONS), min_count=0).as_py():
         raise Damaged("an unknown reason")
-    at, ranges = tuples_of(found.column("ranges"), 2)
-    of_range = found.take(pa.array(at))
+    at, ranges = tuples_of(fields.column("ranges"), 2)
+    of_range = fields.take(pa.array(at))
     columns = {name: of_range.column(name) for name in ("group", "topic", "topic_id", "retry", "partition", "reason")}
     columns |= {"low": pa.array(ranges[:, 0]), "high": pa.array(ranges[:, 1])}
     columns["lost_time"] = pc.multiply(of_range.column("time_ms"), 1_000).cast(TIME)

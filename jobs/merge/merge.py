@@ -37,7 +37,7 @@ from deltamq.tables.state.upkeep import sweep_state
 #: Interval at which files that are no longer needed are deleted, in seconds.
 _SWEEP_EVERY_S: Final = 60.0
 META_SHARD: Final = "meta"
-#: The shards of the job: each table that is merged from logs, and together those of the metadata.
+#: The shards of the job: one for each table that is merged from logs, one for all tables of the metadata.
 SHARDS: Final = (*(target.shard for target in TARGETS), META_SHARD)
 
 
@@ -73,7 +73,9 @@ class Merger:
     def _run(self, spark: SparkSession, now: datetime, shards: Sequence[str]) -> Facts:
         began = time.monotonic()
         facts: dict[str, int] = {"rows": 0, "batches": 0, "behind_records": 0}
-        for merged in self._merge_tables([one for one in self._merges if one.shard in shards], spark, now):
+        for merged in self._merge_tables(
+            [table_merge for table_merge in self._merges if table_merge.shard in shards], spark, now
+        ):
             facts["rows"] += merged.records
             facts["batches"] += merged.batches
             facts["behind_records"] += merged.behind
@@ -89,16 +91,19 @@ class Merger:
 
         All of them end before the first error is raised.
         """
-        busy = [one for one in merges if one.has_work(now)]
+        busy = [table_merge for table_merge in merges if table_merge.has_work(now)]
         if not busy:
             return []
         inherits = inheritable_thread_target(spark)  # passes on the run's job group (for cancelling) and its pool
         with ThreadPoolExecutor(len(busy), "merge") as threads:
-            running = [threads.submit(inherits(one.run), self._session(spark, one.shard), now) for one in busy]
-        return [one.result() for one in running]
+            running = [
+                threads.submit(inherits(table_merge.run), self._session(spark, table_merge.shard), now)
+                for table_merge in busy
+            ]
+        return [future.result() for future in running]
 
     def _session(self, spark: SparkSession, shard: str) -> SparkSession:
-        """Return the session for a shard's writes, made when first needed; a new one if the application has changed."""
+        """A shard's session is made when first needed, and again if the application has changed."""
         if self._application is not spark:
             self._application, self._sessions = spark, {}
         if shard not in self._sessions:
@@ -106,7 +111,7 @@ class Merger:
         return self._sessions[shard]
 
     def _sweep(self, shards: Sequence[str], now_ms: int) -> int:
-        tables = [one for one in STATE_TABLES if _shard_of(one) in shards]
+        tables = [name for name in STATE_TABLES if _shard_of(name) in shards]
         return sum(sweep_state(self._store, table, now_ms) for table in tables)
 
 
@@ -123,14 +128,14 @@ def merge(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str
 
     Output: `state/consumer_offsets`, `state/pop_checkpoints`, `state/lost_messages`, `state/group_statistics` by MERGE;
     `state/topics`, `state/routes`, `state/groups` as a whole. All of them exist after the first run. Rows that are no
-    longer needed are deleted: those of groups, topics and epochs that have ended, finished checkpoints below the
+    longer needed are deleted: rows of groups, topics and epochs that have ended, finished checkpoints below the
     group's committed offset, and statistics of a week ago.
 
     Idempotent: a batch is planned once, and the commit of its MERGE stores its number; a batch that is in the table is
-    not merged again. Every value is a join of the table's value with the new one. Tasks only read: one that runs twice
-    reads the same offsets.
+    not merged again. Every value is a join of the table's value with the new one. Tasks only read: a second run
+    of a task reads the same offsets.
 
-    A kill at any line leaves a planned batch that may or may not be in the table; the next run finds out by the number
+    A kill at any line leaves a planned batch that may or may not be in the table; the next run sees which by the number
     in the table, and goes on from there. It may leave files that no commit names: they are swept later.
     """
     return state_of(conf, Merger).run(spark, now, shards)

@@ -58,14 +58,14 @@ class MetaTables:
     def replace(self, session: Callable[[], SparkSession], now: datetime) -> int:
         """Bring the tables up to the log's end; return the number of tables that were replaced.
 
-        A table's transaction number is the offset behind the last event about it, so no plan is needed: a kill leaves
+        A table's transaction number is the offset behind its last event, so no plan is needed: a kill leaves
         some tables as they were, for the next run. `session` is called only if a table is replaced.
         """
         self._log.refresh()
-        told, meta = self._log.known()
+        part_ends, meta = self._log.known()
         for table in META_TABLES:
             self._look(table, int(now.timestamp() * _MS))
-        ends = {table: max(told.get(part, 0) for part in kind.parts) for table, kind in META_TABLES.items()}
+        ends = {table: max(part_ends.get(part, 0) for part in kind.parts) for table, kind in META_TABLES.items()}
         behind = {table: end for table, end in ends.items() if self._logs[table].transactions.get(_APP, 0) < end}
         for table, end in behind.items():
             with signed(session(), self._logs[table]):
@@ -73,7 +73,7 @@ class MetaTables:
         return len(behind)
 
     def _look(self, table: str, now_ms: int) -> None:
-        """Refresh the state of a table, and undo what another engine did to it."""
+        """Undo what another engine did to a table."""
         log = open_state_log(self._store, table, STATE_TABLES[table], now_ms, self._logs.get(table))
         if log.foreign:
             take_back(self._store, table, log, {}, now_ms)
@@ -114,12 +114,14 @@ def _topics(meta: Meta) -> Iterator[Row]:
 
 
 def _routes(meta: Meta) -> Iterator[Row]:
-    """Yield a row for each range of logical partitions, and one for each partition that owns none."""
+    """A row for each range of logical partitions, and one for each partition that owns none."""
     for name, topic in sorted(meta.topics.topics.items()):
         route = topic.route
         owners = route.owners if topic.settings.partitioner == "lp" else ()
         owned = [(index, low, high) for low, high, index in owners]
-        without = [(index, None, None) for index in set(range(len(route.partitions))) - {one[0] for one in owned}]
+        without = [
+            (index, None, None) for index in set(range(len(route.partitions))) - {index for index, _, _ in owned}
+        ]
         for index, low, high in [*owned, *without]:
             yield {
                 "topic": name,
@@ -152,7 +154,7 @@ def _groups(meta: Meta) -> Iterator[Row]:
 
 
 def _access(access: Access) -> Row:
-    """Return the columns of an access as it was set: one with an end is over from then on."""
+    """An access whose `access_until` has passed is shown as it was set."""
     return {
         "readable": access.readable,
         "writable": access.writable,
@@ -162,11 +164,11 @@ def _access(access: Access) -> Row:
 
 
 def _brokers(meta: Meta) -> Iterator[Row]:
-    for role, own in sorted(meta.brokers.roles.items()):
+    for role, ownership in sorted(meta.brokers.roles.items()):
         host = meta.brokers.owner(role)
         yield {
             "broker": role,
-            "epoch": own.epoch,
+            "epoch": ownership.epoch,
             "host": None if host is None else host.id,
             "address": None if host is None else host.address,
             "stand_in": None if host is None else role != META_ROLE and role not in host.brokers,
@@ -176,14 +178,14 @@ def _brokers(meta: Meta) -> Iterator[Row]:
 
 def _clients(meta: Meta) -> Iterator[Row]:
     for name, group in sorted(meta.online.groups.items()):
-        for client in sorted(group.clients.values(), key=lambda one: one.id):
+        for client in sorted(group.clients.values(), key=lambda member: member.id):
             yield {
                 "group": name,
                 "client": client.id,
                 "joined": client.joined,
                 "topics": [
-                    {"topic": topic, "in_order": one.order, "tags": one.tags}
-                    for topic, one in sorted(client.topics.items())
+                    {"topic": topic, "in_order": subscription.order, "tags": subscription.tags}
+                    for topic, subscription in sorted(client.topics.items())
                 ],
                 "leaving": client.leaving,
                 "since_time": _time(client.since_ms),
@@ -191,19 +193,19 @@ def _clients(meta: Meta) -> Iterator[Row]:
 
 
 def _allocations(meta: Meta) -> Iterator[Row]:
-    """Yield a row for each partition that has a client, or had one that may not be finished with it."""
+    """A row for each partition that has a client, or had one that may still process it."""
     for name, group in sorted(meta.online.groups.items()):
-        for topic, one in sorted(group.topics.items()):
-            for partition in sorted({*one.owner, *one.earlier}):
+        for topic, allocation in sorted(group.topics.items()):
+            for partition in sorted({*allocation.owner, *allocation.earlier}):
                 yield {
                     "group": name,
                     "topic": topic,
-                    "topic_id": one.topic_id,
-                    "epoch": one.epoch,
+                    "topic_id": allocation.topic_id,
+                    "epoch": allocation.epoch,
                     "partition": partition,
                     "broker": _broker_of(partition),
-                    "client": one.owner.get(partition),
-                    "earlier": sorted(one.earlier.get(partition, ())),
+                    "client": allocation.owner.get(partition),
+                    "earlier": sorted(allocation.earlier.get(partition, ())),
                 }
 
 
@@ -224,13 +226,13 @@ def _moves(meta: Meta) -> Iterator[Row]:
 
 
 def _queue_mappings(meta: Meta) -> Iterator[Row]:
-    """Yield a row for each segment in each broker's mapping, and one for a mapping without segments."""
+    """A row for each segment in each broker's mapping, and one for a mapping without segments."""
     for name, topic in sorted(meta.topics.topics.items()):
         if topic.static is None:
             continue
         queues = queues_of(meta, topic)
         for holder, mapping in sorted(meta.mappings(topic.id).by_broker.items()):
-            told: Row = {
+            mapping_row: Row = {
                 "topic": name,
                 "topic_id": topic.id,
                 "holder": holder,
@@ -240,7 +242,7 @@ def _queue_mappings(meta: Meta) -> Iterator[Row]:
                 "version": mapping.version,
             }
             segments = list(_segments(holder, mapping, queues))
-            yield from ({**told, **one} for one in segments or [{}])
+            yield from ({**mapping_row, **segment} for segment in segments or [{}])
 
 
 def _segments(holder: str, mapping: QueueMapping, queues: Mapping[int, LogicalQueue]) -> Iterator[Row]:
@@ -264,18 +266,18 @@ def _segments(holder: str, mapping: QueueMapping, queues: Mapping[int, LogicalQu
 
 
 def _principals(meta: Meta) -> Iterator[Row]:
-    for name, one in sorted(meta.auth.principals.items()):
-        since_ms = one.disabled_since_ms
+    for name, account in sorted(meta.auth.principals.items()):
+        since_ms = account.disabled_since_ms
         yield {
             "principal": name,
-            "note": one.note or None,
-            "created_time": _time(one.created_ms),
+            "note": account.note or None,
+            "created_time": _time(account.created_ms),
             "disabled_time": None if since_ms is None else _time(since_ms),
         }
 
 
 def _keys(meta: Meta) -> Iterator[Row]:
-    """Yield a row for each key, without what is stored of its secret."""
+    """A row for each key, without any column of its secret."""
     for id_, key in sorted(meta.auth.keys.items()):
         yield {
             "key_id": id_,
@@ -312,12 +314,12 @@ def _broker_of(partition: str) -> str:
 
 
 def _time(ms: int) -> datetime:
-    """Return a stored time, or the nearest that a calendar has."""
+    """A time outside the calendar becomes the nearest that it has."""
     return _EPOCH + timedelta(milliseconds=min(max(ms, _LEAST_MS), _GREATEST_MS))
 
 
 class _Kind(NamedTuple):
-    """The function that yields a table's rows, and the parts of `Meta` that these come from."""
+    """The function that yields a table's rows, and the parts of `Meta` that it reads."""
 
     rows: Callable[[Meta], Iterator[Row]]
     parts: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""Folds many records of the offsets logs to the progress of each lane that they are about.
+"""Folds many records of the offsets logs to the progress of each lane.
 
-The fold is that of `mq.queue.progress.committed_of`. Plain commits, which are nearly all, are folded in columns. What
-only ordered groups have (offsets done above the committed one, leases) is made unique in columns, and then joined by
-`mq.queue` once for each lane. Of the metadata texts, only those of each lane's committed offset become objects.
+It is the fold of `mq.queue.progress.committed_of`. Plain commits, which are nearly all, are folded in columns. What
+only ordered groups have (offsets done above the committed one, leases) becomes unique in columns, and is then joined by
+`mq.queue` once for each lane. Only the metadata texts of each lane's committed offset become objects.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ def decode(rows: pa.Table) -> pa.Table:
 
 
 def _decode(rows: pa.Table) -> pa.Table:
-    found = columns_of(rows.column("body").combine_chunks(), _SCHEMA)
-    required(found, *(name for name in _SCHEMA.names if name not in {*_ORDERED, "note"}))
+    fields = columns_of(rows.column("body").combine_chunks(), _SCHEMA)
+    required(fields, *(name for name in _SCHEMA.names if name not in {*_ORDERED, "note"}))
     for name, values in zip(
-        CommitNote._fields, found.column("note").drop_null().combine_chunks().flatten(), strict=True
+        CommitNote._fields, fields.column("note").drop_null().combine_chunks().flatten(), strict=True
     ):
         if values.null_count:
             raise Damaged(f"a note without {name!r}")
     for name, width in _ORDERED.items():
-        tuples_of(found.column(name), width)
-    return found
+        tuples_of(fields.column(name), width)
+    return fields
 
 
 def fold(parts: Iterable[pa.Table]) -> dict[LaneKey, tuple[str, Committed]]:
@@ -84,44 +84,44 @@ def fold(parts: Iterable[pa.Table]) -> dict[LaneKey, tuple[str, Committed]]:
     done, delivered = (_tuples_of_lanes(table.column(name), lane_of_row, width) for name, width in _ORDERED.items())
     notes = _notes_of_lanes(table.column("note"), lane_of_row, table.column("offset").to_numpy(), highest)
     keys = zip(*(groups.column(name).to_pylist() for name in (*LANE_KEY, "topic_min")), strict=True)
-    found = {}
+    folded = {}
     for at, (*key, topic) in enumerate(keys):
         ranges = tuple((low, high) for low, high in done.get(at, ()))
-        leases = tuple(Delivered(*one) for one in delivered.get(at, ()))
+        leases = tuple(Delivered(*lease) for lease in delivered.get(at, ()))
         committed = Committed(int(newest[at]), int(highest[at]), ranges, leases, notes.get(at))
-        found[LaneKey(*key)] = (topic, committed.join(committed) if ranges or leases else committed)
-    return found
+        folded[LaneKey(*key)] = (topic, committed.join(committed) if ranges or leases else committed)
+    return folded
 
 
 def _tuples_of_lanes(column: pa.ChunkedArray, lane_of_row: Ints, width: int) -> dict[int, list[list[int]]]:
-    """Return the distinct tuples of each lane that has any; a row with lane -1 is skipped."""
+    """The distinct tuples of each lane that has any; a row with lane -1 is skipped."""
     rows, tuples = tuples_of(column, width)
     lanes = lane_of_row[rows]
     unique = np.unique(np.column_stack([lanes, tuples])[lanes >= 0], axis=0)
-    found: dict[int, list[list[int]]] = {}
-    for lane, *one in unique.tolist():
-        found.setdefault(lane, []).append(one)
-    return found
+    by_lane: dict[int, list[list[int]]] = {}
+    for lane, *values in unique.tolist():
+        by_lane.setdefault(lane, []).append(values)
+    return by_lane
 
 
 def _notes_of_lanes(column: pa.ChunkedArray, lane_of_row: Ints, offsets: Ints, highest: Ints) -> dict[int, CommitNote]:
-    """Return the newest note of the highest offset of each lane that has any; a row with lane -1 is skipped."""
+    """The newest note of the highest offset of each lane that has any; a row with lane -1 is skipped."""
     rows = pc.indices_nonzero(pc.is_valid(column)).to_numpy().astype(np.int64)
     lanes = lane_of_row[rows]
     rows = rows[(lanes >= 0) & (offsets[rows] == highest[lanes])]
-    found: dict[int, CommitNote] = {}
+    by_lane: dict[int, CommitNote] = {}
     for lane, stored in zip(lane_of_row[rows].tolist(), column.take(pa.array(rows)).to_pylist(), strict=True):
         note = CommitNote(**stored)
-        found[lane] = max(note, found.get(lane, note))
-    return found
+        by_lane[lane] = max(note, by_lane.get(lane, note))
+    return by_lane
 
 
 def joined(known: Progress, new: Progress) -> dict[LaneKey, tuple[str, Committed]]:
     """Return the lanes of `new` whose progress differs from `known`, each with the join of both."""
-    found = {}
+    changed = {}
     for lane, (topic, committed) in new.items():
         before = known.get(lane)
         after = committed if before is None else before[1].join(committed)
         if before is None or after != before[1]:
-            found[lane] = (topic, after)
-    return found
+            changed[lane] = (topic, after)
+    return changed

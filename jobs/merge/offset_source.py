@@ -42,7 +42,7 @@ class _Task:
     spans: tuple[LogSpan, ...]
     #: Brokers whose lanes other tasks process.
     elsewhere: frozenset[str]
-    #: The brokers whose lanes this task processes; None: all that are not in `elsewhere`.
+    #: The brokers whose lanes this task processes; None: all brokers that are not in `elsewhere`.
     brokers: frozenset[str] | None
     lives: Lives
     #: The resets in existing topics.
@@ -51,7 +51,6 @@ class _Task:
     clean: bool
 
     def has(self, lane: LaneKey) -> bool:
-        """Return whether this task processes the lane."""
         broker = broker_of(lane.partition)
         return broker not in self.elsewhere if self.brokers is None else broker in self.brokers
 
@@ -91,12 +90,12 @@ def _resets(batch: MergeInput) -> Progress:
 
 
 def _moved(task: _Task) -> Iterator[pa.RecordBatch]:
-    """Yield the lanes that moved, and the lanes that have ended or have no offset any more."""
+    """Yield also the lanes that have ended or have no offset any more."""
     store = storage(task.warehouse)
-    told = _folded(decoded(store, task.spans, offset_batch.decode))
+    folded = _folded(decoded(store, task.spans, offset_batch.decode))
     resets = {lane: at for lane, at in task.resets.items() if task.has(lane)}
-    known = {lane: at for lane, at in known_progress(store).items() if task.has(lane) or lane in told}
-    new = offset_batch.joined(known, told | offset_batch.joined(told, resets))
+    known = {lane: at for lane, at in known_progress(store).items() if task.has(lane) or lane in folded}
+    new = offset_batch.joined(known, folded | offset_batch.joined(folded, resets))
     over = {lane for lane, (_, at) in (known | new).items() if task.lives.over(lane, at.epoch)}
     over |= {lane for lane, (_, at) in new.items() if at.offset == NO_OFFSET}
     yield from _rows({lane: at for lane, at in new.items() if lane not in over}, task.now, forget=False)
@@ -104,11 +103,11 @@ def _moved(task: _Task) -> Iterator[pa.RecordBatch]:
 
 
 def _folded(parts: Iterable[pa.Table]) -> dict[LaneKey, tuple[str, Committed]]:
-    """Return the progress of all parts; only one of them is in memory at a time."""
-    told: dict[LaneKey, tuple[str, Committed]] = {}
+    """Only one part is in memory at a time."""
+    progress: dict[LaneKey, tuple[str, Committed]] = {}
     for part in parts:
-        told |= offset_batch.joined(told, offset_batch.fold([part]))
-    return told
+        progress |= offset_batch.joined(progress, offset_batch.fold([part]))
+    return progress
 
 
 def _rows(

@@ -1,4 +1,4 @@
-"""Parses stored JSON records into columns, without Python code for each record: the merge job reads its logs with it.
+"""Parses stored JSON records into columns, without Python code for each record.
 
 The bodies of a page are one block of newline-delimited JSON for Arrow's reader. If anything differs from what
 `mq.queue.revive_log` and similar modules write, the reader of `tables.queue.records` examines each record and names
@@ -41,22 +41,22 @@ def columns_of(bodies: pa.Array, schema: pa.Schema) -> pa.Table:
     lines = pc.binary_join_element_wise(bodies.cast(pa.large_binary()), empty, newline)
     length = pc.sum(pc.binary_length(lines)).as_py()
     try:
-        found = pj.read_json(
+        fields = pj.read_json(
             pa.BufferReader(lines.buffers()[2].slice(0, length)),
             read_options=pj.ReadOptions(block_size=_BLOCK_BYTES),
             parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
     except pa.ArrowInvalid as error:
         raise Damaged(str(error)) from error
-    if found.num_rows != len(bodies):
+    if fields.num_rows != len(bodies):
         raise Damaged("a record is not one JSON object")
-    return found.combine_chunks()
+    return fields.combine_chunks()
 
 
-def required(found: pa.Table, *names: str) -> None:
+def required(fields: pa.Table, *names: str) -> None:
     """Raise `Damaged` unless each of these columns has a value in every row."""
     for name in names:
-        if found.column(name).null_count:
+        if fields.column(name).null_count:
             raise Damaged(f"a record without {name!r}")
 
 
@@ -80,7 +80,7 @@ def tuples_of(column: pa.ChunkedArray, width: int) -> tuple[Ints, Ints]:
         raise Damaged(f"no {width} numbers")
     values = inner.flatten()
     if values.null_count:
-        raise Damaged("a number that is not there")
+        raise Damaged("null instead of a number")
     rows = np.repeat(there, pc.list_value_length(outer).to_numpy())
     return rows, values.to_numpy().reshape(-1, width).astype(np.int64)
 

@@ -93,7 +93,7 @@ _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Return the same columns as Spark's types."""
+    """Return the columns with Spark's types."""
     return from_arrow_schema(schema)
 
 
@@ -110,7 +110,7 @@ def writing_session(spark: SparkSession) -> SparkSession:
 
 @contextmanager
 def signed(session: SparkSession, log: StateLog) -> Iterator[None]:
-    """Sign the commits of this session meanwhile: their writer has looked at the table's log up to this (TABLE-5)."""
+    """Meanwhile sign the session's commits: their writer has read the table's log up to this version (TABLE-5)."""
     session.conf.set(_USER_METADATA, signature(log.version))
     try:
         yield
@@ -137,14 +137,14 @@ def table_at(store: Store, table: str) -> str:
 
 def frame_of(session: SparkSession, rows: pa.Table, *, partitions: int) -> DataFrame:
     """Return Arrow rows as a DataFrame of at most `partitions` partitions; the table itself checks for nulls."""
-    plain = rows.cast(pa.schema([one.with_nullable(True) for one in rows.schema]))
+    plain = rows.cast(pa.schema([column.with_nullable(True) for column in rows.schema]))
     with _active_session_kept():
         return session.createDataFrame(plain, spark_schema(plain.schema)).coalesce(partitions)
 
 
 @contextmanager
 def _active_session_kept() -> Iterator[None]:
-    """Restore the thread's active session: PySpark activates the session that makes a DataFrame from rows.
+    """PySpark activates the session that makes a DataFrame from rows.
 
     A caller that ran the job by hand goes on in this thread, and Spark looks up sources such as ours in the active one.
     """

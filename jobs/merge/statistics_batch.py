@@ -17,7 +17,7 @@ from deltamq.tables.state.schema import GROUP_STATISTICS_SCHEMA, STATISTICS_KEY
 #: The columns of numbers that only grow within a minute.
 COUNTS: Final = Consumed.__struct_fields__
 #: A row of `state/group_statistics` without the column that the MERGE derives.
-BATCH_SCHEMA: Final = pa.schema([one for one in GROUP_STATISTICS_SCHEMA if one.name != "merged_at"])
+BATCH_SCHEMA: Final = pa.schema([column for column in GROUP_STATISTICS_SCHEMA if column.name != "merged_at"])
 _NAMES: Final = ("group", "topic", "topic_id", "broker", "process")
 _SCHEMA: Final = pa.schema(
     [
@@ -40,11 +40,11 @@ def decode(rows: pa.Table) -> pa.Table:
 
 
 def _decode(rows: pa.Table) -> pa.Table:
-    found = columns_of(rows.column("body").combine_chunks(), _SCHEMA)
-    required(found, *_SCHEMA.names)
-    columns = {"minute": pc.multiply(found.column("minute_ms"), 1_000).cast(TIME)}
-    columns |= {name: found.column(name) for name in _NAMES}
-    counted = found.column("consumed")
+    fields = columns_of(rows.column("body").combine_chunks(), _SCHEMA)
+    required(fields, *_SCHEMA.names)
+    columns = {"minute": pc.multiply(fields.column("minute_ms"), 1_000).cast(TIME)}
+    columns |= {name: fields.column(name) for name in _NAMES}
+    counted = fields.column("consumed")
     # A number that is 0 may be left out.
     columns |= {name: pc.fill_null(pc.struct_field(counted, name), 0) for name in COUNTS}
     return pa.table({name: columns[name] for name in BATCH_SCHEMA.names}).cast(BATCH_SCHEMA)

@@ -18,13 +18,13 @@ from deltamq.jobs.merge.statistics_batch import BATCH_SCHEMA
 from deltamq.jobs.tasks.tasks import frame_of_tasks
 from deltamq.jobs.tasks.warehouse_files import storage
 
-#: How long the table has a minute.
+#: How long the table keeps a minute.
 KEPT: Final = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """The logs of statistics, all in one task: a group in a topic makes one record a minute for each broker."""
+    """All logs of statistics in one task: a group in a topic makes one record a minute for each broker."""
 
     warehouse: str
     spans: tuple[LogSpan, ...]

@@ -1,6 +1,6 @@
 """Merges logs into one state table: plan, evaluate in tasks, MERGE, delete the plan, compact.
 
-What a run must know first (the ends of the logs, the state of the table) is kept between runs and only refreshed, so
+The ends of the logs and the state of the table are kept between runs and only refreshed, so
 that a run without news takes milliseconds and needs no Spark.
 """
 
@@ -90,13 +90,13 @@ class _Evaluated:
     rows: int
     #: The number of distinct keys; if it is less than `rows`, rows of the same key must be joined first.
     keys: int
-    #: The times between which the table's rows for this source lie, as SQL; files outside are skipped.
+    #: The bounds of the times of this source, as SQL; the MERGE skips files outside them.
     condition: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """The last look for rows that may be forgotten, and what was known then."""
+    """The last look for rows that may be forgotten, and the state at that time."""
 
     at_s: float = -1e9
     #: The time of the last look at all rows.
@@ -104,7 +104,7 @@ class _Look:
     #: The versions of the table and of the table of progress.
     versions: tuple[int, ...] = ()
     #: The offsets of the metadata on topics and groups: only later events can have ended something.
-    told: tuple[int, ...] = ()
+    meta_ends: tuple[int, ...] = ()
 
 
 class TableMerge:
@@ -188,7 +188,7 @@ class TableMerge:
         done.behind = sum(_end_now(log) - self._merged.stops.get(log.ref, 0) for log in logs)
         return done
 
-    # What is there.
+    # The present state.
 
     def _newest_logs(self) -> list[PartitionLog]:
         """Return the target's logs of every broker that ever had one, refreshed."""
@@ -202,7 +202,6 @@ class TableMerge:
         return logs
 
     def _look(self, now: datetime) -> None:
-        """Refresh the state of the table."""
         table = self._target.table
         self._log = self._newest_log(now)
         if self._log.foreign:
@@ -213,14 +212,14 @@ class TableMerge:
             self._merged = watermark(self._store, table, transactions)
 
     def _take_back(self, now: datetime) -> None:
-        """Undo what another engine did to the table, and go on with the logs from where the table is then.
+        """Undo what another engine did to the table, and merge the logs from the restored watermark on.
 
-        The plan of an empty batch says where that is; the commit that undoes stores its number.
+        The plan of an empty batch holds that watermark; the commit that undoes stores its number.
         """
         table, log = self._target.table, self._log
         stops = watermark(self._store, table, log.transactions).stops
         if not is_whole(self._store, table, log):
-            stops = {one.ref: one.min_offset for one in self._newest_logs()}
+            stops = {partition.ref: partition.min_offset for partition in self._newest_logs()}
         app = app_id(table)
         merged = log.all_transactions.get(app, -1)
         if merged == log.transactions.get(app, -1) and is_whole(self._store, table, log):
@@ -236,35 +235,34 @@ class TableMerge:
             plan = replace(plan, batch=plan.batch + 1)
         return plan.batch
 
-    def _begin_anew(self) -> dict[str, int]:
-        """Return how a table begins that does not exist. If it did, it gets what the logs still have (TABLE-6)."""
+    def _begin_again(self) -> dict[str, int]:
+        """Transactions of a new table; one that has existed before begins with what the logs still have (TABLE-6)."""
         table = self._target.table
         if not merged_stops(self._store, table, None).gone:
             return {}
-        stops = {one.ref: one.min_offset for one in self._newest_logs()}
+        stops = {log.ref: log.min_offset for log in self._newest_logs()}
         return {app_id(table): self._begin_at(stops, last_planned(self._store, table) + 1)}
 
     def _newest_log(self, now: datetime) -> StateLog:
         table = self._target.table
         known = self._log if self._log.version >= 0 else None
         now_ms = int(now.timestamp() * _MS)
-        return open_state_log(self._store, table, STATE_TABLES[table], now_ms, known, self._begin_anew)
+        return open_state_log(self._store, table, STATE_TABLES[table], now_ms, known, self._begin_again)
 
     def _present_look(self, *, whole: bool = False) -> _Look:
-        """Return the state for a look at the rows now; `whole` if the look sees all of them."""
+        """`whole`: the look sees all rows."""
         self._progress = read_state_log(self._store, CONSUMER_OFFSETS, self._progress)
         versions = (self._log.version, -1 if self._progress is None else self._progress.version)
-        told = self._meta.known()[0]
+        meta_ends = self._meta.known()[0]
         now_s = time.monotonic()
         return _Look(
             at_s=now_s,
             whole_s=now_s if whole else self._looked.whole_s,
             versions=versions,
-            told=tuple(told.get(part, 0) for part in _ENDING),
+            meta_ends=tuple(meta_ends.get(part, 0) for part in _ENDING),
         )
 
     def _may_clean(self) -> bool:
-        """Return whether it is time to look for rows that may be forgotten."""
         elapsed_s = time.monotonic() - self._looked.at_s
         if not self._target.forgets or elapsed_s < self._tuning.look_every_s:
             return False
@@ -273,13 +271,13 @@ class TableMerge:
             self._looked = _Look(at_s=time.monotonic())
             return False
         present = self._present_look()
-        changed = (present.versions, present.told) != (self._looked.versions, self._looked.told)
+        changed = (present.versions, present.meta_ends) != (self._looked.versions, self._looked.meta_ends)
         return changed or elapsed_s >= _LOOK_IDLE_EVERY_S
 
-    # What is done.
+    # Merging.
 
     def _planned(self, ends: Mapping[PartitionRef, int]) -> MergePlan:
-        """Return the next batch: all new records; if that is too much, some of each log, the furthest behind first."""
+        """All new records; if they are too many, some of each log, the furthest behind first."""
         merged = self._merged
         waiting = {ref: end - merged.stops.get(ref, 0) for ref, end in ends.items()}
         for ref, records in waiting.items():
@@ -290,7 +288,7 @@ class TableMerge:
         room = self._tuning.batch_records_max
         # First what a task can take undivided of every log.
         for most in (self._tuning.span_records_max, room):
-            for ref in sorted(waiting, key=lambda one: (-waiting[one], one.name)):
+            for ref in sorted(waiting, key=lambda log: (-waiting[log], log.name)):
                 more = min(waiting[ref], most, taken[ref] + room) - taken[ref]
                 taken[ref] += more
                 room -= more
@@ -312,7 +310,8 @@ class TableMerge:
             meta=self._meta.meta,
             now=now,
             clean=clean,
-            ended=present.told != self._looked.told or present.at_s - self._looked.whole_s >= _WHOLE_LOOK_EVERY_S,
+            ended=present.meta_ends != self._looked.meta_ends
+            or present.at_s - self._looked.whole_s >= _WHOLE_LOOK_EVERY_S,
             stay_buffer_ms=self._stay_buffer_ms,
             share_records=self._tuning.share_records,
             span_records_max=self._tuning.span_records_max,
@@ -352,10 +351,10 @@ class TableMerge:
     def _evaluated(self, source: DataFrame) -> _Evaluated:
         """Run the tasks once; their result stays with the executors."""
         bounded_by = self._target.bounded_by
-        found = [count(lit(1)), count_distinct(xxhash64(*self._target.key))]
+        aggregates = [count(lit(1)), count_distinct(xxhash64(*self._target.key))]
         if bounded_by is not None:
-            found += [least_of(unix_micros(col(bounded_by))), greatest_of(unix_micros(col(bounded_by)))]
-        rows, keys, *bounds = source.agg(*found).collect()[0]
+            aggregates += [least_of(unix_micros(col(bounded_by))), greatest_of(unix_micros(col(bounded_by)))]
+        rows, keys, *bounds = source.agg(*aggregates).collect()[0]
         if bounded_by is None or not rows:
             return _Evaluated(rows, keys, "")
         low, high = (f"timestamp_micros({at})" for at in bounds)
@@ -373,7 +372,6 @@ class TableMerge:
 
 
 def _is_lost(error: Exception) -> bool:
-    """Return whether an evaluated source was lost with an executor."""
     return _LOST in str(error)
 
 

@@ -40,7 +40,7 @@ class MergeTarget:
     #: The kind of log (`tables.queue.refs`).
     logs: str
     key: tuple[str, ...]
-    #: Returns the rows of `source` in `merge` as a DataFrame that has not run yet. It has one row for each key if the
+    #: Returns the rows of `source` in `merge` as a DataFrame that has not run yet, with one row for each key if the
     #: batch is `mixed`, or if each log has all records about its keys.
     source: Callable[[MergeInput], DataFrame]
     #: The SQL of the MERGE, without the table.

@@ -14,7 +14,7 @@ class BatchBounds:
 
     #: Messages in one batch.
     messages: int = JOB_BATCH_MESSAGES_MAX
-    #: Messages in one batch of a task that has one queue of a broker. All queues of a broker may append to one
+    #: Messages in one batch of a task that processes one queue of a broker. All queues of a broker may append to one
     #: destination at once: together they have as many messages under way as one run of the local engine.
     queue_messages: int = JOB_BATCH_MESSAGES_MAX // REVIVE_QUEUES
     #: Checkpoints that a task holds as Python objects at a time.

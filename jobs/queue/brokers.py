@@ -18,17 +18,17 @@ _BROKERS_EVERY_MS: Final = 5_000
 
 
 class FollowedLogs(Protocol):
-    """What follows the logs of one broker."""
+    """A follower of one broker's logs."""
 
     def refresh(self) -> object:
-        """Read the logs further."""
+        """Read what was appended since the last call."""
 
 
 F = TypeVar("F", bound=FollowedLogs)
 
 
 class FollowedBrokers(Generic[F]):
-    """What a job of the local engine follows, by broker. For one thread."""
+    """The followed logs of a job of the local engine, by broker. For one thread."""
 
     def __init__(self, warehouse: Warehouse, conf: Config, follow: Callable[[str], F]) -> None:
         self._warehouse = warehouse
@@ -54,14 +54,14 @@ class FollowedBrokers(Generic[F]):
                 self.all[broker] = self._follow(broker)
 
     def refresh(self, now_ms: int) -> list[str]:
-        """Read all logs further; return what is wrong with those that cannot be read, whose brokers are held."""
+        """Read what was appended to all logs; hold brokers whose logs cannot be read, and return why."""
         troubles = []
         for broker, followed in self.all.items():
             try:
                 followed.refresh()
                 self.held.pop(broker, None)
             except DeltaMQError as error:
-                # What was done there is not known: to deliver it again would be worse than to deliver it late.
+                # Which messages have been delivered is not known: delivering twice would be worse than delivering late.
                 self.held.setdefault(broker, now_ms)
                 troubles.append(f"{broker} is held: {type(error).__name__}: {error}")
         return troubles
@@ -82,5 +82,5 @@ def broker_shards(conf: Config) -> list[str]:
 def brokers_of(warehouse: Warehouse, conf: Config) -> list[str]:
     """Return the brokers of the settings, and every other one with a log of the queue in the warehouse."""
     logs = {f"{kind}_{conf.warehouse.cluster}" for kind in (REVIVE_LOG, DELAY)}
-    found = {broker_of(ref.name) for ref in warehouse.refs(Space.SYS) if ref.topic in logs}
-    return sorted(found | set(conf.service.brokers))
+    logged = {broker_of(ref.name) for ref in warehouse.refs(Space.SYS) if ref.topic in logs}
+    return sorted(logged | set(conf.service.brokers))

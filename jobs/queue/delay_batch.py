@@ -89,8 +89,8 @@ class DelayBatch:
             confirm=self._confirm,
         )
         self._opened: dict[PartitionRef, PartitionLog] = {}
-        #: For each target: the time of its newest append when this batch first asked for its stored requests.
-        self._asked_ms: dict[PartitionRef, int] = {}
+        #: For each target: the time of its newest append when this batch first read its stored requests.
+        self._read_ms: dict[PartitionRef, int] = {}
         self._sent = 0
         self._failed: set[int] = set()
         self._in_rows = StoredRequests(DELAY_PRODUCER_PREFIX)
@@ -125,11 +125,11 @@ class DelayBatch:
         keys = dict(zip(*(picked.rows.column(name).to_pylist() for name in ("offset", "key")), strict=True))
         targets: dict[PartitionRef, list[Forward]] = {}
         ids = self._targets.topic_ids
-        for one in decide_forwards(waiting, now_ms=self._now_ms, cancelled=cancelled, topic_ids=ids):
-            if isinstance(one, Drop):
-                self._skip(one)
-            elif (ref := self._target(one.message, keys[one.message.offset])) is not None:
-                targets.setdefault(ref, []).append(one)
+        for decision in decide_forwards(waiting, now_ms=self._now_ms, cancelled=cancelled, topic_ids=ids):
+            if isinstance(decision, Drop):
+                self._skip(decision)
+            elif (ref := self._target(decision.message, keys[decision.message.offset])) is not None:
+                targets.setdefault(ref, []).append(decision)
         for ref, forwards in targets.items():
             fresh = self._not_stored(ref, forwards)
             if fresh:
@@ -138,7 +138,7 @@ class DelayBatch:
             self._send()
 
     def _delayed(self, picked: Picked) -> list[Delayed]:
-        """Return the rows as delayed messages; a row without a target is kept for repair by hand."""
+        """A row without a target is kept for repair by hand."""
         rows = picked.rows
         origin = rows.column("origin")
         times = pc.fill_null(rows.column("deliver_time").cast(pa.int64()), 0)
@@ -149,14 +149,16 @@ class DelayBatch:
             pc.struct_field(origin, "topic"),
             pc.struct_field(origin, "partition"),
         ]
-        found = []
-        for offset, message_id, micros, place, partition in zip(*[one.to_pylist() for one in columns], strict=True):
-            topic_id, slash, topic = (place or "").partition("/")
+        messages = []
+        for offset, message_id, micros, target, partition in zip(
+            *[column.to_pylist() for column in columns], strict=True
+        ):
+            topic_id, slash, topic = (target or "").partition("/")
             if not slash or partition is None:
                 self._outcome.troubles.add(f"{self._queue.marks.delay_partition}: offset {offset} names no target")
                 self._failed.add(offset)
                 continue
-            found.append(
+            messages.append(
                 Delayed(
                     delay_partition=self._queue.marks.delay_partition,
                     offset=offset,
@@ -167,16 +169,16 @@ class DelayBatch:
                     partition=partition,
                 )
             )
-        return found
+        return messages
 
-    def _skip(self, one: Drop) -> None:
-        if one.reason is DropReason.CANCELLED:
+    def _skip(self, drop: Drop) -> None:
+        if drop.reason is DropReason.CANCELLED:
             self._outcome.cancelled += 1
         else:
             self._outcome.dropped += 1
 
     def _target(self, message: Delayed, key: str | None) -> PartitionRef | None:
-        """Return where a message goes; None if that cannot be found out now."""
+        """None: the target cannot be determined now."""
         try:
             return self._targets.of(message, key)
         except (DeltaMQError, OSError) as error:
@@ -184,13 +186,13 @@ class DelayBatch:
             return None
 
     def _not_stored(self, ref: PartitionRef, forwards: Sequence[Forward]) -> Sequence[Forward]:
-        """Return the messages that are not stored, as far as the append itself would not find it out.
+        """Drop the messages that are stored where the append itself would not recognize them.
 
-        A target forgets requests after a day, or after more requests than a partition remembers. It does not know of
-        those that lie in earlier segments of its logical queue.
+        A target forgets requests after a day, or after more requests than a partition remembers. It does not know
+        the requests in earlier segments of its logical queue.
         """
         try:
-            origins = {one.message.partition for one in forwards}
+            origins = {forward.message.partition for forward in forwards}
             for earlier in self._targets.before(ref, origins, _since_ms(forwards)):
                 if forwards and self._warehouse.exists(earlier):
                     log = self._warehouse.open_partition(earlier)
@@ -198,39 +200,41 @@ class DelayBatch:
                     forwards = self._without_stored(log, forwards)
             log = self._open(ref)
             log.refresh()
-            self._asked_ms.setdefault(ref, log.append_ms)
+            self._read_ms.setdefault(ref, log.append_ms)
             return forwards if self._remembers(log, forwards) else self._without_stored(log, forwards)
         except (DeltaMQError, OSError) as error:
-            self._fail(error, [one.message.offset for one in forwards])
+            self._fail(error, [forward.message.offset for forward in forwards])
             return []
 
     def _without_stored(self, log: PartitionLog, forwards: Sequence[Forward]) -> Sequence[Forward]:
-        """Return the messages that a partition does not hold."""
         if self._remembers(log, forwards):
-            return [one for one in forwards if not log.remembers(one.producer_id, one.producer_seq)]
+            return [forward for forward in forwards if not log.remembers(forward.producer_id, forward.producer_seq)]
         since_ms = _since_ms(forwards)
-        return [one for one in forwards if one.producer_seq not in self._in_rows.of(log, one.producer_id, since_ms)]
+        return [
+            forward
+            for forward in forwards
+            if forward.producer_seq not in self._in_rows.of(log, forward.producer_id, since_ms)
+        ]
 
     def _remembers(self, log: PartitionLog, forwards: Sequence[Forward]) -> bool:
-        """Return whether a partition still knows all requests of the time since the messages were due."""
+        """Whether a partition still knows all requests since the messages were due."""
         since_ms = _since_ms(forwards)
         return self._now_ms - since_ms < REMEMBERED_MS and since_ms >= log.requests_whole_since_ms
 
     def _fail(self, error: Exception, offsets: Iterable[int]) -> None:
-        """Keep messages for a later try."""
         self._outcome.troubles.add(f"{type(error).__name__}: {error}")
         self._failed.update(offsets)
 
     def _confirm(self, target: PartitionLog, _: Sequence[RowsPart]) -> None:
-        """Raise if the target may have forgotten, since it was asked, what another run has stored."""
-        if target.requests_whole_since_ms > self._asked_ms[target.ref]:
-            raise Conflict(f"{target.ref.name} has forgotten requests since it was asked", code="overtaken")
+        """Raise if the target may have forgotten, since it was read, what another run has stored."""
+        if target.requests_whole_since_ms > self._read_ms[target.ref]:
+            raise Conflict(f"{target.ref.name} has forgotten requests since it was read", code="overtaken")
 
     def _put(self, ref: PartitionRef, picked: Picked, forwards: Sequence[Forward]) -> None:
-        offsets = [one.message.offset for one in forwards]
+        offsets = [forward.message.offset for forward in forwards]
         places = picked.places(np.array(offsets, dtype=np.int64))
         rows = forwarded(picked.rows.take(pa.array(places)))
-        parts = [RowsPart(1, ProducerStamp(one.producer_id, one.producer_seq, None, 1)) for one in forwards]
+        parts = [RowsPart(1, ProducerStamp(forward.producer_id, forward.producer_seq, None, 1)) for forward in forwards]
         self._outbox.add(ref, rows, parts, offsets)
         self._sent += len(offsets)
 
@@ -245,7 +249,6 @@ class DelayBatch:
         return log
 
     def _keep_up(self) -> None:
-        """Do the upkeep of the targets: this job may be their only writer."""
         for log in self._opened.values():
             try:
                 log.maintain()
@@ -254,5 +257,5 @@ class DelayBatch:
 
 
 def _since_ms(forwards: Sequence[Forward]) -> int:
-    """Return a time before which no run can have forwarded any of the messages."""
-    return min((one.message.deliver_time_ms for one in forwards), default=0) - CLOCKS_APART_MS
+    """A time before which no run can have forwarded any of the messages."""
+    return min((forward.message.deliver_time_ms for forward in forwards), default=0) - CLOCKS_APART_MS

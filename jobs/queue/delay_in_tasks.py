@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from deltamq.jobs.queue.delay_task import DELAY_COUNTS, DelayItem, forward_shard
 from deltamq.jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
-from deltamq.jobs.queue.task_memory import WarehousePlace
+from deltamq.jobs.queue.task_memory import WarehouseAddress
 from deltamq.jobs.run.registry import Facts
 from deltamq.tables.config import Config
 from deltamq.tables.log.warehouse import Warehouse
@@ -19,7 +19,7 @@ class TaskForwarder:
     def __init__(self, warehouse: Warehouse, conf: Config) -> None:
         self._warehouse = warehouse
         self._cluster = conf.warehouse.cluster
-        self._place = WarehousePlace.of(conf)
+        self._address = WarehouseAddress.of(conf)
         self._brokers = BrokerList(warehouse, conf)
         self._looked = Looked()
         self._existing: set[str] = set()
@@ -30,11 +30,13 @@ class TaskForwarder:
         `brokers` are the brokers that this application has; None: all.
         """
         mine = self._brokers.at(now_ms) if brokers is None else brokers
-        items = [self._item(one, now_ms) for one in mine if self._exists(one) and not self._is_quiet(one, now_ms)]
-        told = tasks(items, forward_shard, DELAY_COUNTS)
-        self._looked.note(told, now_ms)
+        items = [
+            self._item(broker, now_ms) for broker in mine if self._exists(broker) and not self._is_quiet(broker, now_ms)
+        ]
+        reports = tasks(items, forward_shard, DELAY_COUNTS)
+        self._looked.note(reports, now_ms)
         facts = summed(
-            told,
+            reports,
             rows="forwarded",
             cancelled="cancelled",
             dropped="dropped",
@@ -52,7 +54,7 @@ class TaskForwarder:
 
     def _item(self, broker: str, now_ms: int) -> DelayItem:
         since_ms = self._looked.since_ms((broker, 0))
-        return DelayItem(place=self._place, broker=broker, now_ms=now_ms, since_ms=since_ms)
+        return DelayItem(address=self._address, broker=broker, now_ms=now_ms, since_ms=since_ms)
 
     def _exists(self, broker: str) -> bool:
         if broker not in self._existing and self._warehouse.exists(system_ref(DELAY, self._cluster, broker)):

@@ -54,7 +54,7 @@ class DelayQueue:
     def refresh(self) -> None:
         """Read new messages and new marks.
 
-        Marks come first: of a message that is read after them, only this job can have marked the end.
+        Marks come first: only this job can have ended a message that is read after them.
         """
         self.marks.refresh()
         for rows in self._tail.new_rows():
@@ -90,7 +90,7 @@ class DelayQueue:
         self._waiting.add(np.array(again, dtype=np.int64), np.array(offsets, dtype=np.int64))
 
     def put_back(self, times: Int64s, offsets: Int64s) -> None:
-        """Return messages of an interrupted run; some may have ended, which the next `take` finds out."""
+        """Return messages of an interrupted run; the next `take` leaves out what has ended meanwhile."""
         self._waiting.add(times, offsets)
         self._unsure = True
 
@@ -104,7 +104,7 @@ class DelayQueue:
                 self._failed.pop(offset, None)
 
     def keep_up(self) -> None:
-        """Do the upkeep of the marks, which this job writes most of."""
+        """Do the upkeep of the marks, most of which this job writes."""
         keep_marks_up(self._warehouse, self._marks_ref)
 
     @property
@@ -128,8 +128,8 @@ def keep_marks_up(warehouse: Warehouse, marks: PartitionRef) -> None:
 
 def ranges_of(offsets: Int64s) -> tuple[tuple[int, int], ...]:
     """Return offsets as ranges `[low, high)`."""
-    found = np.sort(offsets)
-    gaps = np.flatnonzero(np.diff(found) > 1)
-    lows = found[np.concatenate([[0], gaps + 1])]
-    highs = found[np.concatenate([gaps, [len(found) - 1]])] + 1
+    ascending = np.sort(offsets)
+    gaps = np.flatnonzero(np.diff(ascending) > 1)
+    lows = ascending[np.concatenate([[0], gaps + 1])]
+    highs = ascending[np.concatenate([gaps, [len(ascending) - 1]])] + 1
     return tuple(zip(lows.tolist(), highs.tolist(), strict=True))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltamq.jobs.queue.delay_batch import DelayBatch, DelayOutcome
 from deltamq.jobs.queue.delay_queue import keep_marks_up, mark_ended
 from deltamq.jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
-from deltamq.jobs.queue.task_memory import TaskMemory, WarehousePlace, memory_of
+from deltamq.jobs.queue.task_memory import TaskMemory, WarehouseAddress, memory_of
 from deltamq.jobs.queue.turns import are_tried
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse
@@ -33,7 +33,7 @@ DELAY_COUNTS: Final = shard_counts("forwarded", "cancelled", "dropped", "lost", 
 class DelayItem:
     """The work of one task; small, and without secrets."""
 
-    place: WarehousePlace
+    address: WarehouseAddress
     broker: str
     #: The time of the run, taken by the driver before anything is read.
     now_ms: int
@@ -43,7 +43,7 @@ class DelayItem:
 
 def forward_shard(item: DelayItem) -> Iterator[pa.RecordBatch]:
     """Carry out an item on an executor; yield one row of DELAY_COUNTS."""
-    yield run_delay_shard(memory_of(item.place), item)
+    yield run_delay_shard(memory_of(item.address), item)
 
 
 def run_delay_shard(memory: TaskMemory, item: DelayItem) -> pa.RecordBatch:
@@ -100,10 +100,10 @@ class _Shard:
 
     def run(self) -> None:
         item, memory = self._item, self._memory
-        # Marks first: of a message that is read after them, only this job can have marked the end.
-        marks = memory.marks(item.place.cluster, item.broker)
+        # Marks first: only this job can have ended a message that is read after them.
+        marks = memory.marks(item.address.cluster, item.broker)
         marks.refresh()
-        log = memory.delay_log(item.place.cluster, item.broker)
+        log = memory.delay_log(item.address.cluster, item.broker)
         if log is None:
             return
         times, offsets = memory.deliver_times.due(log, marks, item.now_ms)
@@ -112,7 +112,7 @@ class _Shard:
             self._next_ms = memory.deliver_times.next_due_ms(log, marks, item.now_ms)
             return
         memory.meta.refresh()
-        queue = self._queue = _DelayLog(memory.warehouse, item.place.cluster, item.broker, log, marks)
+        queue = self._queue = _DelayLog(memory.warehouse, item.address.cluster, item.broker, log, marks)
         tried = are_tried(times, since_ms=item.since_ms, now_ms=item.now_ms)
         queue.put_off(times[~tried].tolist(), offsets[~tried].tolist(), item.now_ms)
         self._forward(queue, times[tried], offsets[tried])

@@ -56,7 +56,7 @@ class DueCheckpoints:
         self._times.add(key, time_ms)
 
     def _end_ms(self, key: CheckpointKey, state: CheckpointState) -> int:
-        """Return the time after which no record about a checkpoint can come.
+        """The time after which no record about a checkpoint can come.
 
         If another checkpoint replaced it, its revive time is not known until its own record is stored; the service
         keeps it in memory for `stay_buffer_ms` at most.
@@ -65,7 +65,7 @@ class DueCheckpoints:
 
     def take(self, now_ms: int) -> list[DueCheckpoint]:
         """Remove what must be delivered again at `now_ms`; the caller reports failures with `again_at`."""
-        found = []
+        taken = []
         for key in self._times.take(now_ms):
             state = self._follower.states.get(key)
             if state is None:
@@ -75,16 +75,16 @@ class DueCheckpoints:
             if bits and retry_ms > now_ms:
                 self._times.add(key, retry_ms)
             elif bits and state.checkpoint is not None:
-                found.append(DueCheckpoint(state.checkpoint, bits))
+                taken.append(DueCheckpoint(state.checkpoint, bits))
             elif now_ms >= self._end_ms(key, state):
                 self._follower.forget([key])
                 self._failed.pop(key, None)
             else:
                 self._note(key, state)
-        return found
+        return taken
 
     def failures(self, key: CheckpointKey) -> int:
-        """Return how many times its delivery has failed."""
+        """Return how often the delivery of a checkpoint has failed."""
         return self._failed.get(key, (0, 0))[0]
 
     def again_at(self, key: CheckpointKey, time_ms: int) -> None:
@@ -93,15 +93,15 @@ class DueCheckpoints:
         self._times.add(key, time_ms)
 
     def put_back(self, key: CheckpointKey, time_ms: int) -> None:
-        """Take it again: its delivery was interrupted, and how far it came is not known."""
+        """Take a checkpoint again whose delivery was interrupted at an unknown step."""
         self._times.add(key, time_ms)
 
     def settled(self, key: CheckpointKey) -> None:
-        """Record that all its messages are dealt with."""
+        """Record that all messages of a checkpoint are delivered, dead or lost."""
         self._failed.pop(key, None)
         self._times.add(key, self._end_ms(key, self._follower.states[key]))
 
     def oldest_ms(self) -> int | None:
         """Return the due time of the oldest checkpoint that could not be delivered; None if there is none."""
         states = [self._follower.states.get(key) for key in self._failed]
-        return min((one.revive_time_ms + self._settle_ms for one in states if one and one.open), default=None)
+        return min((state.revive_time_ms + self._settle_ms for state in states if state and state.open), default=None)

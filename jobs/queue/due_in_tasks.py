@@ -4,9 +4,9 @@
                                                                   fold --> open and due --> the checkpoints
     the queue's revive log  --records behind the watermark---->  /
 
-All records about a checkpoint are in one queue (`api.queue.handle_calls`), so each queue is matched alone. Nothing is
-followed: a process that looks for the first time sees the same as one that looked a second ago. What is cached between
-looks only saves reading again.
+All records about a checkpoint are in one queue (`api.queue.handle_calls`), so queues are matched separately. Nothing is
+followed: a process that looks for the first time sees the same as one that looked a second ago. The cache between looks
+only saves reading again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DueFound(NamedTuple):
     rows: pa.Table
     #: The offset up to which the log was read.
     log_end: int
-    #: Unless something is appended, nothing falls due before this time; None: nothing will; 0: look again.
+    #: Unless something is appended, nothing falls due before this time; None: nothing ever; 0: look again.
     next_ms: int | None
 
 
@@ -72,14 +72,14 @@ class DueShard:
         Raises
         ------
         Corrupt
-            The log or the table holds an invalid record, so what was acknowledged is not known.
+            The log or the table holds an invalid record, so it is not known which messages were acknowledged.
         """
         ref = revive_ref(cluster, queue, broker)
         for _ in range(_LOOKS):
             try:
                 return self._due(ref, broker, queue, now_ms - ACK_SETTLE_MS)
             except (FileMissing, NotStored) as error:
-                # Merged and removed, or replaced and swept, since the table was read.
+                # Since the table was read, its files were merged and removed, or replaced and swept.
                 overtaken = error
                 self._table.forget()
         raise Unavailable(f"{ref.name}: its files are replaced faster than they can be read", code="contention") from (
@@ -94,11 +94,11 @@ class DueShard:
             times = [table.next_due_ms(broker, queue, until_ms), _next_ms(newer.rows, until_ms)]
             next_ms = min((time + ACK_SETTLE_MS for time in times if time is not None), default=None)
             return DueFound(BATCH_SCHEMA.empty_table(), newer.stop, next_ms)
-        found = _only_due(fold([_as_batch(merged), newer.rows]), until_ms)
-        return DueFound(_confirmed(table, found, merged, until_ms).sort_by(_ORDER), newer.stop, 0)
+        due_rows = _only_due(fold([_as_batch(merged), newer.rows]), until_ms)
+        return DueFound(_confirmed(table, due_rows, merged, until_ms).sort_by(_ORDER), newer.stop, 0)
 
     def _newer(self, ref: PartitionRef, start: int) -> _Folded:
-        """Return the folded records from `start` on; those of the last look are cached."""
+        """The records up to the last look are cached."""
         kept = self._cache.get(ref)
         known = kept if isinstance(kept, _Folded) and kept.start == start else _Folded(start, start, fold([]))
         cursor = LogCursor(self._warehouse, ref, known.stop)
@@ -109,14 +109,14 @@ class DueShard:
         return known
 
 
-def _confirmed(table: CheckpointTable, found: pa.Table, merged: pa.Table, until_ms: int) -> pa.Table:
-    """Return the rows of `found` that are due by all records in the table, not only by those that it lists as due."""
+def _confirmed(table: CheckpointTable, candidates: pa.Table, merged: pa.Table, until_ms: int) -> pa.Table:
+    """Keep the rows that are due by all records in the table, not only by the records that it lists as due."""
     seen = merged.select(CHECKPOINT_KEY)
-    keys = found.select(CHECKPOINT_KEY)
+    keys = candidates.select(CHECKPOINT_KEY)
     if seen.num_rows:
         keys = keys.join(seen, keys=list(CHECKPOINT_KEY), join_type="left anti")
     more = table.named(keys)
-    return _only_due(fold([found, _as_batch(more)]), until_ms) if more.num_rows else found
+    return _only_due(fold([candidates, _as_batch(more)]), until_ms) if more.num_rows else candidates
 
 
 def _as_batch(rows: pa.Table) -> pa.Table:
@@ -129,12 +129,11 @@ def _only_due(folded: pa.Table, until_ms: int) -> pa.Table:
 
 def _is_due(folded: pa.Table, until_ms: int) -> NDArray[np.bool_]:
     """Compute `CheckpointState.due` in columns."""
-    found: NDArray[np.bool_] = _is_open(folded) & (_revive_us(folded) <= until_ms * 1_000)
-    return found
+    due: NDArray[np.bool_] = _is_open(folded) & (_revive_us(folded) <= until_ms * 1_000)
+    return due
 
 
 def _next_ms(folded: pa.Table, after_ms: int) -> int | None:
-    """Return when the next open checkpoint falls due after `after_ms`."""
     times = _revive_us(folded)[_is_open(folded)]
     later = times[times > after_ms * 1_000]
     return int(later.min()) // 1_000 if len(later) else None
@@ -151,5 +150,5 @@ def _is_open(folded: pa.Table) -> NDArray[np.bool_]:
     dealt_with = np.zeros(folded.num_rows, dtype=np.int64)
     for name in ("acked", "replaced", "done"):
         dealt_with |= folded.column(name).to_numpy()
-    found: NDArray[np.bool_] = (full & ~dealt_with) != 0
-    return found
+    unfinished: NDArray[np.bool_] = (full & ~dealt_with) != 0
+    return unfinished

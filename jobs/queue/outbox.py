@@ -50,7 +50,7 @@ class OutgoingRequests(Generic[T]):
     ) -> None:
         """`open_log` opens or creates a destination; `after_append` is the failpoint after each append.
 
-        `fence_epochs` returns those of a destination that the sender knows of (see `tables.log.fences`); None if no
+        `fence_epochs` returns a destination's fences that the sender knows (see `tables.log.fences`); None if no
         fence concerns it.
         `confirm` raises if the destination's present content forbids the append (see `PartitionLog.append_rows`).
         """
@@ -72,13 +72,13 @@ class OutgoingRequests(Generic[T]):
     def send(self) -> list[NotSent[T]]:
         """Append everything; return what failed. The outbox is empty afterwards in any case."""
         waiting, self._waiting, self.bytes = self._waiting, {}, 0
-        return [one for ref, all_of_it in waiting.items() for one in self._send(ref, all_of_it)]
+        return [failed for ref, requests in waiting.items() for failed in self._send(ref, requests)]
 
     def _send(self, ref: PartitionRef, waiting: _Waiting[T]) -> Iterator[NotSent[T]]:
         try:
             log = self._open(ref)
         except (DeltaMQError, OSError) as error:
-            yield NotSent(waiting.tokens, _told(error))
+            yield NotSent(waiting.tokens, _reason(error))
             return
         yield from self._append(log, one_batch(waiting.batches), waiting.parts, waiting.tokens)
 
@@ -94,13 +94,12 @@ class OutgoingRequests(Generic[T]):
                 confirm=lambda: self._confirm(log, parts),
             )
         except (DeltaMQError, OSError) as error:
-            # The destination cannot be written.
-            yield NotSent(tokens, _told(error))
+            yield NotSent(tokens, _reason(error))
             return
         except (pa.ArrowException, ValueError, OverflowError) as error:
-            # One of the messages is at fault: the others must not wait for it.
+            # One of the messages is invalid: the others must not wait for it.
             if len(parts) == 1:
-                yield NotSent(tokens, _told(error))
+                yield NotSent(tokens, _reason(error))
                 return
             half = len(parts) // 2
             at = sum(part.count for part in parts[:half])
@@ -110,5 +109,5 @@ class OutgoingRequests(Generic[T]):
         failpoint(self._after_append)
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

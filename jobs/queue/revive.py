@@ -72,26 +72,25 @@ class Reviver:
         return self._facts(total, sorted(total.troubles) + troubles, now_ms, late_ms)
 
     def _deliver(self, due: DueCheckpoints, taken: Sequence[DueCheckpoint], now_ms: int, total: BatchOutcome) -> None:
-        """Deliver again what is due on one broker."""
         batch = ReviveBatch(
             self._warehouse,
             self._conf.warehouse.cluster,
             self._meta.meta,
             now_ms,
-            lambda one: due.failures(one.checkpoint.key),
+            lambda late: due.failures(late.checkpoint.key),
             bounds=self._bounds,
         )
         try:
             for part in batches(taken, self._bounds.messages):
                 outcome = batch.run(part)
-                for one, at_ms in outcome.later:
-                    due.again_at(one.checkpoint.key, at_ms)
-                for one in outcome.settled:
-                    due.settled(one.checkpoint.key)
+                for late, at_ms in outcome.later:
+                    due.again_at(late.checkpoint.key, at_ms)
+                for finished in outcome.settled:
+                    due.settled(finished.checkpoint.key)
                 total.add(outcome)
         except BaseException:
-            for one in taken:
-                due.put_back(one.checkpoint.key, now_ms)
+            for interrupted in taken:
+                due.put_back(interrupted.checkpoint.key, now_ms)
             raise
 
     def _facts(self, total: BatchOutcome, troubles: Sequence[str], now_ms: int, late_ms: int) -> Facts:
@@ -114,7 +113,7 @@ class Reviver:
 
 
 def _order(due: DueCheckpoint) -> tuple[int, str, int]:
-    """Return a sort key: the oldest first, and neighbours together."""
+    """Sort the oldest first, and neighbours together."""
     checkpoint = due.checkpoint
     return checkpoint.revive_time_ms, checkpoint.pop.partition, checkpoint.span.start_offset
 
@@ -142,8 +141,8 @@ def revive(spark: SparkSession | None, conf: Config, now: datetime, shards: Sequ
     them at their destinations and writes the record, even if the destinations no longer remember the producers.
 
     What cannot be read or written is retried at growing intervals and holds up nothing else: the local engine counts
-    the tries, the Spark engine goes by the time since it was due (`mq.jobs`). A broker (local), or a queue of a
-    broker (Spark), whose log cannot be read is held until it can, because what was acknowledged there is not known.
+    the tries, the Spark engine goes by the time since it was due (`mq.jobs`). A broker (local), or a broker's
+    queue (Spark), is held while its log cannot be read, because it is not known which messages were acknowledged.
     `behind_ms` is the time since the oldest of all these was due.
     """
     now_ms = int(now.timestamp() * 1000)

@@ -1,11 +1,11 @@
 """One batch of due checkpoints: read their messages, decide, append, and record that it is done (SPEC POP-11).
 
-    1 ask the destinations what they hold of each checkpoint       3 append: retry topics, dead letters, losses
+    1 look up what the destinations hold of each checkpoint        3 append: retry topics, dead letters, losses
     2 read the messages, lane by lane; decide                      4 append the `Done` records
 
 A kill after any step leaves what was appended; the next run finds it at the destinations, by the producer that is
-named after the checkpoint, and goes on. What cannot be read or written waits for its next try, alone. So does what a
-reset of offsets between 2 and 3 overtakes: its fence in the destination refuses the append, and the next run knows of
+named after the checkpoint, and goes on. What cannot be read or written waits alone for its next try. So does what a
+reset of offsets between 2 and 3 overtakes: its fence in the destination refuses the append, and the next run knows
 the reset.
 """
 
@@ -91,8 +91,8 @@ class ReviveBatch:
             confirm=self._confirm,
         )
         self._refreshed: dict[PartitionRef, PartitionLog | None] = {}
-        #: For each destination: the time of its newest append when it was asked.
-        self._asked_ms: dict[PartitionRef, int] = {}
+        #: For each destination: the time of its newest append when it was read.
+        self._read_ms: dict[PartitionRef, int] = {}
         self._in_rows = StoredRequests(REVIVE_PRODUCER_PREFIX)
 
     def run(self, batch: Sequence[DueCheckpoint]) -> BatchOutcome:
@@ -109,7 +109,6 @@ class ReviveBatch:
         return self._outcome
 
     def _keep_up(self) -> None:
-        """Do the upkeep of the destinations: this job may be their only writer."""
         for log in self._refreshed.values():
             if log is not None and log.ref.space is not Space.TOPICS:
                 try:
@@ -133,11 +132,11 @@ class ReviveBatch:
             )
             lives.setdefault(life, []).append(due)
         cases = []
-        for life, those in lives.items():
+        for life, members in lives.items():
             if life is Life.PRESENT and topic is not None and group is not None:
-                cases += self._present(CaseLane(self._cluster, lane, topic, group), those)
+                cases += self._present(CaseLane(self._cluster, lane, topic, group), members)
             else:
-                for due in those:
+                for due in members:
                     case = Case(due, StoredCopies())
                     case.decisions = decide_redelivery(due, life=life, max_attempts=1, now_ms=self._now_ms)
                     cases.append(case)
@@ -150,7 +149,7 @@ class ReviveBatch:
             # Without knowing what the destinations hold, nothing may be decided.
             return [self._all_later(due, error) for due in dues]
         cases = []
-        for due in sorted(dues, key=lambda one: one.checkpoint.span.start_offset):
+        for due in sorted(dues, key=lambda due: due.checkpoint.span.start_offset):
             cases.append(Case(due, StoredCopies(self._stored(retry, due), self._stored(dead, due))))
         done, step = 0, _READ_CHECKPOINTS
         while done < len(cases):
@@ -167,7 +166,7 @@ class ReviveBatch:
         return cases
 
     def _stored(self, destination: PartitionLog | None, due: DueCheckpoint) -> int:
-        """Return a bit map of the due messages that a destination holds."""
+        """A bit map of the due messages that a destination holds."""
         if destination is None:
             return 0
         # A process with a clock ahead may have counted the lease that this one replaced as expired, and revived it.
@@ -176,12 +175,12 @@ class ReviveBatch:
 
         def sequences(producer: str) -> Collection[int]:
             seen = destination.known_producer(producer)
-            found = () if seen is None else tuple(seen.parts)
+            remembered = () if seen is None else tuple(seen.parts)
             if self._now_ms - since_ms < REMEMBERED_MS and not forgotten:
-                return found
+                return remembered
             # The destination has forgotten requests that are more than a day or too many requests old; its rows still
             # have them.
-            return (*found, *self._in_rows.of(destination, producer, since_ms))
+            return (*remembered, *self._in_rows.of(destination, producer, since_ms))
 
         return stored_bits(due.checkpoint.key, due.checkpoint.span, due.bits, sequences)
 
@@ -194,12 +193,11 @@ class ReviveBatch:
     def _pick(self, lane: CaseLane, cases: Sequence[Case], bytes_max: int | None) -> Picked:
         source = self._look(lane.source)
         if source is None:
-            raise DeltaMQError(f"{lane.source.folder} is not there")
+            raise DeltaMQError(f"{lane.source.folder} does not exist")
         wanted = np.unique(np.array([offset for case in cases for offset in case.wanted], dtype=np.int64))
         return pick(source, wanted, bytes_max=bytes_max)
 
     def _decide(self, lane: CaseLane, cases: Sequence[Case], picked: Picked) -> None:
-        """Decide, and put the rows to append into the outbox."""
         self._outcome.troubles.update(picked.unreadable.values())
         for case in cases:
             tries = self._failures(case.due) + 1
@@ -213,10 +211,10 @@ class ReviveBatch:
                 unreadable=dict.fromkeys(picked.unreadable, tries),
             )
         for kind, ref in ((Revive, lane.retry), (DeadLetter, lane.dead)):
-            found = [(case, one) for case in cases for one in case.decisions if isinstance(one, kind)]
-            if found:
-                rows = rows_of(picked, lane.pop_place, found)
-                self._outbox.add(ref, rows, *parts_of(found))
+            tokens = [(case, decision) for case in cases for decision in case.decisions if isinstance(decision, kind)]
+            if tokens:
+                rows = rows_of(picked, lane.pop_place, tokens)
+                self._outbox.add(ref, rows, *parts_of(tokens))
         if self._outbox.bytes >= self._outbox_bytes:
             self._send()
 
@@ -229,16 +227,16 @@ class ReviveBatch:
                 case.put_off(decision, self._now_ms + self._write_wait_ms(case.due))
 
     def _lose(self, cases: Iterable[Case]) -> None:
-        """Record messages that are lost (SPEC POP-12)."""
         by_broker: dict[str, list[tuple[Case, Lost]]] = {}
         for case in cases:
             for decision in case.decisions:
                 if isinstance(decision, Lost):
                     by_broker.setdefault(broker_of(decision.checkpoint.pop.partition), []).append((case, decision))
         for broker, lost in by_broker.items():
-            records = rows_of_lost_records([lost_record(one, self._now_ms) for _, one in lost])
+            records = rows_of_lost_records([lost_record(loss, self._now_ms) for _, loss in lost])
             parts = [
-                RowsPart(1, ProducerStamp(loss_producer_id(one.checkpoint.key), one.bits, None, 1)) for _, one in lost
+                RowsPart(1, ProducerStamp(loss_producer_id(loss.checkpoint.key), loss.bits, None, 1))
+                for _, loss in lost
             ]
             try:
                 log = self._warehouse.create(system_ref(LOST, self._cluster, broker))
@@ -251,7 +249,6 @@ class ReviveBatch:
             failpoint("revive.after_lost")
 
     def _end(self, cases: Iterable[Case]) -> None:
-        """Record checkpoints that are done, in their queues."""
         by_queue: dict[PartitionRef, list[tuple[Case, Done]]] = {}
         for case in cases:
             end = settle(case.due, case.decisions)
@@ -276,7 +273,7 @@ class ReviveBatch:
             failpoint("revive.after_done")
 
     def _note(self, case: Case) -> None:
-        times = [one.at_ms for one in case.decisions if isinstance(one, Later)]
+        times = [later.at_ms for later in case.decisions if isinstance(later, Later)]
         for decision in case.decisions:
             self._outcome.count(decision)
         if times:
@@ -284,7 +281,7 @@ class ReviveBatch:
         else:
             self._outcome.settled.append(case.due)
 
-    # Places.
+    # Partitions.
 
     def _queue(self, pop: Pop) -> PartitionRef:
         # Any queue would do, since a record names its checkpoint. The number of an ordered pop is not that of a queue.
@@ -297,24 +294,24 @@ class ReviveBatch:
             if log is not None:
                 log.refresh()
             self._refreshed[ref] = log
-            self._asked_ms[ref] = log.append_ms if log is not None else 0
+            self._read_ms[ref] = log.append_ms if log is not None else 0
         return self._refreshed[ref]
 
     def _destination(self, ref: PartitionRef) -> PartitionLog:
         return self._look(ref) or self._made(ref)
 
     def _confirm(self, destination: PartitionLog, parts: Sequence[RowsPart]) -> None:
-        """Raise unless the destination still holds what it held when this batch asked it (SPEC POP-11).
+        """Raise unless the destination still holds what it held when this batch read it (SPEC POP-11).
 
         Another run of the same work, by a repeated task or the other engine, may have been faster, and may have decided
         otherwise about a message: as part of another request, which the destination would not recognize.
         """
-        if destination.requests_whole_since_ms > self._asked_ms[destination.ref]:
-            raise Conflict(f"{destination.ref.name} has forgotten requests since it was asked", code="overtaken")
+        if destination.requests_whole_since_ms > self._read_ms[destination.ref]:
+            raise Conflict(f"{destination.ref.name} has forgotten requests since it was read", code="overtaken")
         for stamp in (part.producer for part in parts):
             assert stamp is not None, "every copy is a request"
             seen = destination.known_producer(stamp.id)
-            if seen is not None and any(one & stamp.seq and one != stamp.seq for one in seen.parts):
+            if seen is not None and any(stored & stamp.seq and stored != stamp.seq for stored in seen.parts):
                 raise Conflict(f"another run stored messages in {destination.ref.name} meanwhile", code="overtaken")
 
     def _made(self, ref: PartitionRef) -> PartitionLog:
@@ -335,9 +332,9 @@ def _by_lane(batch: Iterable[DueCheckpoint]) -> dict[tuple[LaneKey, str], list[D
 
 
 def _nothing(cases: Iterable[Case], error: Exception) -> Picked:
-    """Return a result in which all messages are unreadable because of `error`."""
-    told = f"{type(error).__name__}: {error}"
+    """A result in which all messages are unreadable because of `error`."""
+    reason = f"{type(error).__name__}: {error}"
     empty = pa.RecordBatch.from_pylist([], schema=pa.schema([pa.field("offset", pa.int64())]))
     return Picked(
-        empty, np.zeros(0, dtype=np.int64), unreadable={offset: told for case in cases for offset in case.wanted}
+        empty, np.zeros(0, dtype=np.int64), unreadable={offset: reason for case in cases for offset in case.wanted}
     )

@@ -61,9 +61,9 @@ class BatchOutcome:
     dead: int = 0
     skipped: int = 0
     lost: int = 0
-    #: Checkpoints with messages that wait for another try, and the time of that.
+    #: Checkpoints with messages that wait for another try, and the time of this try.
     later: list[tuple[DueCheckpoint, int]] = field(default_factory=list)
-    #: Checkpoints that are dealt with.
+    #: Checkpoints without such messages.
     settled: list[DueCheckpoint] = field(default_factory=list)
     #: Reasons why something could not be read or written, for people.
     troubles: set[str] = field(default_factory=set)
@@ -127,14 +127,16 @@ class CaseLane:
         return broker_of(self.lane.partition)
 
 
-def rows_of(picked: Picked, place: tuple[str, str], found: Sequence[Token]) -> pa.RecordBatch:
+def rows_of(picked: Picked, place: tuple[str, str], tokens: Sequence[Token]) -> pa.RecordBatch:
     """Return the rows of the decisions, one after another."""
-    copies = [copy for _, decision in found for copy in decision.copies()]
+    copies = [copy for _, decision in tokens for copy in decision.copies()]
     places = picked.places(np.fromiter((copy.offset for copy in copies), dtype=np.int64, count=len(copies)))
     taken = picked.rows if _is_all(places, picked) else picked.rows.take(pa.array(places))
     rows = again(taken, *place, [copy.reconsume_times for copy in copies])
-    if isinstance(found[0][1], DeadLetter):
-        reasons = [one.reason for _, one in found if isinstance(one, DeadLetter) for _ in range(one.bits.bit_count())]
+    if isinstance(tokens[0][1], DeadLetter):
+        reasons = [
+            dead.reason for _, dead in tokens if isinstance(dead, DeadLetter) for _ in range(dead.bits.bit_count())
+        ]
         rows = with_reason(rows, reasons)
     return rows
 
@@ -143,12 +145,12 @@ def _is_all(places: npt.NDArray[np.integer[Any]], picked: Picked) -> bool:
     return len(places) == picked.rows.num_rows and bool((np.diff(places) == 1).all())
 
 
-def parts_of(found: Sequence[Token]) -> tuple[list[RowsPart], list[Token]]:
+def parts_of(tokens: Sequence[Token]) -> tuple[list[RowsPart], list[Token]]:
     """Return the requests to append, and the decision behind each."""
-    requests = [(one, token) for token in found for one in token[1].requests()]
+    requests = [(request, token) for token in tokens for request in token[1].requests()]
     parts = [
-        RowsPart(one.messages, ProducerStamp(one.producer_id, one.producer_seq, None, one.messages))
-        for one, _ in requests
+        RowsPart(request.messages, ProducerStamp(request.producer_id, request.producer_seq, None, request.messages))
+        for request, _ in requests
     ]
     return parts, [token for _, token in requests]
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from deltamq.jobs.queue.revive_task import COUNTS, ReviveItem, revive_shards
 from deltamq.jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
-from deltamq.jobs.queue.task_memory import WarehousePlace
+from deltamq.jobs.queue.task_memory import WarehouseAddress
 from deltamq.jobs.run.registry import Facts
 from deltamq.mq.limits import REVIVE_QUEUES
 from deltamq.tables.config import Config
@@ -27,7 +27,7 @@ class TaskReviver:
     def __init__(self, warehouse: Warehouse, conf: Config) -> None:
         self._warehouse = warehouse
         self._cluster = conf.warehouse.cluster
-        self._place = WarehousePlace.of(conf)
+        self._address = WarehouseAddress.of(conf)
         self._brokers = BrokerList(warehouse, conf)
         self._looked = Looked()
         self._existing: set[tuple[str, int]] = set()
@@ -43,11 +43,11 @@ class TaskReviver:
         mine = self._brokers.at(now_ms) if brokers is None else brokers
         items = [self._item(*queue, now_ms) for queue in self._queues(mine) if not self._is_quiet(queue, now_ms)]
         groups = _groups(items)
-        told = tasks(groups, revive_shards, COUNTS)
-        self._looked.note(told, now_ms)
+        reports = tasks(groups, revive_shards, COUNTS)
+        self._looked.note(reports, now_ms)
         facts = dict(
             summed(
-                told,
+                reports,
                 revived="revived",
                 dead="dead",
                 lost="lost",
@@ -69,19 +69,19 @@ class TaskReviver:
 
     def _item(self, broker: str, queue: int, now_ms: int) -> ReviveItem:
         since_ms = self._looked.since_ms((broker, queue))
-        return ReviveItem(place=self._place, broker=broker, queue=queue, now_ms=now_ms, since_ms=since_ms)
+        return ReviveItem(address=self._address, broker=broker, queue=queue, now_ms=now_ms, since_ms=since_ms)
 
     def _queues(self, brokers: Sequence[str]) -> list[tuple[str, int]]:
-        """Return the queues that have a log; a queue without one has no checkpoints."""
-        found = [(broker, queue) for broker in brokers for queue in range(REVIVE_QUEUES)]
-        for broker, queue in set(found) - self._existing:
+        """A queue without a log has no checkpoints, and is left out."""
+        queues = [(broker, queue) for broker in brokers for queue in range(REVIVE_QUEUES)]
+        for broker, queue in set(queues) - self._existing:
             if self._warehouse.exists(revive_ref(self._cluster, queue, broker)):
                 self._existing.add((broker, queue))
-        return [one for one in found if one in self._existing]
+        return [pair for pair in queues if pair in self._existing]
 
 
 def _groups(items: Sequence[ReviveItem]) -> list[tuple[ReviveItem, ...]]:
-    """Return the items of each task; neighbouring queues, which the service fills in turn, go to different tasks."""
+    """Group items by task; neighbouring queues, which the service fills in turn, go to different tasks."""
     groups: dict[tuple[str, int], list[ReviveItem]] = {}
     for item in items:
         groups.setdefault((item.broker, item.queue % _TASKS_OF_A_BROKER), []).append(item)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltamq.jobs.queue.revive_batch import ReviveBatch
 from deltamq.jobs.queue.revive_case import BatchOutcome
 from deltamq.jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
-from deltamq.jobs.queue.task_memory import TaskMemory, WarehousePlace, memory_of
+from deltamq.jobs.queue.task_memory import TaskMemory, WarehouseAddress, memory_of
 from deltamq.jobs.queue.turns import are_tried
 from deltamq.mq.jobs import tries_until
 from deltamq.mq.limits import ACK_SETTLE_MS
@@ -29,7 +29,7 @@ COUNTS: Final = shard_counts("revived", "dead", "lost", "skipped", "waiting")
 class ReviveItem:
     """The work for one queue; small, and without secrets."""
 
-    place: WarehousePlace
+    address: WarehouseAddress
     broker: str
     queue: int
     #: The time of the run, taken by the driver before anything is read.
@@ -41,7 +41,7 @@ class ReviveItem:
 def revive_shards(items: Sequence[ReviveItem]) -> Iterator[pa.RecordBatch]:
     """Carry out a task's items on an executor, one after another; yield a row of COUNTS for each."""
     for item in items:
-        yield run_shard(memory_of(item.place), item)
+        yield run_shard(memory_of(item.address), item)
 
 
 def run_shard(memory: TaskMemory, item: ReviveItem) -> pa.RecordBatch:
@@ -75,27 +75,27 @@ class _Shard:
 
     def run(self) -> None:
         item, memory = self._item, self._memory
-        found = memory.shard.due(item.place.cluster, item.broker, item.queue, item.now_ms)
-        if not found.rows.num_rows:
-            self._log_end, self._next_ms = found.log_end, found.next_ms
+        due_found = memory.shard.due(item.address.cluster, item.broker, item.queue, item.now_ms)
+        if not due_found.rows.num_rows:
+            self._log_end, self._next_ms = due_found.log_end, due_found.next_ms
             return
-        due = self._tried(found.rows)
+        due = self._tried(due_found.rows)
         # After the logs: a group or topic that they refer to and that is missing here has been deleted.
         memory.meta.refresh()
         meta, bounds = memory.meta.meta, memory.bounds
-        batch = ReviveBatch(memory.warehouse, item.place.cluster, meta, item.now_ms, self._failures, bounds=bounds)
+        batch = ReviveBatch(memory.warehouse, item.address.cluster, meta, item.now_ms, self._failures, bounds=bounds)
         for start in range(0, due.num_rows, bounds.checkpoints):
             for part in batches(_dues(due.slice(start, bounds.checkpoints)), bounds.queue_messages):
                 outcome = batch.run(part)
                 self._waiting += len(outcome.later)
-                for one, _ in outcome.later:
-                    self._behind(one.checkpoint.revive_time_ms)
+                for late, _ in outcome.later:
+                    self._behind(late.checkpoint.revive_time_ms)
                 outcome.later.clear()
                 outcome.settled.clear()
                 self._total.add(outcome)
 
     def _tried(self, due: pa.Table) -> pa.Table:
-        """Return the checkpoints without those that failed before and are not due for their next try."""
+        """Leave out the checkpoints that failed before and whose next try is not due."""
         item = self._item
         times = due.column("revive_time").cast(pa.int64()).to_numpy() // 1_000
         tried = are_tried(times + ACK_SETTLE_MS, since_ms=item.since_ms, now_ms=item.now_ms)
@@ -110,7 +110,7 @@ class _Shard:
         self._behind_ms = max(self._behind_ms, self._item.now_ms - revive_ms - ACK_SETTLE_MS)
 
     def _failures(self, due: DueCheckpoint) -> int:
-        """Return the number of tries that there may have been before."""
+        """The greatest number of tries that there may have been before."""
         return max(0, tries_until(self._item.now_ms - due.checkpoint.revive_time_ms - ACK_SETTLE_MS) - 1)
 
     def counts(self) -> pa.RecordBatch:
@@ -134,11 +134,11 @@ class _Shard:
 
 
 def _dues(rows: pa.Table) -> list[DueCheckpoint]:
-    found = []
+    dues = []
     for _, state in states_of_rows(rows):
         assert state.checkpoint is not None, "only a checkpoint can be due"
-        found.append(DueCheckpoint(state.checkpoint, state.open))
-    return found
+        dues.append(DueCheckpoint(state.checkpoint, state.open))
+    return dues
 
 
 def batches(taken: Iterable[DueCheckpoint], messages_max: int) -> Iterator[Sequence[DueCheckpoint]]:

@@ -21,7 +21,7 @@ def shard_counts(*messages: str) -> pa.Schema:
             pa.field("held", pa.bool_()),
             *(pa.field(name, pa.int64()) for name in messages),
             *(pa.field(name, pa.int64()) for name in ("late_ms", "behind_ms")),
-            # Unless the log grows past this end, nothing is due before `next_ms`; 0: look again, null: nothing will be.
+            # Unless the log grows past this end, nothing is due before `next_ms`; 0: look again, null: nothing ever is.
             pa.field("log_end", pa.int64()),
             pa.field("next_ms", pa.int64()),
             pa.field("troubles", pa.list_(pa.string())),

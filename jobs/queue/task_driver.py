@@ -42,19 +42,19 @@ class BrokerList:
     def __init__(self, warehouse: Warehouse, conf: Config) -> None:
         self._warehouse = warehouse
         self._conf = conf
-        self._found: list[str] = []
+        self._known: list[str] = []
         self._looked_ms: int | None = None
 
     def at(self, now_ms: int) -> list[str]:
         """Return the brokers that are known at `now_ms`."""
         if self._looked_ms is None or not 0 <= now_ms - self._looked_ms < _BROKERS_EVERY_MS:
             self._looked_ms = now_ms
-            self._found = brokers_of(self._warehouse, self._conf)
-        return self._found
+            self._known = brokers_of(self._warehouse, self._conf)
+        return self._known
 
 
 class Looked:
-    """When a task last looked at each shard; what had its try before then need not be tried again.
+    """When a task last looked at each shard; what was tried before then need not be tried again.
 
     A shard is quiet if nothing was due there, nothing has been appended to its log since, and the time at which
     something falls due has not come: then it needs no task. So an idle warehouse costs the driver a look at each log.
@@ -77,9 +77,9 @@ class Looked:
         """Return when a task last finished with a shard; 0 for never."""
         return self._since_ms.get(shard, 0)
 
-    def note(self, told: pa.Table, now_ms: int) -> None:
+    def note(self, reports: pa.Table, now_ms: int) -> None:
         """Record what the tasks of a run reported; a shard that was held counts as not looked at."""
-        columns = [told.column(name).to_pylist() for name in ("broker", "queue", "held", "log_end", "next_ms")]
+        columns = [reports.column(name).to_pylist() for name in ("broker", "queue", "held", "log_end", "next_ms")]
         before, self._held_ms = self._held_ms, {}
         for broker, queue, held, log_end, next_ms in zip(*columns, strict=True):
             if held:
@@ -104,13 +104,13 @@ def end_of(warehouse: Warehouse, ref: PartitionRef) -> int | None:
     return log.end_offset
 
 
-def summed(told: pa.Table, **named: str) -> Facts:
+def summed(reports: pa.Table, **named: str) -> Facts:
     """Return the facts of a run; `named` maps each name to a column of the tasks' reports."""
     facts: dict[str, int | str] = {}
     for name, column in named.items():
         together = pc.max if name in _GREATEST else pc.sum
-        facts[name] = together(told.column(column)).as_py() or 0
-    troubles = sorted({one for each in told.column("troubles").to_pylist() for one in each})
+        facts[name] = together(reports.column(column)).as_py() or 0
+    troubles = sorted({trouble for troubles in reports.column("troubles").to_pylist() for trouble in troubles})
     if troubles:
         facts["trouble"] = "; ".join(troubles[:_TROUBLES_SHOWN])
     return facts

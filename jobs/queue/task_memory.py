@@ -31,7 +31,7 @@ _CACHE_BYTES_MAX: Final = 96 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WarehousePlace:
+class WarehouseAddress:
     """The settings that a task needs to find and open the warehouse."""
 
     uri: str
@@ -39,7 +39,7 @@ class WarehousePlace:
     log: LogSettings
 
     @classmethod
-    def of(cls, conf: Config) -> WarehousePlace:
+    def of(cls, conf: Config) -> WarehouseAddress:
         return cls(uri=conf.warehouse.uri, cluster=conf.warehouse.cluster, log=conf.log)
 
     def warehouse(self) -> Warehouse:
@@ -62,10 +62,10 @@ class TaskMemory:
 
     def marks(self, cluster: str, broker: str) -> DelayMarks:
         """Return the marks of a delay log, folded as far as this process has read them."""
-        found = self._marks.get((cluster, broker))
-        if found is None:
-            found = self._marks[cluster, broker] = DelayMarks(self.warehouse, cluster, broker)
-        return found
+        marks_read = self._marks.get((cluster, broker))
+        if marks_read is None:
+            marks_read = self._marks[cluster, broker] = DelayMarks(self.warehouse, cluster, broker)
+        return marks_read
 
     def delay_log(self, cluster: str, broker: str) -> PartitionLog | None:
         """Return the delay log of a broker, refreshed; None if nothing has been delayed there yet."""
@@ -78,14 +78,14 @@ class TaskMemory:
 
 
 _lock: Final = threading.Lock()
-_memories: Final[dict[WarehousePlace, TaskMemory]] = {}
+_memories: Final[dict[WarehouseAddress, TaskMemory]] = {}
 
 
-def memory_of(place: WarehousePlace) -> TaskMemory:
-    """Return this process's memory; it keeps that of one warehouse at a time."""
+def memory_of(address: WarehouseAddress) -> TaskMemory:
+    """Return this process's memory, which is of one warehouse at a time."""
     with _lock:
-        found = _memories.get(place)
-        if found is None:
+        memory = _memories.get(address)
+        if memory is None:
             _memories.clear()
-            found = _memories[place] = TaskMemory(place.warehouse())
-        return found
+            memory = _memories[address] = TaskMemory(address.warehouse())
+        return memory

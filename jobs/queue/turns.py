@@ -14,5 +14,5 @@ def are_tried(due_ms: NDArray[np.int64], *, since_ms: int, now_ms: int) -> NDArr
     tried = np.fromiter(
         (is_tried(time, since_ms=since_ms, now_ms=now_ms) for time in times.tolist()), dtype=bool, count=len(times)
     )
-    found: NDArray[np.bool_] = tried[which]
-    return found
+    answers: NDArray[np.bool_] = tried[which]
+    return answers

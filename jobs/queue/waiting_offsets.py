@@ -62,5 +62,7 @@ class WaitingOffsets:
         self._blocks = [block for block in self._blocks if len(block)]
         if not due:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        found = _Block.of(np.concatenate([one.times for one in due]), np.concatenate([one.offsets for one in due]))
-        return found.times, found.offsets
+        sorted_due = _Block.of(
+            np.concatenate([block.times for block in due]), np.concatenate([block.offsets for block in due])
+        )
+        return sorted_due.times, sorted_due.offsets

@@ -1,12 +1,12 @@
-"""The applications that run jobs in one warehouse, and how they know of each other.
+"""The applications that run jobs in one warehouse, and how they see each other.
 
-A running application announces itself by a file and gives a sign of life at intervals. Applications with a recent sign
+A running application announces itself by a file and gives signs of life. Applications with a recent sign
 share the shards; one that is stopped (SIGSTOP) keeps what it has and gets no more. A sign is compared with the previous
 one, and its age is measured by the reader's own clock, never by another machine's. On a local disk the file is locked
 as well, so that others see at once when its process has ended, however it ended.
 
     jobs/apps/<application>.lock       on a local disk: locked; its modification time is the sign of life
-    jobs/apps/<application>.json       on an object store; a number in it is
+    jobs/apps/<application>.json       on an object store; a number in it is the sign of life
 """
 
 from __future__ import annotations
@@ -88,22 +88,22 @@ class Applications:
         self._beat_at_ms = -self._files.beat_ms
         #: The last sign of each application, and when it was first seen.
         self._signs: dict[str, tuple[int, int]] = {}
-        self._there: dict[str, Application] = {me.holder.application: me}
+        self._present: dict[str, Application] = {me.holder.application: me}
 
     def look(self) -> None:
-        """Give a sign of life if it is due, and read those of the others."""
+        """Give a sign of life if it is due, and read the signs of the other applications."""
         now_ms = self._clock.boot_ms()
         if now_ms - self._beat_at_ms >= self._files.beat_ms:
             self._files.beat()
             self._beat_at_ms = now_ms
-        there = {self.me.holder.application: self.me}
-        for one, sign in self._files.others():
-            name = one.holder.application
+        present = {self.me.holder.application: self.me}
+        for other, sign in self._files.others():
+            name = other.holder.application
             if self._signs.get(name, (None, 0))[0] != sign:
                 self._signs[name] = (sign, now_ms)
-            there[name] = one
-        self._signs = {name: seen for name, seen in self._signs.items() if name in there}
-        self._there = there
+            present[name] = other
+        self._signs = {name: seen for name, seen in self._signs.items() if name in present}
+        self._present = present
 
     def taking_part(self, job: str) -> list[str]:
         """Return the ids of the applications that share the job's shards now, including this one."""
@@ -111,8 +111,8 @@ class Applications:
         now_ms = self._clock.boot_ms()
         return [
             name
-            for name, one in self._there.items()
-            if job in one.jobs and (one is self.me or now_ms - self._signs[name][1] < silent_ms)
+            for name, application in self._present.items()
+            if job in application.jobs and (application is self.me or now_ms - self._signs[name][1] < silent_ms)
         ]
 
     def look_s(self, *, waiting: bool) -> float:
@@ -120,7 +120,7 @@ class Applications:
         return (self._files.look_ms if waiting else self._files.beat_ms) / 1000
 
     def withdraw(self) -> None:
-        """Remove this application from those that share the shards."""
+        """Take no more part in the sharing of shards."""
         self._files.withdraw()
 
 
@@ -176,8 +176,8 @@ class _BeatFiles:
 
     def beat(self) -> None:
         self._beats += 1
-        said = msgspec.structs.replace(self._me, beat=self._beats)
-        self._store.replace(f"{FOLDER}/{self._name}", msgspec.json.encode(said))
+        announcement = msgspec.structs.replace(self._me, beat=self._beats)
+        self._store.replace(f"{FOLDER}/{self._name}", msgspec.json.encode(announcement))
 
     def withdraw(self) -> None:
         with contextlib.suppress(DeltaMQError):
@@ -189,8 +189,8 @@ class _BeatFiles:
             if entry.name == self._name or not entry.name.endswith(".json"):
                 continue
             if entry.modified_ms and now_ms - entry.modified_ms > _FORGOTTEN_MS:
-                self._store.delete(f"{FOLDER}/{entry.name}")  # an application that only slept writes it again
+                self._store.delete(f"{FOLDER}/{entry.name}")  # if its application only slept, it writes it again
                 continue
             with contextlib.suppress(FileMissing, msgspec.DecodeError):
-                one = _applications.decode(bytes(self._store.read(f"{FOLDER}/{entry.name}")))
-                yield one, one.beat
+                other = _applications.decode(bytes(self._store.read(f"{FOLDER}/{entry.name}")))
+                yield other, other.beat

@@ -1,7 +1,7 @@
-"""Finds out whether the Spark driver of a dead application still runs: it may commit after its Python has ended.
+"""Whether the Spark driver of a dead application still runs: it may commit after its Python process has ended.
 
-The JVM that Python started ends by itself when Python has ended, however that ended, but a moment later. Until then, a
-MERGE that it has begun can still be committed, beside one of the next owner. So the JVM locks a file, and a process
+The JVM that Python started ends by itself a moment after Python, however Python ended. Until then, a
+MERGE that it has begun can still be committed, beside a MERGE of the next owner. So the JVM locks a file, and a process
 that finds the shard of a dead application checks that lock first. It is a lock of the operating system, which is
 released with the JVM. On an object store, the margin of the leases covers the time.
 

@@ -19,7 +19,7 @@ import msgspec
 from deltamq.tables.ops.job_runs import IDLE_RECORD_S, LastRun, newest_run, read_runs, runs_folder
 from deltamq.tables.store.store import Store
 
-#: Seconds between two records of runs that did something, or ended differently from those before.
+#: Seconds between two records of runs that did something, or ended differently from the previous run.
 _BUSY_RECORD_S: Final = 1.0
 
 
@@ -34,7 +34,6 @@ def write_last_run(store: Store, run: LastRun) -> None:
 
 
 def _forget_covered(store: Store, run: LastRun) -> None:
-    """Remove the records of earlier applications about the same shards."""
     for earlier in read_runs(store, run.job):
         if earlier.application != run.application and set(earlier.shards) <= set(run.shards):
             store.delete(f"{runs_folder(run.job)}/{earlier.application}.json")
@@ -43,7 +42,7 @@ def _forget_covered(store: Store, run: LastRun) -> None:
 class Recorder:
     """Records the runs of one job in this process: at most once a second, and less often while the job is idle.
 
-    A failure and the first success after it are written at once, because people look for these.
+    A failure and the first success after it are written at once, because users look for these.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Recorder:
 
 
 def _after(before: LastRun | None, run: LastRun) -> LastRun:
-    """Return the run, completed with what is known of earlier runs."""
+    """Complete a run with the last success and the failures of earlier runs."""
     ok_at = before.ok_at if before else None
     if run.ok:
         error, error_at = (before.last_error, before.last_error_at) if before else ("", None)

@@ -2,8 +2,8 @@
 exclusive across processes, so the processes must exclude each other.
 
 On a local disk it is a file lock of the operating system: a killed process cannot keep it, and a stopped one does not
-lose it. On an object store it is a lease in a numbered file that exactly one process can create. The holder renews it,
-and gives it up when it could not renew it for the lease's length less a margin. The lease of a dead process expires.
+lose it. On an object store it is a lease in a numbered file that exactly one process can create. The holder renews it;
+if it cannot for the lease's length less a margin, it gives the lease up. The lease of a dead process expires.
 
     jobs/<job>/shards/<shard>.lock                       {"application": ..., "host": ..., "pid": ...}
     jobs/<job>/shards/<shard>/00000000000000000007.json  {"holder": ..., "token": ..., "until_ms": ...}
@@ -38,14 +38,14 @@ LEASE_MS: Final = 60_000
 #: Time between the moment a holder gives up its lease and the earliest takeover; clocks of two machines differ by less.
 MARGIN_MS: Final = 20_000
 assert MARGIN_MS < LEASE_MS / 2, "a holder must be able to renew before it must stop"
-#: A process that asks whether a lock is held locks the file for microseconds, or longer on a busy machine. So a lock is
+#: A process that checks a lock locks the file for microseconds, or longer on a busy machine. So a lock is
 #: tried this many times, at this interval in seconds, before it counts as held.
 _TRIES: Final = 20
 _TRY_S: Final = 0.01
 #: Seconds to wait for the JVM of a killed Python process, which takes a second or two to notice its end.
 _DEAD_SPARK_S: Final = 15.0
 #: The holder of a lock that was taken but not yet written to.
-_NOBODY_KNOWN: Final = Holder(application="", host="a process that just took it", pid=0, since_ms=0)
+_UNKNOWN_HOLDER: Final = Holder(application="", host="a process that just took it", pid=0, since_ms=0)
 
 
 class DriverBusy(Conflict):
@@ -91,11 +91,11 @@ def take_shard(store: Store, job: str, shard: str, holder: Holder, *, tries: int
     DriverBusy
         Another process has it.
     """
-    place = _place(job, shard)
+    path = _path(job, shard)
     holder = msgspec.structs.replace(holder, since_ms=_wall_ms())
     if isinstance(store, LocalStore):
-        return ShardLock(_FileLock.taken(store, f"{place}.lock", job, shard, holder, tries), job, shard)
-    lease = _Lease(store, place, job, shard, holder)
+        return ShardLock(_FileLock.taken(store, f"{path}.lock", job, shard, holder, tries), job, shard)
+    lease = _Lease(store, path, job, shard, holder)
     lease.take()
     return ShardLock(lease, job, shard)
 
@@ -113,23 +113,23 @@ def shard_lock(store: Store, job: str, shard: str = WHOLE[0], holder: Holder | N
 
 def holder_of(store: Store, job: str, shard: str) -> Holder | None:
     """Return the holder of a shard; None if there is none, which is certain only after taking it."""
-    place = _place(job, shard)
+    path = _path(job, shard)
     if isinstance(store, LocalStore):
-        return _FileLock.holder(Path(store.uri(f"{place}.lock")))
-    return _Lease.holder(store, place)
+        return _FileLock.holder(Path(store.uri(f"{path}.lock")))
+    return _Lease.holder(store, path)
 
 
 def known_shards(store: Store, job: str) -> list[str]:
     """Return the shards that were ever held, except those whose name was too long for a file name."""
     folder = f"jobs/{job}/shards"
     if isinstance(store, LocalStore):
-        found = [name.removesuffix(".lock") for name in store.names(folder) if name.endswith(".lock")]
+        names = [file.removesuffix(".lock") for file in store.names(folder) if file.endswith(".lock")]
     else:
-        found = store.folders(folder)
-    return sorted(shard for name in found if (shard := decode_path(name)) is not None)
+        names = store.folders(folder)
+    return sorted(shard for name in names if (shard := decode_path(name)) is not None)
 
 
-def _place(job: str, shard: str) -> str:
+def _path(job: str, shard: str) -> str:
     return f"jobs/{job}/shards/{encode_path(shard)}"
 
 
@@ -142,7 +142,7 @@ def _busy(job: str, shard: str, holder: Holder) -> DriverBusy:
 
 
 def _has_ended(store: LocalStore, application: str, patience_s: float) -> bool:
-    """Wait until the Spark of a dead application has ended; return False if it has not within `patience_s`."""
+    """Wait until the Spark driver of a dead application has ended; False: it has not within `patience_s`."""
     until_s = time.monotonic() + patience_s
     while may_commit(store, application):
         if time.monotonic() >= until_s:
@@ -184,7 +184,7 @@ class _FileLock:
                 file.write(msgspec.json.encode(holder))
                 return lock
             file.close()  # its holder removed the file meanwhile: the next try makes a new one
-        raise _busy(job, shard, _NOBODY_KNOWN)
+        raise _busy(job, shard, _UNKNOWN_HOLDER)
 
     @staticmethod
     def holder(path: Path) -> Holder | None:
@@ -201,14 +201,13 @@ class _FileLock:
         return None
 
     def is_mine(self) -> bool:
-        """Return whether the locked file is the one that others find."""
         if self._file.closed:
             return False
         try:
-            there, mine = os.stat(self._path), os.fstat(self._file.fileno())
+            linked, mine = os.stat(self._path), os.fstat(self._file.fileno())
         except OSError:
             return False
-        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+        return (linked.st_dev, linked.st_ino) == (mine.st_dev, mine.st_ino)
 
     def release(self, *, forget: bool) -> None:
         if self._file.closed:
@@ -225,7 +224,7 @@ def _read_holder(file: FileIO) -> Holder:
     try:
         return _holders.decode(file.read())
     except msgspec.DecodeError:
-        return _NOBODY_KNOWN
+        return _UNKNOWN_HOLDER
 
 
 class _Record(msgspec.Struct):
@@ -270,7 +269,7 @@ class _Lease:
             self._write(0)
 
     def is_mine(self) -> bool:
-        """Return whether no other process can have taken it yet, by the boot clock, which is never set."""
+        """By the boot clock, which is never set: no other process can have taken the lease yet."""
         return SYSTEM_CLOCK.boot_ms() < self._sure_until_ms
 
     @staticmethod
@@ -291,12 +290,12 @@ class _Lease:
             self._check_over(newest)
         self._epoch = newest + 1
         began_ms = SYSTEM_CLOCK.boot_ms()
-        with contextlib.suppress(Unknown):  # no answer: the read below finds out
+        with contextlib.suppress(Unknown):  # the read below shows the outcome
             self._store.put_if_absent(self._key(self._epoch), self._record(_wall_ms() + LEASE_MS), durable=True)
         if _read(self._store, self._folder, self._epoch).token != self._token:
             raise DriverBusy(f"job {_shown(self._job, self._shard)} was just started in another process")
         if max(_epochs(self._store, self._folder)) > self._epoch:
-            # We slept before the put: our epoch had been used and removed, and another process has a later one.
+            # This process slept before the put: its epoch had been used and removed, and another one has a later epoch.
             self._store.delete(self._key(self._epoch))
             raise DriverBusy(f"job {_shown(self._job, self._shard)} was started in another process meanwhile")
         self._sure_until_ms = began_ms + LEASE_MS - MARGIN_MS
@@ -307,7 +306,7 @@ class _Lease:
         try:
             record = _read(self._store, self._folder, epoch)
         except FileMissing:
-            return  # another process has removed it: the creation of ours decides
+            return  # another process has removed it: creating the next file decides
         if not _is_over(record):
             raise _busy(self._job, self._shard, record.holder)
 

@@ -2,7 +2,7 @@
 
 A job is a function `run(spark, conf, now)` that is idempotent and can be restarted at any line. Its docstring states
 its input, its output, what makes it idempotent, and what a kill at any line leaves; a function without a docstring does
-not register. It returns facts to show, and raises errors. Two kinds of facts have a meaning of their own:
+not register. It returns facts to show, and raises errors. Two kinds of facts have a fixed meaning:
 
     rows         rows that this run wrote or changed; summed over the runs of one driver
     behind_...   how far behind the job is after the run: `behind_ms`, `behind_records`
@@ -131,7 +131,7 @@ def jobs_named(names: tuple[str, ...]) -> list[Job]:
     NotFound
         There is no job of that name.
     """
-    known = {found.name: found for found in all_jobs()}
+    known = {job_.name: job_ for job_ in all_jobs()}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise NotFound(f"there is no job {unknown[0]!r}; there are {', '.join(known)}", code="job_not_found")

@@ -23,7 +23,7 @@ HELD_BY_OTHERS = "held_by_others"
 def run_jobs(spark: SparkSession, conf: Config, *names: str) -> dict[str, Facts]:
     """Run the named jobs once, in this order; return the facts of each.
 
-    A job works on the free shards. Shards that an application (`deltamq jobs run`) holds are left to it: the fact
+    A job works on the free shards. Shards that an application (`deltamq jobs run`) holds stay with it: the fact
     `held_by_others` names them and their holders. If no shard of a job was free, this is its only fact.
     """
     store = storage(conf.warehouse.uri)
@@ -38,8 +38,8 @@ def _run(spark: SparkSession, conf: Config, store: Store, job: Job, me: Holder) 
         facts: dict[str, int | str] = {}
         locks = shards.begin_run()
         if locks:
-            given = spark if job.needs_spark(conf) else None
-            facts.update(job.run(given, conf, utc_now(), [lock.shard for lock in locks]))
+            session = spark if job.needs_spark(conf) else None
+            facts.update(job.run(session, conf, utc_now(), [lock.shard for lock in locks]))
             for lock in locks:
                 lock.check()
     finally:

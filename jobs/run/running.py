@@ -1,4 +1,4 @@
-"""Records of long runs: a small file while a run is under way, so that others see when it began.
+"""Records of long runs: a small file while a run is under way, so that other processes see when it began.
 
 A kill leaves the file. It has no meaning then, because its application no longer owns the shards in it.
 

@@ -1,11 +1,11 @@
 """Runs jobs: each on a thread of its own, whenever it is due, until stopped.
 
 No job waits for another, so a merge of two seconds does not delay a message that is due for redelivery. Each run holds
-the locks of its shards. The applications of one warehouse share the shards, and one without any stands by (SPEC
+the locks of its shards. The applications of one warehouse share the shards, and one without shards stands by (SPEC
 RELY-3). A run that fails is reported, recorded, and repeated when it is next due; it stops nothing else.
 
     keeper      look for other applications --> take and give shards --> watch the runs --> ... --> stop: all ended
-    each job    wait until a shard is due --> run with those held --> record --> ... --> stop: end after its run
+    each job    wait until a shard is due --> run with the held ones --> record --> ... --> stop: end after its run
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from deltamq.tables.config import Config
 from deltamq.tables.ops.job_runs import LastRun
 from deltamq.tables.store.store import Store
 
-#: Seconds between wake-ups of the main thread: the handler of a signal that another thread got runs only then.
+#: Seconds between wake-ups of the main thread: Python runs signal handlers only then.
 _LOOK_S: Final = 0.2
 #: Seconds between looks at the runs of `run_once`.
 _WATCH_S: Final = 1.0
 #: Seconds that runs may go on after a stop before they are cancelled ...
 STOP_S: Final = 15.0
-#: ... and seconds that they have to end then.
+#: ... and then have this many seconds to end.
 CANCEL_S: Final = 10.0
 
 
@@ -143,11 +143,11 @@ class Scheduler:
         self.unfinished = [work.job.name for work, thread in threads.items() if thread.is_alive()]
 
     def _await_end(self, threads: Sequence[threading.Thread]) -> None:
-        """Wait until all have ended; after a stop, give runs time to end, then cancel them."""
+        """After a stop, give runs time to end, then cancel them."""
         _join(threads, until=self._stopping)
         _join(threads, for_s=self._stop_s)
         for work in self._works:
-            work.cancel("the application is told to end", self._runner.cancel)
+            work.cancel("the application is stopping", self._runner.cancel)
         _join(threads, for_s=CANCEL_S)
         self._ended.set()
 
@@ -155,7 +155,7 @@ class Scheduler:
         return threading.Thread(target=self._guarded, args=(run, given), name=name, daemon=True)
 
     def _guarded(self, run: Callable[[Any], None], given: object) -> None:
-        """Run a thread's function. Errors of jobs end one run; any other error would go unseen, so it stops all."""
+        """Errors of jobs end one run; any other error would go unseen, so it stops all jobs."""
         try:
             run(given)
         except Exception as error:  # the main thread raises it again
@@ -163,7 +163,6 @@ class Scheduler:
             self.stop()
 
     def _keep(self, applications: Applications) -> None:
-        """Tend shards and watch runs until all have ended."""
         self._look(applications)
         self._tell_standby()
         while not self._ended.wait(applications.look_s(waiting=not all(work.shards.is_whole for work in self._works))):
@@ -172,7 +171,6 @@ class Scheduler:
             self._watch()
 
     def _watch(self) -> None:
-        """Report long runs, and cancel those that exceed the limit."""
         limit_s = self._conf.jobs.run_s_max
         for work in self._works:
             work.watch(self._runner.progress)
@@ -180,7 +178,6 @@ class Scheduler:
                 work.cancel(f"it ran longer than jobs.run_s_max = {limit_s} s", self._runner.cancel)
 
     def _watch_until_ended(self, _: object) -> None:
-        """Watch the runs of `run_once`."""
         while not self._ended.wait(_WATCH_S):
             self._watch()
 
@@ -190,7 +187,6 @@ class Scheduler:
                 succeeded.append(self._run_alone(work))
 
     def _look(self, applications: Applications) -> None:
-        """Give a sign of life, and tend the shards of every job."""
         try:
             applications.look()
         except (DeltaMQError, OSError) as error:
@@ -204,11 +200,10 @@ class Scheduler:
         waiting = {work.job.name: work.shards.others for work in self._works if work.shards.others}
         if waiting:
             holders = dict.fromkeys(str(holder) for others in waiting.values() for holder in others.values())
-            those = " ".join(f"{job}[{shard_text(sorted(others))[7:]}]" for job, others in waiting.items())
-            self._tell(f"stands by for {those}, held by {', '.join(holders)}")
+            shards = " ".join(f"{job}[{shard_text(sorted(others))[7:]}]" for job, others in waiting.items())
+            self._tell(f"stands by for {shards}, held by {', '.join(holders)}")
 
     def _run_job(self, work: Work) -> None:
-        """Run one job until stopped."""
         recorder = Recorder(self._store, work.job.name, self._me.application)
         while not self._stopping.is_set():
             if work.woken.wait(work.wait_s()):
@@ -230,8 +225,8 @@ class Scheduler:
 
     def _run_alone(self, work: Work) -> bool:
         refused = work.shards.take_free()
-        for told in dict.fromkeys(refused.values()):
-            self._tell(job_line(work.job.name, ok=False, seconds=0.0, shown=told))
+        for reason in dict.fromkeys(refused.values()):
+            self._tell(job_line(work.job.name, ok=False, seconds=0.0, shown=reason))
         locks = work.shards.begin_run()
         if not locks:
             return not refused
@@ -256,7 +251,7 @@ class Scheduler:
             facts = dict(self._runner(work.job, self._conf, now, shards))
             _check(locks)
             ok = True
-        except Exception as error:  # an error of a job ends only this run of it
+        except Exception as error:  # an error of a job ends only this run
             detail = error_text(error)
         finally:
             work.ended()
@@ -275,7 +270,7 @@ class Scheduler:
         )
 
     def _record(self, recorder: Recorder, run: LastRun | None) -> None:
-        """Record a run, or without one write the last; a job goes on even if its runs cannot be recorded."""
+        """None: write the last run. A job goes on even if its runs cannot be recorded."""
         try:
             if run is None:
                 recorder.flush()

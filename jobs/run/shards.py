@@ -23,9 +23,9 @@ from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 from deltamq.tables.config import Config
 from deltamq.tables.store.store import Store
 
-#: Interval at which a job is asked for its shards, in milliseconds: brokers are added now and then.
+#: Interval at which a job lists its shards, in milliseconds: brokers are added now and then.
 _NAMES_EVERY_MS: Final = 5_000
-#: A shard that is free for this time is taken by any application: the one whose share it is does not take it.
+#: Any application takes a shard that is free for this time: the application whose share it is does not take it.
 _LEFT_MS: Final = 3_000
 #: A shard that was taken this way is kept for this time: the other application would leave it again.
 _KEPT_MS: Final = 60_000
@@ -34,7 +34,7 @@ _KEPT_MS: Final = 60_000
 class Tended(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `tend`."""
 
-    #: The taken shards, each with its previous holder; None if none was seen.
+    #: The taken shards, each with its previous holder; None if no holder was seen.
     taken: Mapping[str, Holder | None]
     given: Sequence[str]
 
@@ -54,7 +54,7 @@ class JobShards:
         self._held: dict[str, ShardLock] = {}
         self._running = False
         self._surplus: Sequence[str] = ()
-        #: The holders of shards that are not ours.
+        #: The holders of the shards that this application does not hold.
         self._others: dict[str, Holder] = {}
         #: The last known holders of shards.
         self._had: dict[str, Holder] = {}
@@ -68,12 +68,12 @@ class JobShards:
 
     @property
     def others(self) -> Mapping[str, Holder]:
-        """The holders of shards that it does not hold, as of the last look."""
+        """The holders of the shards that this application does not hold, as of the last look."""
         return dict(self._others)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it holds all shards that it knows of."""
+        """Whether this application holds all shards that it knows."""
         return set(self._names) <= self._held.keys()
 
     def take_all(self) -> None:
@@ -90,7 +90,7 @@ class JobShards:
                 self._held[shard] = take_shard(self._store, self._job.name, shard, self._me)
 
     def take_free(self) -> Mapping[str, str]:
-        """Take every free shard; return for each of the others why it was refused."""
+        """Take every free shard; return the reason of each refusal by shard."""
         self._look_for_names(self._clock.boot_ms())
         refused = {}
         for shard in self._names:
@@ -101,7 +101,7 @@ class JobShards:
         return refused
 
     def tend(self, taking_part: Collection[str]) -> Tended:
-        """Take this application's share, and give back shards of other applications' unless a run uses them.
+        """Take this application's share, and give back other applications' shards unless a run uses them.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ class JobShards:
         return Tended(taken={shard: self._had.pop(shard, None) for shard in taken}, given=self._give(give))
 
     def begin_run(self) -> tuple[ShardLock, ...]:
-        """Return the shards to work on, which stay ours until the run ends; drop those whose lock is lost."""
+        """Return the shards to work on, which stay held until the run ends; drop those whose lock is lost."""
         with self._mutex:
             for shard, lock in list(self._held.items()):
                 try:
@@ -133,7 +133,7 @@ class JobShards:
             return tuple(self._held[shard] for shard in sorted(self._held))
 
     def end_run(self) -> None:
-        """End the run, and give back the shards that are other applications' share."""
+        """End the run, and give back other applications' shards."""
         with self._mutex:
             self._running = False
             surplus, self._surplus = self._surplus, ()
@@ -152,12 +152,11 @@ class JobShards:
             self._names_at_ms = now_ms
 
     def _look_for_owners(self, now_ms: int) -> None:
-        """Look up the holders of shards that are not ours, and note since when the free ones are free."""
-        asked = [shard for shard in self._names if shard not in self._held]
-        found = {shard: holder_of(self._store, self._job.name, shard) for shard in asked}
-        self._others = {shard: holder for shard, holder in found.items() if holder is not None}
+        not_held = [shard for shard in self._names if shard not in self._held]
+        holders = {shard: holder_of(self._store, self._job.name, shard) for shard in not_held}
+        self._others = {shard: holder for shard, holder in holders.items() if holder is not None}
         self._had |= self._others
-        free = [shard for shard, holder in found.items() if holder is None]
+        free = [shard for shard, holder in holders.items() if holder is None]
         self._free_since_ms = {shard: self._free_since_ms.get(shard, now_ms) for shard in free}
 
     def _take(self, shard: str) -> bool:
@@ -181,6 +180,6 @@ class JobShards:
 
 
 def _release(lock: ShardLock, *, forget: bool = False) -> None:
-    """Release a lock; if its store cannot be reached, the lease expires."""
+    """If the store cannot be reached, the lease expires."""
     with contextlib.suppress(DeltaMQError, OSError):
         lock.release(forget=forget)

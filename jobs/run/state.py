@@ -1,6 +1,6 @@
 """The state of a warehouse's jobs: shards, owners, last runs, lag. Read from small files, without Spark.
 
-The owner is the current holder of a shard's lock, so a killed process owns none; with a lease, from its expiry on.
+The owner is the current holder of a shard's lock, so a killed process owns none (with a lease: from its expiry on).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ShardState:
 
     shard: str
     owner: Holder | None
-    #: The newest run that included it, and the run that is under way.
+    #: The newest run that included the shard, and the run that is under way.
     last: LastRun | None
     running: RunningRun | None
 
@@ -39,7 +39,7 @@ class JobState:
     engine: str
     every_s: float
     last: LastRun | None
-    #: Seconds that it is overdue.
+    #: Seconds that the job is overdue.
     behind_s: float
     shards: Sequence[ShardState]
 
@@ -49,13 +49,13 @@ def job_state(job: Job, conf: Config, store: Store, now: datetime) -> JobState:
     every_s = job.every_s(conf)
     last = newest_run(read_runs(store, job.name))
     shards = shard_states(store, job.name, _shards(job, conf, store))
-    ran: list[LastRun | None] = [one.last for one in shards if one.last is not None]
+    ran: list[LastRun | None] = [shard.last for shard in shards if shard.last is not None]
     return JobState(
         job=job,
         engine=last.engine if last is not None and last.engine else job.engine(conf),
         every_s=every_s,
         last=last,
-        behind_s=max(seconds_behind(one, every_s, now) for one in ran or [last]),
+        behind_s=max(seconds_behind(run, every_s, now) for run in ran or [last]),
         shards=shards,
     )
 
@@ -67,7 +67,7 @@ def shard_states(store: Store, job: str, shards: Sequence[str]) -> list[ShardSta
     for shard in shards:
         owner = holder_of(store, job, shard)
         under_way = [
-            one for one in running if owner is not None and one.application == owner.application and shard in one.shards
+            run for run in running if owner is not None and run.application == owner.application and shard in run.shards
         ]
         last = newest_run(runs, shard)
         states.append(ShardState(shard=shard, owner=owner, last=last, running=under_way[0] if under_way else None))
@@ -75,7 +75,7 @@ def shard_states(store: Store, job: str, shards: Sequence[str]) -> list[ShardSta
 
 
 def jobs_seen(store: Store) -> list[str]:
-    """Return the names of the jobs that have run in the warehouse, or are about to."""
+    """Return the names of the jobs that have run in the warehouse, or hold a shard."""
     return [name for name in store.folders("jobs") if store.names(f"jobs/{name}/runs") or known_shards(store, name)]
 
 
@@ -86,10 +86,9 @@ def behind_of(last: LastRun | None) -> Mapping[str, int]:
 
 
 def _shards(job: Job, conf: Config, store: Store) -> list[str]:
-    """Return the job's shards, and others that are still held."""
     known = known_shards(store, job.name)
     try:
         named = list(job.shards(conf))
-    except Exception:  # a job may raise anything for a warehouse that it cannot read: then show the known shards
+    except Exception:  # a job may raise anything for a warehouse that it cannot read
         named = known
     return sorted({*named, *(shard for shard in known if shard not in named and holder_of(store, job.name, shard))})

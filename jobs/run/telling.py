@@ -1,4 +1,4 @@
-"""What `deltamq jobs run` prints: one line for each notable run, and for shards that are taken and given back."""
+"""What `deltamq jobs run` prints: one line for each notable run, and one when shards are taken or given back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DETAIL_LENGTH_MAX: Final = 1_000
 #: Seconds after which a run is printed even if nothing happened; a job may be due several times a second.
 _TELL_IDLE_S: Final = 60.0
 _SHARDS_SHOWN_MAX: Final = 8
-_JAVA_PLACES: Final = ("at ", "... ")
+_STACK_LINES: Final = ("at ", "... ")
 
 
 class Telling:
@@ -49,8 +49,8 @@ class Telling:
     def took(self, taken: Mapping[str, Holder | None]) -> None:
         """Print the shards that were taken over from other applications."""
         for holder in dict.fromkeys(str(holder) for holder in taken.values() if holder is not None):
-            those = [shard for shard, had in taken.items() if str(had) == holder]
-            self._tell(f"job={self._job} takes over {shard_text(those)} from {holder}")
+            shards = [shard for shard, had in taken.items() if str(had) == holder]
+            self._tell(f"job={self._job} takes over {shard_text(shards)} from {holder}")
 
     def gave(self, given: Sequence[str]) -> None:
         """Print the shards that were given back."""
@@ -71,6 +71,6 @@ def shard_text(shards: Sequence[str]) -> str:
 
 def error_text(error: Exception) -> str:
     """Return an error as one line of bounded length; of a Java stack trace, only the causes."""
-    told = (line.strip() for line in f"{type(error).__name__}: {error}".splitlines())
-    text = " ".join(line for line in told if line and not line.startswith(_JAVA_PLACES))
+    lines = (line.strip() for line in f"{type(error).__name__}: {error}".splitlines())
+    text = " ".join(line for line in lines if line and not line.startswith(_STACK_LINES))
     return text if len(text) <= _DETAIL_LENGTH_MAX else text[: _DETAIL_LENGTH_MAX - 3] + "..."

@@ -21,7 +21,7 @@ from deltamq.tables.config import Config
 from deltamq.tables.ops.job_runs import LastRun, RunningRun, newest_run, read_runs
 from deltamq.tables.store.store import Store
 
-#: Seconds after which a run is recorded for `deltamq jobs list`; to record every run would double its cost.
+#: Seconds after which a run is recorded for `deltamq jobs list`; recording every run would double its cost.
 _NOTED_S: Final = 2.0
 #: Interval at which a long run is printed, in seconds.
 _TELL_RUNNING_S: Final = 60.0
@@ -70,7 +70,7 @@ class Work:
 
     def wait_s(self) -> float | None:
         """Return the seconds until a run is due; None without a shard."""
-        # The due time of a shard that was just taken is not known yet: `woken` is set when it is.
+        # A shard that was just taken has no due time yet: `woken` is set when it has.
         first = min((self._due_s.get(shard, math.inf) for shard in self.shards.held), default=math.inf)
         return None if first == math.inf else max(0.0, first - time.monotonic())
 
@@ -103,7 +103,7 @@ class Work:
         self._run = RunningRun(job=self.job.name, started_at=at, shards=shards, application=self._me.application)
 
     def ended(self) -> None:
-        """Mark its end: its shards are due one interval after its start, and missed times are skipped."""
+        """Mark the end of the run: its shards are due one interval after its start, and missed times are skipped."""
         assert self._run is not None, "a run began"
         due_s = max(self._began_s + self.period_s(), time.monotonic())
         self._due_s |= dict.fromkeys(self._run.shards, due_s)
@@ -120,7 +120,7 @@ class Work:
     def cancel(self, why: str, cancel: Callable[[str], None]) -> None:
         """Cancel the run under way, repeatedly: it may begin another query after the cancelled one.
 
-        It is done in a thread, since a driver that hangs may not answer.
+        A thread cancels, since a driver that hangs may not answer.
         """
         if self._run is None or (self._cancelling is not None and self._cancelling.is_alive()):
             return

@@ -5,9 +5,9 @@
     refused         until no fence refuses any
 
 The second way is how the service treats a repeated request: stored rows stay where they are, the others go where their
-keys belong now (I15). Rows are looked for only if they may be stored already: of a manifest that was put a moment ago,
-none are. After a refusal they are looked for again, because another driver of the batch may have stored some before the
-fence. For the same reason nothing is appended to the new leader of a logical queue before the old one is sealed.
+keys belong now (I15). Rows are looked for only if they may be stored already: a manifest that was put a moment ago has
+no such rows. After a refusal they are looked for again, because another driver of the batch may have stored some before
+the fence. For the same reason nothing is appended to the new leader of a logical queue before the old one is sealed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deltamq.jobs.sink.manifest import REQUEST_BYTES_MAX, REQUEST_ROWS_MAX, Manifest, SinkRequest
-from deltamq.jobs.sink.place import SinkPlace
+from deltamq.jobs.sink.open_sink import OpenSink
 from deltamq.jobs.sink.routing import NAMED, targets_again, token_of
 from deltamq.jobs.sink.staging import read_sections
 from deltamq.jobs.tasks.known_outcome import until_known
@@ -45,32 +45,32 @@ THREADS_MAX: Final = 4
 _COMMIT_BYTES_MAX: Final = 2 * REQUEST_BYTES_MAX
 _COMMIT_ROWS_MAX: Final = 2 * REQUEST_ROWS_MAX
 #: Columns of staged rows that only decide where a row goes.
-_OF_PLACE: Final = (NAMED, "deliver_time")
+_ROUTING_COLUMNS: Final = (NAMED, "deliver_time")
 
 Indexes = NDArray[np.int64]
 
 
-def append_manifest(place: SinkPlace, manifest: Manifest, *, flush: Flush | None, again: bool) -> list[PartitionLog]:
+def append_manifest(sink: OpenSink, manifest: Manifest, *, flush: Flush | None, again: bool) -> list[PartitionLog]:
     """Append all requests that are not stored yet; return the logs of the partitions that were appended to.
 
     Parameters
     ----------
     flush
-        Whether appends wait for the disk; None: as the settings of the topic or the warehouse say.
+        Whether appends wait for the disk; None: by the settings of the topic or the warehouse.
     again
         Whether an earlier run may have appended some of the requests.
 
     Raises
     ------
     Unavailable
-        A partition is being taken over, or the disk is full: repeating the call is safe, here and everywhere below.
+        A partition is being taken over, or the disk is full: the call may be repeated.
     """
     by_target: dict[tuple[str, str, bool], list[SinkRequest]] = {}
     for request in manifest.requests:
         by_target.setdefault((request.topic, request.partition, request.waits), []).append(request)
-    appends = [_Append(place, manifest, flush, again, requests) for requests in by_target.values()]
+    appends = [_Append(sink, manifest, flush, again, requests) for requests in by_target.values()]
     for topic in {request.topic for request in manifest.requests}:
-        place.topic(topic)
+        sink.topic(topic)
     if len(appends) == 1:
         appends[0].run()
     else:
@@ -83,7 +83,7 @@ def append_manifest(place: SinkPlace, manifest: Manifest, *, flush: Flush | None
 
 @dataclass(slots=True)
 class _Left:
-    """A request of which rows are left: their positions, and all of its rows once they are read."""
+    """The positions of a request's rows that are not stored, and all its rows once they are read."""
 
     request: SinkRequest
     indexes: Indexes
@@ -94,9 +94,9 @@ class _Append:
     """The requests of a manifest for one partition."""
 
     def __init__(
-        self, place: SinkPlace, manifest: Manifest, flush: Flush | None, again: bool, requests: Sequence[SinkRequest]
+        self, sink: OpenSink, manifest: Manifest, flush: Flush | None, again: bool, requests: Sequence[SinkRequest]
     ) -> None:
-        self._place = place
+        self._sink = sink
         self._manifest = manifest
         self._flush = flush
         self._again = again
@@ -104,7 +104,6 @@ class _Append:
         self.touched: list[PartitionLog] = []
 
     def run(self) -> None:
-        """Store all requests, in their order."""
         if self._again:
             for request in self._requests:
                 self._settle(request, look=True)
@@ -115,12 +114,14 @@ class _Append:
                     self._settle(request, look=False)
 
     def _append_together(self, requests: Sequence[SinkRequest]) -> bool:
-        """Append requests by the route of their staging; return False if that is not today's route, or was refused."""
+        """Append requests by the route of their staging; False: the route has changed, or an append was refused."""
         first = requests[0]
-        topic, placement = self._place.routed(first.topic)
+        topic, placement = self._sink.routed(first.topic)
         if placement.ahead or any(request.tokens != {token_of(topic, placement)} for request in requests):
             return False
-        batches = [Batch(self._final(topic, one, self._rows(one)), self._stamp(one)) for one in requests]
+        batches = [
+            Batch(self._final(topic, request, self._rows(request)), self._stamp(request)) for request in requests
+        ]
         try:
             self._store(topic, first.partition, first, batches, placement)
         except Fenced:
@@ -128,14 +129,13 @@ class _Append:
         return True
 
     def _settle(self, request: SinkRequest, *, look: bool) -> None:
-        """Store the rows of one request that are not stored yet, by today's route."""
         left = _Left(request, np.arange(request.rows))
-        until_s = time.monotonic() + self._place.fenced_s
+        until_s = time.monotonic() + self._sink.fenced_s
         while left.indexes.size:
-            # taken before the look: what other drivers append behind the look, a fence that they do not know refuses
-            topic, placement = self._place.routed(request.topic)
+            # taken before the look: if other drivers append after the look, a fence that they do not know refuses it
+            topic, placement = self._sink.routed(request.topic)
             if placement.ahead:
-                self._place.seal(topic)
+                self._sink.seal(topic)
                 look = True
                 continue
             if look:
@@ -145,11 +145,11 @@ class _Append:
             refused = self._append_left(left, topic, placement)
             if refused is None:
                 return
-            self._place.learn(topic, refused, until_s)
+            self._sink.learn(topic, refused, until_s)
             look = True
 
     def _append_left(self, left: _Left, topic: Topic, placement: Placement) -> Fenced | None:
-        """Append the rows that are left, partition by partition; return the last refusal, whose rows are still left."""
+        """Append the missing rows, partition by partition; return the last refusal, whose rows are still missing."""
         request = left.request
         if left.rows is None:
             left.rows = self._rows(request)
@@ -172,7 +172,7 @@ class _Append:
     # One append.
 
     def _rows(self, request: SinkRequest) -> pa.RecordBatch:
-        return _one(read_sections(self._place.warehouse.store, self._manifest.files, request.sections))
+        return _one(read_sections(self._sink.warehouse.store, self._manifest.files, request.sections))
 
     def _stamp(self, request: SinkRequest, indexes: Indexes | None = None) -> ProducerStamp:
         whole = indexes is None or len(indexes) == request.rows
@@ -182,8 +182,8 @@ class _Append:
     def _final(
         self, topic: Topic, request: SinkRequest, rows: pa.RecordBatch, partition: str | None = None
     ) -> pa.RecordBatch:
-        """Return staged rows in the form in which their partition, or its delay log, stores them."""
-        kept = rows.select([name for name in rows.schema.names if name not in _OF_PLACE])
+        """Convert staged rows to the form in which their partition, or its delay log, stores them."""
+        kept = rows.select([name for name in rows.schema.names if name not in _ROUTING_COLUMNS])
         if not request.waits:
             return kept
         at_ms = pc.divide(rows.column("deliver_time").cast(pa.int64()), 1000)
@@ -194,7 +194,7 @@ class _Append:
     def _store(
         self, topic: Topic, partition: str, request: SinkRequest, batches: Sequence[Batch], placement: Placement
     ) -> None:
-        """Append the batches in one commit; raise `Fenced` if it is refused, with nothing stored."""
+        """Append the batches in one commit; raise `Fenced` if it is refused; then nothing is stored."""
         log, fence_epochs, flush = self._destination(topic, partition, request, placement)
         failpoint("sink.before_append")
         until_known(lambda: log.append(batches, flush=flush, fence_epochs=fence_epochs))
@@ -205,17 +205,16 @@ class _Append:
         self, topic: Topic, partition: str, request: SinkRequest, placement: Placement
     ) -> tuple[PartitionLog, FenceEpochs, Flush]:
         if request.waits:
-            # Always the delay partition of the staging: it recognizes the rows, wherever they go when they are due.
+            # Always the delay partition of the staging, which recognizes the rows.
             # Marks refer to offsets of a delay partition: a power cut must not take any of its rows back.
             home = request.partition
-            return self._place.delay_log(home), self._place.delay_fence_epochs(home), Flush.SYNC
-        flush = self._place.flush_of(topic, self._flush)
-        return self._place.log(topic, partition), placement.fence_epochs[partition], flush
+            return self._sink.delay_log(home), self._sink.delay_fence_epochs(home), Flush.SYNC
+        flush = self._sink.flush_of(topic, self._flush)
+        return self._sink.log(topic, partition), placement.fence_epochs[partition], flush
 
     # Rows that are stored already.
 
     def _not_stored(self, topic: Topic, request: SinkRequest) -> Indexes:
-        """Return the positions of the rows of a request that no partition has stored."""
         left = np.ones(request.rows, dtype=bool)
         producer_id, batch = self._manifest.producer_id(request), self._manifest.batch
         for log in self._candidates(topic, request):
@@ -223,20 +222,20 @@ class _Append:
             seen = log.known_producer(producer_id)
             for part in () if seen is None else seen.parts.get(batch, ()):
                 left[slice(None) if part.indexes is None else np.array(part.indexes, dtype=np.int64)] = False
-        if left.all() and self._place.now_ms() - self._manifest.created_ms > REMEMBERED_MS:
-            self._ask_rows(topic, request, left)
+        if left.all() and self._sink.now_ms() - self._manifest.created_ms > REMEMBERED_MS:
+            self._count_stored(topic, request, left)
         return np.flatnonzero(left)
 
     def _candidates(self, topic: Topic, request: SinkRequest) -> Iterator[PartitionLog]:
-        """Yield every partition that may hold rows of a request: keys or queues may have moved since its staging."""
+        """Every partition that may hold rows of a request: keys or queues may have moved since its staging."""
         if request.waits:
-            yield self._place.delay_log(request.partition)
+            yield self._sink.delay_log(request.partition)
             return
         for partition in topic.route.partitions:
-            yield self._place.log(topic, partition)
+            yield self._sink.log(topic, partition)
 
-    def _ask_rows(self, topic: Topic, request: SinkRequest, left: NDArray[np.bool_]) -> None:
-        """Look for a request in the rows, for a query that was stopped for longer than producers are remembered."""
+    def _count_stored(self, topic: Topic, request: SinkRequest, left: NDArray[np.bool_]) -> None:
+        """Search the rows for a request: the query was stopped for longer than producers are remembered."""
         stored = sum(self._count_rows(log, request) for log in self._candidates(topic, request))
         if stored == len(left):
             left[:] = False
@@ -244,7 +243,7 @@ class _Append:
             name, batch = self._manifest.name, self._manifest.batch
             raise Corrupt(
                 f"{stored} of {len(left)} rows of request {request.number} of batch {batch} of sink {name} are stored,"
-                " and which ones is forgotten: the query was stopped for over a day amidst an expansion",
+                " and it is no longer known which: the query was stopped for over a day during an expansion",
                 code="sink_request_torn",
             )
 
@@ -261,13 +260,12 @@ class _Append:
 
 
 def _waited_for(placement: Placement, partition: str) -> str:
-    """Return where delayed rows go when they are due: a logical queue may have moved by then."""
-    found = None if placement.queues is None else placement.queues.of_partition(partition)
-    return partition if found is None else found.queue.name
+    """Delayed rows name their logical queue, which may have moved when they are due."""
+    segment = None if placement.queues is None else placement.queues.of_partition(partition)
+    return partition if segment is None else segment.queue.name
 
 
 def _groups(requests: Sequence[SinkRequest]) -> Iterator[list[SinkRequest]]:
-    """Yield groups of requests, each for one commit."""
     group: list[SinkRequest] = []
     nbytes = rows = 0
     for request in requests:
@@ -283,7 +281,7 @@ def _groups(requests: Sequence[SinkRequest]) -> Iterator[list[SinkRequest]]:
 
 
 def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return the sections' rows as one batch; a column that a section lacks is null there."""
+    """A column that a section lacks is null there."""
     if len({batch.schema for batch in batches}) == 1:
         return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     if not any(NAMED in batch.schema.names for batch in batches):

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from deltamq.jobs.sink.append import append_manifest
 from deltamq.jobs.sink.columns import SinkColumns, pieces
-from deltamq.jobs.sink.contents import check_done, check_lives, check_same, in_lives_of, made_anew
+from deltamq.jobs.sink.contents import check_done, check_lives, check_same, in_lives_of, topics_made_again
 from deltamq.jobs.sink.manifest import Manifests, name_in_life, planned
-from deltamq.jobs.sink.place import SinkPlace
+from deltamq.jobs.sink.open_sink import OpenSink
 from deltamq.jobs.sink.routing import route_rows
 from deltamq.jobs.sink.staging import StagedMessage, StagedRows, Stager
 from deltamq.jobs.tasks.worker import keep_imports
@@ -36,7 +36,7 @@ _tending: Final = threading.Lock()
 
 
 def stage_rows(
-    place: SinkPlace,
+    sink: OpenSink,
     columns: SinkColumns,
     topic: str | None,
     batches: Iterator[pa.RecordBatch],
@@ -56,8 +56,8 @@ def stage_rows(
     name, batch, task
         The name of the query or write, the number of the batch, and the number of the task.
     named
-        Whether the name may come again. Then it is one of each life of the topic (SPEC SPARK-16), if all rows go to
-        one, and what the batch brings is summed up.
+        Whether the name may be used again. Then each life of the topic has its own name (SPEC SPARK-16), if all rows
+        go to one topic, and the batch's contents are summed up.
     piece_bytes_max
         Bytes of rows that are staged at a time.
 
@@ -67,38 +67,38 @@ def stage_rows(
         A row cannot be a message; the message names the column.
     """
     keep_imports()
-    place.refresh()
-    store = place.warehouse.store
+    sink.refresh()
+    store = sink.warehouse.store
     rows = pieces(batches, piece_bytes_max)
     first = next(rows, None)
     if first is not None and topic is not None and named:
-        name = name_in_life(name, place.topic(topic).id)
+        name = name_in_life(name, sink.topic(topic).id)
     stager = Stager(store, Manifests(store, name).folder, name, batch, task, sums=named)
-    now_ms = place.now_ms()
+    now_ms = sink.now_ms()
     # all tasks of a small batch put rows without a key into the same partition, so that one commit is enough
     draw = zlib.crc32(f"{name}#{batch}".encode())
     for number, piece in enumerate(() if first is None else chain((first,), rows)):
         at = draw if piece.num_rows < _SMALL_ROWS else zlib.crc32(f"{draw}#{task}#{number}".encode())
-        stager.add(route_rows(columns.rows(piece, now_ms), topic, place.routed, draw=at, now_ms=now_ms))
+        stager.add(route_rows(columns.rows(piece, now_ms), topic, sink.routed, draw=at, now_ms=now_ms))
     return stager.finish()
 
 
-def name_of(staged: Sequence[StagedRows], place: SinkPlace, topic: str | None) -> str:
-    """Return the name that the tasks have staged rows by; without rows, that of the topic's present life."""
-    name = next((one.name for one in staged if one.sections), None)
+def name_of(staged: Sequence[StagedRows], sink: OpenSink, topic: str | None) -> str:
+    """Return the name by which the tasks have staged rows; without rows, the name in the topic's present life."""
+    name = next((task.name for task in staged if task.sections), None)
     if name is not None:
         return name
-    found = None if topic is None else place.refresh().topics.topics.get(topic)
-    return staged[0].name if found is None else name_in_life(staged[0].name, found.id)
+    present = None if topic is None else sink.refresh().topics.topics.get(topic)
+    return staged[0].name if present is None else name_in_life(staged[0].name, present.id)
 
 
 def decoded(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
-    """Return what the tasks staged, from their messages."""
+    """Return the staged rows of the tasks, from their messages."""
     return [_decode_staged.decode(message.staged) for message in messages if isinstance(message, StagedMessage)]
 
 
 def commit_staged(
-    place: SinkPlace,
+    sink: OpenSink,
     name: str,
     batch: int,
     staged: Sequence[StagedRows],
@@ -106,14 +106,14 @@ def commit_staged(
     flush: Flush | None = None,
     ignores_repeats: bool = False,
 ) -> None:
-    """Append a batch once: the staged rows, or those of the manifest that an earlier run of the batch has put.
+    """Append a batch once: the staged rows, or the rows of the manifest that an earlier run of the batch has put.
 
     Parameters
     ----------
     name
         The name of the query or write, in the life of its topic if all rows go to one.
     ignores_repeats
-        Whether other rows than those of an earlier run are ignored; else they are refused.
+        Whether rows that differ from an earlier run's are ignored; otherwise they are refused.
 
     Raises
     ------
@@ -123,43 +123,44 @@ def commit_staged(
         A partition is being taken over, a topic was made again since its rows were staged, or the disk is full: the
         same call continues where this one stopped.
     """
-    manifests = Manifests(place.warehouse.store, name)
+    manifests = Manifests(sink.warehouse.store, name)
     what = f"batch {batch} of {name}"
-    plan = planned(name, batch, place.now_ms(), staged)
+    plan = planned(name, batch, sink.now_ms(), staged)
     contents = plan.contents
     last = manifests.last_done()
     if last >= batch:
         done = manifests.done(batch)
         if not ignores_repeats:
             check_done(what, last, done, contents)
-        for topic in made_anew(done or {}, contents):
-            _commit_anew(place, name, batch, staged, topic, flush)
+        for topic in topics_made_again(done or {}, contents):
+            _commit_new_life(sink, name, batch, staged, topic, flush)
         return
     if not plan.requests and manifests.read(batch) is None:
         return  # a batch without rows
-    topics = place.refresh().topics.topics
+    topics = sink.refresh().topics.topics
     check_lives(contents, {topic: topics[topic].id for topic in contents if topic in topics})
     manifest, is_new = manifests.put(plan)
     if not (is_new or ignores_repeats):
         check_same(what, manifest.contents, contents)
-    touched = append_manifest(place, manifest, flush=flush, again=not is_new)
+    touched = append_manifest(sink, manifest, flush=flush, again=not is_new)
     manifests.finish(batch, in_lives_of(manifest.contents, contents))
     _tend(touched)
 
 
-def _commit_anew(
-    place: SinkPlace, name: str, batch: int, staged: Sequence[StagedRows], topic: str, flush: Flush | None
+def _commit_new_life(
+    sink: OpenSink, name: str, batch: int, staged: Sequence[StagedRows], topic: str, flush: Flush | None
 ) -> None:
-    """Append the rows of a topic that was made again after the batch was done: they are not in this life of it."""
+    """Append the rows of a topic that was made again after the batch was done: its new life does not have them."""
     of_topic = [
-        msgspec.structs.replace(one, sections=[each for each in one.sections if each.topic == topic]) for one in staged
+        msgspec.structs.replace(task, sections=[section for section in task.sections if section.topic == topic])
+        for task in staged
     ]
-    (_, content), *_ = (section.content for one in of_topic for section in one.sections)
-    commit_staged(place, name_in_life(name, content.life), batch, of_topic, flush=flush)
+    (_, content), *_ = (section.content for task in of_topic for section in task.sections)
+    commit_staged(sink, name_in_life(name, content.life), batch, of_topic, flush=flush)
 
 
 def _tend(logs: list[PartitionLog]) -> None:
-    """Start the upkeep that is due in the background; upkeep that is skipped is due again after the next batch."""
+    """Start the upkeep in the background; skipped upkeep is due again after the next batch."""
     if logs and _tending.acquire(blocking=False):
         threading.Thread(target=_tend_all, args=(logs,), name="mq-sink-upkeep", daemon=True).start()
 
@@ -169,7 +170,7 @@ def _tend_all(logs: list[PartitionLog]) -> None:
         for log in logs:
             log.maintain()
     except (DeltaMQError, OSError) as error:
-        # upkeep is due again after the next batch, and a fault that it found makes that append fail
+        # upkeep is due again after the next batch, and a damaged log makes that append fail
         _log.warning("event=upkeep_failed detail=%r", str(error))
     finally:
         _tending.release()

@@ -1,4 +1,4 @@
-"""The columns that may be written: those of Spark's Kafka sink and of the message row, converted to the latter.
+"""The columns that may be written: as for Spark's Kafka sink, or as in the message row, to which they are converted.
 
 | column | types | |
 | --- | --- | --- |
@@ -31,7 +31,7 @@ from deltamq.tables.message_limits import check_column
 from deltamq.tables.queue.deliver_times import Times, times_of_columns
 from deltamq.tables.schema import HEADERS, INGEST_SCHEMA
 
-_MADE_ANEW: Final = (
+_SET_BY_APPEND: Final = (
     "offset",
     "append_time",
     "timestamp",
@@ -95,12 +95,12 @@ class SinkColumns:
                 fields.append(field)
                 columns.append(_message_column(name, field, given[name]))
         rows = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-        return SinkRows(rows, _text("topic", topics), _places(partitions), times)
+        return SinkRows(rows, _text("topic", topics), _partition_names(partitions), times)
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRows:
-    """Messages and where they go; without such a column, `topics`, `partitions` or `times` is None."""
+    """Messages and their destinations; without such a column, `topics`, `partitions` or `times` is None."""
 
     rows: pa.RecordBatch
     topics: pa.StringArray | None
@@ -120,14 +120,14 @@ def check_schema(schema: T.StructType, *, topic: str | None) -> SinkColumns:
     names = [field.name for field in schema]
     body = [name for name in ("value", "body") if name in names]
     if len(body) != 1:
-        told = "is missing: every message has one" if not body else "and 'body' are both given: give one of them"
-        raise _wrong("value", told)
+        problem = "is missing: every message has one" if not body else "and 'body' are both given: give only one"
+        raise _wrong("value", problem)
     if topic is None and "topic" not in names:
         raise _wrong("topic", "is missing: give it, or the option topic")
     for field in schema:
-        if field.name not in _MADE_ANEW:
+        if field.name not in _SET_BY_APPEND:
             _check_type(field)
-    taken = [name for name in names if name not in _MADE_ANEW and not (name == "topic" and topic is not None)]
+    taken = [name for name in names if name not in _SET_BY_APPEND and not (name == "topic" and topic is not None)]
     return SinkColumns(body[0], tuple(taken))
 
 
@@ -150,7 +150,7 @@ def _is_headers(kind: T.DataType) -> bool:
         return False
     fields = {field.name: field.dataType for field in kind.elementType}
     return fields.keys() == {"key", "value"} and all(
-        isinstance(one, T.StringType | T.BinaryType) for one in fields.values()
+        isinstance(part, T.StringType | T.BinaryType) for part in fields.values()
     )
 
 
@@ -175,12 +175,12 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         return pc.cast(column, kind)
     except pa.ArrowInvalid as error:
-        told = "is not UTF-8: a binary column must hold text here" if "UTF8" in str(error) else str(error)
-        raise Unprocessable(f"{name}: {told}", field=name) from None
+        problem = "is not UTF-8: a binary column must hold text here" if "UTF8" in str(error) else str(error)
+        raise Unprocessable(f"{name}: {problem}", field=name) from None
 
 
 def _headers(column: pa.Array) -> pa.MapArray:
-    """Return headers as a map of texts, from a map or a list of pairs. Nulls stay null."""
+    """From a map or a list of pairs. Nulls stay null."""
     if column.type == HEADERS:
         return column
     is_map = pa.types.is_map(column.type)
@@ -206,7 +206,7 @@ def _text(name: str, column: pa.Array | None) -> pa.StringArray | None:
     return _cast(name, column, pa.string())
 
 
-def _places(column: pa.Array | None) -> pa.StringArray | None:
+def _partition_names(column: pa.Array | None) -> pa.StringArray | None:
     if column is None or column.null_count == len(column):
         return None
     return pc.cast(column, pa.string())

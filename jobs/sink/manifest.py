@@ -1,17 +1,17 @@
 """The manifest of a batch: the staged rows that make up the batch, and the requests that append them.
 
     <warehouse>/jobs/sink/<name>/00000000000000000007.manifest      put if absent: later runs use the one that exists
-    <warehouse>/jobs/sink/<name>/00000000000000000007.done          the whole batch is appended: what it brought
+    <warehouse>/jobs/sink/<name>/00000000000000000007.done          the whole batch is appended: its contents
     <warehouse>/jobs/sink/<name>/00000000000000000007-<task>-<uuid>-0.arrow   staged rows
 
 A batch that runs again may have its rows in another order, or in other tasks, because a shuffle without an order
-distributes them differently each time. Its requests must not be made of those rows: some of the first run's may be
+distributes them differently each time. Its requests must not be made of such rows: some rows of the first run may be
 stored. So the first manifest of a batch is final. The same rows then make the same requests, which partitions recognize
 as duplicates. `done` is kept as well, because partitions forget producers after a day. A repeat is compared with the
 manifest, or with `done`, which is kept of 128 batches; other files of batches before the last one are swept.
 
 An identity belongs to one life of a topic (SPEC SPARK-16): the name of a write to one topic ends with a part of the
-topic's id, and `done` of a batch for several topics has the id of each.
+topic's id, and `done` of a batch for several topics has all their ids.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ FOLDER: Final = "jobs/sink"
 #: Bytes of one request, which a thread holds in memory; far below a commit's limit.
 REQUEST_BYTES_MAX: Final = 32 * MIB
 REQUEST_ROWS_MAX: Final = 500_000
-#: Time after which the files of a batch write are swept, if none has changed: staged rows of one that was killed, and
-#: `done` of a named one, which is not done again until then.
+#: Time after which the files of a batch write are swept, if none has changed: staged rows of a killed write, and
+#: `done` of a named write, which is not repeated until then.
 _FORGOTTEN_MS: Final = 30 * 24 * 3600 * 1000
 _WRITES: Final = ("write-", "key-", "id-")
 _FORMAT: Final = 1
-#: Batches whose content is known: Spark itself keeps the plans of a hundred, so older backups plan the batches anew.
+#: Batches whose contents are kept: Spark itself keeps the plans of a hundred, so older backups plan their batches
+#: again.
 _DONE_KEPT: Final = 128
-#: Hexadecimal digits of a topic's id that tell its lives apart; a producer's id has room for no more.
+#: Hexadecimal digits of a topic's id that identify one of its lives; a producer's id has room for no more.
 _LIFE_DIGITS: Final = 16
 
 
@@ -61,7 +62,7 @@ class SinkRequest(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def tokens(self) -> set[str]:
-        """The placements by which its rows were routed."""
+        """The placements by which the rows were routed."""
         return {section.token for section in self.sections}
 
     @property
@@ -82,7 +83,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def contents(self) -> Contents:
-        """What the batch brings to each topic."""
+        """The contents of the batch."""
         return joined(section.content for request in self.requests for section in request.sections)
 
     def producer_id(self, request: SinkRequest) -> str:
@@ -98,7 +99,7 @@ def planned(name: str, batch: int, created_ms: int, staged: Sequence[StagedRows]
     """Return the manifest of staged rows: few requests for each partition, with its rows in the order of the tasks."""
     files: list[StagedFile] = []
     by_target: dict[tuple[str, str, bool], list[Section]] = {}
-    for task in sorted(staged, key=lambda one: one.task):
+    for task in sorted(staged, key=lambda rows: rows.task):
         for section in task.sections:
             moved = msgspec.structs.replace(section, file=section.file + len(files))
             by_target.setdefault((moved.topic, moved.partition, moved.waits), []).append(moved)
@@ -137,7 +138,7 @@ class Manifests:
         return max((int(name[:20]) for name in done), default=-1)
 
     def done(self, batch: int) -> Contents | None:
-        """Return what a completely appended batch brought; None if it is not done, or forgotten.
+        """Return the contents of a completely appended batch; None if it is not done, or forgotten.
 
         Raises
         ------
@@ -166,12 +167,12 @@ class Manifests:
         except FileMissing:
             return None
         try:
-            found = _decode.decode(data)
+            manifest = _decode.decode(data)
         except msgspec.DecodeError as error:
             raise Corrupt(f"{key} is damaged: {error}", code="manifest_corrupt") from error
-        if found.format > _FORMAT:
-            raise Corrupt(f"{key} was written by a later version (format {found.format})", code="manifest_format")
-        return found
+        if manifest.format > _FORMAT:
+            raise Corrupt(f"{key} was written by a later version (format {manifest.format})", code="manifest_format")
+        return manifest
 
     def put(self, manifest: Manifest) -> tuple[Manifest, bool]:
         """Store the manifest unless its batch has one; return the final one, and whether this call stored it.
@@ -186,23 +187,23 @@ class Manifests:
         try:
             created = self._store.put_if_absent(self._key(manifest.batch, "manifest"), data, durable=True)
         except Unknown:
-            created = False  # the read below finds out
+            created = False  # the read below shows the outcome
         failpoint("sink.after_manifest")
         if created:
             return manifest, True
-        found = self.read(manifest.batch)
-        if found is None:
+        stored = self.read(manifest.batch)
+        if stored is None:
             raise Unknown(f"the manifest of batch {manifest.batch} may or may not be stored: run the query again")
-        return found, False
+        return stored, False
 
     def finish(self, batch: int, contents: Contents) -> None:
         """Mark the batch as appended, and sweep files that are no longer needed."""
         failpoint("sink.before_done")
         mine = f"{batch:020d}."
         names = [name for name in self._store.names(self.folder) if name[:20].isdigit() and int(name[:20]) <= batch]
-        kept = {f"{one:020d}.done" for one in range(max(0, batch - _DONE_KEPT + 1), batch)}
+        kept = {f"{number:020d}.done" for number in range(max(0, batch - _DONE_KEPT + 1), batch)}
         unneeded = [name for name in names if not name.startswith(mine) and name not in kept]
-        # A power cut may take the mark: then the partitions' memory of producers, later their rows, tell the same. But
+        # A power cut may take the mark: then the partitions' memory of producers, later their rows, show the same. But
         # it must not take the mark and leave staged rows deleted: appends in `async` mode may be lost with it.
         has_staged = any(name.endswith(STAGED_SUFFIX) for name in unneeded)
         self._store.put(self._key(batch, "done"), msgspec.msgpack.encode(contents), durable=has_staged)
@@ -215,7 +216,7 @@ class Manifests:
 
 
 def sweep_writes(store: Store, now_ms: int) -> None:
-    """Sweep old files of batch writes; those of queries are kept, since a query may be stopped for months."""
+    """Sweep old files of batch writes; files of queries are kept, since a query may be stopped for months."""
     for folder in store.folders(FOLDER):
         if folder.startswith(_WRITES):
             changed_ms = max((entry.modified_ms for entry in store.entries(f"{FOLDER}/{folder}")), default=now_ms)

@@ -1,4 +1,4 @@
-"""The options of a write with `format("mq")`: those of Spark's Kafka sink that apply here, and DeltaMQ's own."""
+"""The options of a write with `format("mq")`: the options of Spark's Kafka sink that apply here, and DeltaMQ's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deltamq.mq.names import check_client_topic
 from deltamq.tables.settings import Flush
 
 OPTIONS: Final = ("topic", "warehouse", "producerId", "batchId", "idempotencyKey", "repeats", "flush")
-#: Options that Spark itself adds to a query's, and options that only concern a Kafka client.
+#: Options that Spark itself adds, and options that only concern a Kafka client.
 _IGNORED: Final = re.compile(r"kafka\..*|checkpointlocation|path|queryname|includeheaders|__.*")
 #: A producer's id has this name and the number of a request.
 NAME_LENGTH_MAX: Final = 96
@@ -55,7 +55,7 @@ def parse_sink_options(given: Mapping[str, str], *, warehouse: str | None, strea
         check_client_topic(topic)
     name, batch = _identity(options, streaming=streaming)
     ignores = _one_of(options, "repeats", ("refuse", "ignore")) == "ignore"
-    flush = _one_of(options, "flush", [one.value for one in Flush])
+    flush = _one_of(options, "flush", [mode.value for mode in Flush])
     return SinkOptions(
         warehouse=where,
         topic=topic,
@@ -87,7 +87,7 @@ def _identity(options: Mapping[str, str], *, streaming: bool) -> tuple[str | Non
         return None, 0
     if len(names) == 1:
         missing = "batchId" if names == ["producerId"] else "producerId"
-        raise _wrong(missing, "is missing: producerId and batchId are given together")
+        raise _wrong(missing, "is missing: give producerId and batchId together")
     text = options["batchid"].strip()
     if not text.isdigit() or int(text) > PRODUCER_SEQ_MAX:
         raise _wrong("batchId", f"must be a whole number from 0 on, not {text!r}")

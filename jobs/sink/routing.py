@@ -1,6 +1,6 @@
 """Routes the rows of a write as the service does, column by column (SPEC ROUTE-5, ROUTE-7).
 
-    named partition -> that one;   key -> the partition of its slot;   neither -> spread from a drawn one
+    named partition -> this partition;   key -> the partition of its slot;   neither -> spread from a drawn partition
 
 A part is the rows of one piece for one partition. It also says whether the rows wait there for their delivery
 time, and by which placement they were routed: parts of equal `token` were routed alike. In a static topic rows name
@@ -55,14 +55,14 @@ def token_of(topic: Topic, placement: Placement) -> str:
         return f"{token}:kafka"
     if placement.queues is None:
         return token
-    # partitions of a static topic may be dropped, so that the same number stands for another one
+    # partitions of a static topic may be dropped, so that the same number stands for another partition
     return f"{token}:{zlib.crc32(repr((placement.partitions, sorted(placement.names.items()))).encode()):08x}"
 
 
 def route_rows(
-    found: SinkRows,
+    given: SinkRows,
     topic_named: str | None,
-    place: Callable[[str], tuple[Topic, Placement]],
+    routed: Callable[[str], tuple[Topic, Placement]],
     *,
     draw: int,
     now_ms: int,
@@ -73,38 +73,38 @@ def route_rows(
     ----------
     topic_named
         The topic of the option; None if a column names one for each row.
-    place
+    routed
         Returns a topic and its placement by name.
     draw
         The number that decides at which partition rows without a key begin.
     """
     if topic_named is not None:
-        yield from _route(found, *place(topic_named), draw=draw, now_ms=now_ms)
+        yield from _route(given, *routed(topic_named), draw=draw, now_ms=now_ms)
         return
-    assert found.topics is not None, "checked with the schema"
-    encoded = found.topics.dictionary_encode()
+    assert given.topics is not None, "checked with the schema"
+    encoded = given.topics.dictionary_encode()
     codes = np.asarray(encoded.indices)
     for code, name in enumerate(encoded.dictionary.to_pylist()):
         at = np.flatnonzero(codes == code)
-        one = found if len(at) == len(codes) else _taken(found, at)
-        yield from _route(one, *place(name), draw=draw, now_ms=now_ms)
+        rows_of_topic = given if len(at) == len(codes) else _taken(given, at)
+        yield from _route(rows_of_topic, *routed(name), draw=draw, now_ms=now_ms)
 
 
-def _taken(found: SinkRows, at: NDArray[np.int64]) -> SinkRows:
+def _taken(given: SinkRows, at: NDArray[np.int64]) -> SinkRows:
     index = pa.array(at)
-    named = None if found.partitions is None else found.partitions.take(index)
-    return SinkRows(found.rows.take(index), None, named, None if found.times is None else found.times[at])
+    named = None if given.partitions is None else given.partitions.take(index)
+    return SinkRows(given.rows.take(index), None, named, None if given.times is None else given.times[at])
 
 
-def _route(found: SinkRows, topic: Topic, placement: Placement, *, draw: int, now_ms: int) -> Iterator[RoutedPart]:
-    targets = _targets(found, topic, placement, draw)
-    waits = np.zeros(len(targets), dtype=bool) if found.times is None else found.times > now_ms
-    rows = found.rows
-    if found.partitions is not None:
-        rows = rows.append_column(NAMED, found.partitions.is_valid())
+def _route(given: SinkRows, topic: Topic, placement: Placement, *, draw: int, now_ms: int) -> Iterator[RoutedPart]:
+    targets = _targets(given, topic, placement, draw)
+    waits = np.zeros(len(targets), dtype=bool) if given.times is None else given.times > now_ms
+    rows = given.rows
+    if given.partitions is not None:
+        rows = rows.append_column(NAMED, given.partitions.is_valid())
     if waits.any():
-        assert found.times is not None
-        at = np.where(waits, found.times, 0)
+        assert given.times is not None
+        at = np.where(waits, given.times, 0)
         rows = rows.append_column(pa.field("deliver_time", TIME), pa.array(at * 1000, pa.int64()).cast(TIME))
     token = token_of(topic, placement)
     queues = {number: name for name, number in placement.names.items()} if placement.queues is not None else {}
@@ -114,15 +114,14 @@ def _route(found: SinkRows, topic: Topic, placement: Placement, *, draw: int, no
         yield RoutedPart(topic.name, partition, token, bool(code % 2), part, queues.get(target, ""))
 
 
-def _targets(found: SinkRows, topic: Topic, placement: Placement, draw: int) -> Targets:
-    """Return the index of each row's partition."""
-    count = found.rows.num_rows
+def _targets(given: SinkRows, topic: Topic, placement: Placement, draw: int) -> Targets:
+    count = given.rows.num_rows
     targets = np.full(count, -1, dtype=np.int16)
-    at = found.rows.schema.get_field_index("key")
+    at = given.rows.schema.get_field_index("key")
     if at >= 0:
-        targets = _by_key(found.rows.column(at), placement, targets)
-    if found.partitions is not None:
-        targets = _by_name(found.partitions, topic, placement, targets)
+        targets = _by_key(given.rows.column(at), placement, targets)
+    if given.partitions is not None:
+        targets = _by_name(given.partitions, topic, placement, targets)
     keyless = np.flatnonzero(targets < 0)
     if keyless.size and not placement.targets:
         raise _unserved(topic)
@@ -132,7 +131,7 @@ def _targets(found: SinkRows, topic: Topic, placement: Placement, draw: int) -> 
 
 
 def _served(targets: Targets, topic: Topic, placement: Placement) -> Targets:
-    """Return the targets; refuse those that nothing is sent to: their rows never go elsewhere (STATIC-22)."""
+    """Refuse targets that accept no messages: their rows never go elsewhere (STATIC-22)."""
     if placement.avoided:
         for number in np.unique(targets[np.isin(targets, sorted(placement.avoided))]).tolist():
             if number in placement.unserved:
@@ -142,7 +141,7 @@ def _served(targets: Targets, topic: Topic, placement: Placement) -> Targets:
 
 
 def _unserved(topic: Topic) -> Unavailable:
-    detail = f"topic {topic.name}: the mapping of a logical queue cannot be had, so its messages cannot be appended"
+    detail = f"topic {topic.name}: the mapping of a logical queue is not available, so its messages cannot be appended"
     return Unavailable(f"{detail}; check the topic, then start the query again", code="queue_unserved")
 
 
@@ -162,12 +161,12 @@ def _by_name(named: pa.StringArray, topic: Topic, placement: Placement, targets:
 
 
 def _index(name: str, topic: Topic, placement: Placement) -> int:
-    """Return the number of the partition that a row names, by name or by number.
+    """The number of the partition that a row names, by name or by number.
 
     Raises
     ------
     NotFound, Unprocessable, Unavailable
-        What `Placement.number_of` raises.
+        As `Placement.number_of` raises them.
     """
     if placement.queues is not None:
         queue = queue_name(int(name)) if name.isdigit() and int(name) < placement.queues.total else name
@@ -182,7 +181,6 @@ def _index(name: str, topic: Topic, placement: Placement) -> int:
 
 
 def _grouped(rows: pa.RecordBatch, codes: NDArray[np.int32]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of each code, in their order."""
     if not len(codes):
         return
     if (codes == codes[0]).all():
@@ -197,16 +195,16 @@ def _grouped(rows: pa.RecordBatch, codes: NDArray[np.int32]) -> Iterator[tuple[i
 def targets_again(
     rows: pa.RecordBatch, partition: str, topic: Topic, placement: Placement, *, queue: str = ""
 ) -> Targets:
-    """Return the partitions of staged rows by another placement: it applies to rows with a key, the others stay.
+    """Route staged rows with a key by another placement; the other rows stay.
 
-    Rows that stay in a static topic follow their logical `queue` to where its messages go now.
+    Rows that stay in a static topic follow their logical `queue` to its present leader.
 
     Raises
     ------
     NotFound
         The topic no longer has such a partition: it was deleted and created again.
     Unavailable
-        `queue_unserved`: the mapping of the logical queue cannot be had.
+        `queue_unserved`: the mapping of the logical queue is not available.
     """
     home = queue or _queue_of(partition, placement) or partition
     targets = np.full(rows.num_rows, _index(home, topic, placement), dtype=np.int16)
@@ -220,9 +218,9 @@ def targets_again(
 
 
 def _queue_of(partition: str, placement: Placement) -> str:
-    """Return the logical queue of a partition that was staged before its topic was made again as a static one."""
-    found = None if placement.queues is None else placement.queues.of_partition(partition)
-    return "" if found is None else found.queue.name
+    """The logical queue of a partition that was staged before its topic was made again as a static topic."""
+    segment = None if placement.queues is None else placement.queues.of_partition(partition)
+    return "" if segment is None else segment.queue.name
 
 
 assert AT_ONCE < 0, "a message without a delay is due before any time"

@@ -3,7 +3,7 @@
     each task                                   driver, once all tasks have ended
     rows -> checked -> routed -> staged  -----> manifest (put if absent) -> appends -> `done`
 
-*Why rows are staged.* What tasks append themselves would stay, even if the batch fails; and a batch that runs again may
+*Why rows are staged.* Rows that tasks append would stay even if the batch fails; and a batch that runs again may
 have its rows in other tasks, so some rows would be stored twice and others not at all. Staged rows are not in any topic
 until the batch's manifest exists, which then is the batch (`jobs.sink.manifest`). Staging also makes one commit for
 each partition and batch instead of one for each task, and a batch write that fails has stored nothing. Tasks do the
@@ -11,11 +11,11 @@ work that grows with the rows (conversion, checks, routing, grouping); the drive
 partitions at once.
 
 What a kill leaves: of a task, files that no manifest names; of the driver before the manifest, a batch that runs again;
-after the manifest, requests that may or may not be stored, which `commit` of the restarted query finds out; after
-`done`, nothing. A query is identified by its checkpoint's id, and one application at a time goes on from that
+after the manifest, requests that may or may not be stored, which `commit` of the restarted query looks up; after
+`done`, nothing. A query is identified by its checkpoint's id, and one application at a time goes on from it
 (`jobs.sink.stream_run`); a batch write gets an identity of its own unless `producerId` and `batchId`, or
-`idempotencyKey`, name it. Each is one for each life of a topic (SPARK-16), and a repeat that brings other rows is
-refused (SPARK-17).
+`idempotencyKey`, name it. Each life of a topic has its own identities (SPARK-16), and a repeat that brings other rows
+is refused (SPARK-17).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from pyspark.sql.types import StructType
 from deltamq.jobs.sink.batch import commit_staged, decoded, name_of, stage_rows
 from deltamq.jobs.sink.columns import SinkColumns, check_schema
 from deltamq.jobs.sink.manifest import Manifests, sweep_writes
+from deltamq.jobs.sink.open_sink import OpenSink, SinkSettings, open_sink
 from deltamq.jobs.sink.options import SinkOptions, parse_sink_options
-from deltamq.jobs.sink.place import SinkPlace, SinkSettings, place_of
 from deltamq.jobs.sink.staging import StagedMessage
 from deltamq.jobs.sink.stream_run import BATCH_ID, QUERY_ID, check_claim, current_run
 from deltamq.jobs.tasks.checkpoint_claims import Claimant
@@ -46,8 +46,8 @@ def stream_writer(
     options: Mapping[str, str], schema: StructType, warehouse: str | None, *, claimant: Claimant
 ) -> DataSourceStreamArrowWriter:
     """Return the writer of a streaming query; wrong options and columns fail here, before anything is stored."""
-    asked = parse_sink_options(options, warehouse=warehouse, streaming=True)
-    return StreamSink(*_checked(asked, schema), claimant)
+    parsed = parse_sink_options(options, warehouse=warehouse, streaming=True)
+    return StreamSink(*_checked(parsed, schema), claimant)
 
 
 def batch_writer(
@@ -56,16 +56,16 @@ def batch_writer(
     """Return the writer of one batch write."""
     if overwrite:
         raise Refused("messages can only be appended: write with mode('append'), not 'overwrite'", field="mode")
-    asked = parse_sink_options(options, warehouse=warehouse, streaming=False)
-    return BatchSink(*_checked(asked, schema), claimant)
+    parsed = parse_sink_options(options, warehouse=warehouse, streaming=False)
+    return BatchSink(*_checked(parsed, schema), claimant)
 
 
-def _checked(asked: SinkOptions, schema: StructType) -> tuple[SinkOptions, SinkColumns, SinkSettings]:
-    columns = check_schema(schema, topic=asked.topic)
-    settings = SinkSettings.of(load(overrides={"warehouse.uri": asked.warehouse}), asked.warehouse)
-    if asked.topic is not None:
-        place_of(settings).check_topic(asked.topic)
-    return asked, columns, settings
+def _checked(parsed: SinkOptions, schema: StructType) -> tuple[SinkOptions, SinkColumns, SinkSettings]:
+    columns = check_schema(schema, topic=parsed.topic)
+    settings = SinkSettings.of(load(overrides={"warehouse.uri": parsed.warehouse}), parsed.warehouse)
+    if parsed.topic is not None:
+        open_sink(settings).check_topic(parsed.topic)
+    return parsed, columns, settings
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -81,13 +81,13 @@ class StreamSink(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage a task's rows."""
         name, batch = _query_and_batch()
-        place, topic = place_of(self._settings), self._options.topic
-        return _of_run(stage_rows(place, self._columns, topic, iterator, name=name, batch=batch, task=_task()))
+        sink, topic = open_sink(self._settings), self._options.topic
+        return _of_run(stage_rows(sink, self._columns, topic, iterator, name=name, batch=batch, task=_task()))
 
     @in_one_line
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append the batch unless it has been appended, or another application goes on from the checkpoint."""
-        _commit(place_of(self._settings), self._options, batchId, messages, self._claimant)
+        _commit(open_sink(self._settings), self._options, batchId, messages, self._claimant)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Leave the staged rows: a manifest may name them, and the next batch that is done sweeps them."""
@@ -106,26 +106,26 @@ class BatchSink(DataSourceArrowWriter):
     @in_one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage a task's rows."""
-        place, options = place_of(self._settings), self._options
+        sink, options = open_sink(self._settings), self._options
         name, batch, task, named = self._name, options.batch, _task(), options.name is not None
         staged = stage_rows(
-            place, self._columns, options.topic, iterator, name=name, batch=batch, task=task, named=named
+            sink, self._columns, options.topic, iterator, name=name, batch=batch, task=task, named=named
         )
         return _of_run(staged)
 
     @in_one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append the rows, unless the write is named and has been done before."""
-        place = place_of(self._settings)
-        _commit(place, self._options, self._options.batch, messages, self._claimant)
+        sink = open_sink(self._settings)
+        _commit(sink, self._options, self._options.batch, messages, self._claimant)
         if self._options.name is None:
-            place.warehouse.store.delete_tree(Manifests(place.warehouse.store, self._name).folder)
-        sweep_writes(place.warehouse.store, place.now_ms())
+            sink.warehouse.store.delete_tree(Manifests(sink.warehouse.store, self._name).folder)
+        sweep_writes(sink.warehouse.store, sink.now_ms())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Sweep the staged rows, except of a named write: its manifest may name them, and its next run continues."""
         if self._options.name is None:
-            store = place_of(self._settings).warehouse.store
+            store = open_sink(self._settings).warehouse.store
             store.delete_tree(Manifests(store, self._name).folder)
 
 
@@ -134,23 +134,25 @@ def _of_run(staged: StagedMessage) -> StagedMessage:
 
 
 def _commit(
-    place: SinkPlace,
+    sink: OpenSink,
     options: SinkOptions,
     batch: int,
     messages: Sequence[WriterCommitMessage | None],
     claimant: Claimant,
 ) -> None:
-    run = next((one.run for one in messages if isinstance(one, StagedMessage) and one.run is not None), None)
+    run = next(
+        (message.run for message in messages if isinstance(message, StagedMessage) and message.run is not None), None
+    )
     if run is not None:
-        check_claim(place.warehouse.store, claimant, run)
+        check_claim(sink.warehouse.store, claimant, run)
     staged = decoded(messages)
     if staged:
-        name = name_of(staged, place, options.topic)
-        commit_staged(place, name, batch, staged, flush=options.flush, ignores_repeats=options.ignores_repeats)
+        name = name_of(staged, sink, options.topic)
+        commit_staged(sink, name, batch, staged, flush=options.flush, ignores_repeats=options.ignores_repeats)
 
 
 def _query_and_batch() -> tuple[str, int]:
-    """Return the query's name and the batch's number, from the task's properties: Spark does not pass them to `write`.
+    """Read the query's name and the batch's number from the task's properties: Spark does not pass them to `write`.
 
     Raises
     ------

@@ -3,7 +3,7 @@
     task:   rows -> routed parts -> IPC streams, one after another, in files of about 64 MiB  -> message to the driver
     driver: the messages of the tasks that count -> manifest -> appends
 
-A few rows travel in the message itself, without a file. Whatever a retried, speculated or killed task leaves is a file
+A few rows travel in the message itself, without a file. A retried, speculated or killed task may leave a file
 that no manifest names; it is swept with the batch.
 """
 
@@ -39,7 +39,7 @@ _ALIGNMENT: Final = 64
 
 
 class StagedFile(msgspec.Struct, frozen=True, array_like=True):
-    """The place of staged rows: a file of the warehouse, or `data`."""
+    """Where staged rows are: in a file of the warehouse, or in `data`."""
 
     key: str
     size: int
@@ -60,12 +60,12 @@ class Section(msgspec.Struct, frozen=True, array_like=True):
     waits: bool
     #: The logical queue that the partition led; empty in a plain topic.
     queue: str
-    #: The sum over its rows, `content_sum`; 0 of a batch that has no identity, and so no repeats.
+    #: `content_sum` of the rows; 0 in a batch without an identity, which has no repeats.
     total: int
 
     @property
     def content(self) -> tuple[str, Content]:
-        """The topic and what this section brings to it; a token begins with the topic's id."""
+        """The topic and this section's content for it; a token begins with the topic's id."""
         return self.topic, Content(self.token.partition(":")[0], self.rows, self.total)
 
 
@@ -91,7 +91,7 @@ class Stager:
     """Collects and stages the routed parts of one task."""
 
     def __init__(self, store: Store, folder: str, name: str, batch: int, task: int, *, sums: bool) -> None:
-        """`sums`: whether the batch may be repeated, so that what it brings is compared."""
+        """`sums`: whether the batch may be repeated, so that its contents are compared."""
         self._sums = sums
         self._store = store
         self._prefix = f"{folder}/{batch:020d}-{task:06d}-{uuid.uuid4().hex}"
@@ -106,8 +106,8 @@ class Stager:
     def add(self, parts: Iterable[RoutedPart]) -> None:
         """Collect parts; once there is enough for a file, write it durably."""
         for part in parts:
-            place = (part.topic, part.partition, part.waits, part.token, part.queue)
-            self._held.setdefault(place, []).append(part.rows)
+            target = (part.topic, part.partition, part.waits, part.token, part.queue)
+            self._held.setdefault(target, []).append(part.rows)
             self._held_bytes += part.rows.nbytes
         if self._held_bytes >= FILE_BYTES_MAX:
             self._write(*self._streams())
@@ -123,7 +123,7 @@ class Stager:
         return StagedMessage(msgspec.msgpack.encode(staged))
 
     def _streams(self) -> tuple[list[pa.Buffer | bytes], int]:
-        """Return the collected rows as streams, one partition after another, with their size; note their sections."""
+        """Encode the collected rows by partition and note their sections; return streams and size."""
         streams: list[pa.Buffer | bytes] = []
         size = 0
         for (topic, partition, waits, token, queue), batches in self._held.items():
@@ -131,9 +131,9 @@ class Stager:
                 rows = pa.concat_batches(alike)
                 stream = _stream(rows)
                 crc = zlib.crc32(stream)
-                place = (len(self._files), size, stream.size, crc, rows.num_rows)
+                position = (len(self._files), size, stream.size, crc, rows.num_rows)
                 total = content_sum(rows) if self._sums else 0
-                self._sections.append(Section(*place, topic, partition, token, waits, queue, total))
+                self._sections.append(Section(*position, topic, partition, token, waits, queue, total))
                 streams += [stream, bytes(-stream.size % _ALIGNMENT)]
                 size += stream.size + -stream.size % _ALIGNMENT
         self._held, self._held_bytes = {}, 0
@@ -159,7 +159,7 @@ def _joined(streams: Sequence[pa.Buffer | bytes], size: int) -> pa.Buffer:
     for stream in streams:
         whole.write(stream)
     data = whole.getvalue()
-    assert data.size == size, "sections say where they are"
+    assert data.size == size, "sections give positions in the whole"
     return data
 
 
@@ -169,7 +169,7 @@ def read_sections(store: Store, files: Sequence[StagedFile], sections: Sequence[
     Raises
     ------
     Corrupt
-        The bytes are not those that were staged.
+        The bytes are not the staged ones.
     """
     buffers: dict[int, pa.Buffer] = {}
     for number in dict.fromkeys(section.file for section in sections):
@@ -177,9 +177,12 @@ def read_sections(store: Store, files: Sequence[StagedFile], sections: Sequence[
         if file.data is not None:
             buffers[number] = pa.py_buffer(file.data)
             continue
-        ranges = [(one.start, one.start + one.length) for one in sections if one.file == number]
+        ranges = [(section.start, section.start + section.length) for section in sections if section.file == number]
         buffers[number] = store.read_parts(file.key, file.size, ranges)
-    return [_rows(files[one.file], buffers[one.file].slice(one.start, one.length), one) for one in sections]
+    return [
+        _rows(files[section.file], buffers[section.file].slice(section.start, section.length), section)
+        for section in sections
+    ]
 
 
 def _rows(file: StagedFile, stream: pa.Buffer, section: Section) -> pa.RecordBatch:

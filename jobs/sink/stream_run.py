@@ -1,7 +1,8 @@
-"""Which run of which streaming query a batch of the sink belongs to, and the look at its checkpoint (SPEC SPARK-24).
+"""The query and run of a sink's batch, and the claim on the query's checkpoint (SPEC SPARK-24).
 
-The sink is asked only when a batch has rows for it: tasks see the query in the properties of their job, and send it to
-the driver with what they staged. So a query that reads no topic claims its checkpoint at the commit of its first batch.
+Spark calls the sink only when a batch has rows for it: tasks see the query in the properties of their job, and send it
+to the driver with their staged rows. So a query that reads no topic claims its checkpoint at the commit of its first
+batch.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class StreamRun(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, value: Any) -> StreamRun:
-        """Return what `to_json` wrote.
+        """Read the stored form.
 
         Raises
         ------
@@ -57,23 +58,23 @@ class StreamRun(msgspec.Struct, frozen=True):
 
 
 def current_run() -> StreamRun | None:
-    """Return what the task that runs here belongs to; None outside of streams.
+    """Return the run of the task that runs here; None outside of streams.
 
-    A run is told by the group of its jobs. The caller of a write in `foreachBatch` may set a group of its own: then the
-    run is not known, and its description does not have the group.
+    The group of a task's job identifies the run. The caller of a write in `foreachBatch` may set another group: then
+    the run is unknown, and the job's description does not have the group.
     """
     context = TaskContext.get()
     if context is None:
         return None
-    said = [context.getLocalProperty(name) or "" for name in (QUERY_ID, _RUN_ID, BATCH_ID)]
-    query, run, batch = said
-    if not all(said) or not batch.isdigit() or run not in (context.getLocalProperty(_DESCRIPTION) or ""):
+    properties = [context.getLocalProperty(name) or "" for name in (QUERY_ID, _RUN_ID, BATCH_ID)]
+    query, run, batch = properties
+    if not all(properties) or not batch.isdigit() or run not in (context.getLocalProperty(_DESCRIPTION) or ""):
         return None
     return StreamRun(query, run, int(batch))
 
 
 def check_claim(store: Store, claimant: Claimant, at: StreamRun) -> None:
-    """Claim the checkpoint for the run, or check that its claim counts.
+    """Claim the checkpoint for the run, or check that its claim still counts.
 
     Raises
     ------

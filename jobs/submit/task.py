@@ -1,6 +1,6 @@
 """`deltamq jobs` for callers that run a function and wait for it to return, such as a wheel task of Databricks.
 
-A command ends its process with an exit code, and some of these callers take every such end for a failure. This function
+A command ends its process with an exit code, which some of these callers take for a failure in any case. This function
 returns on success and raises on failure.
 """
 
@@ -13,6 +13,6 @@ from deltamq.jobs.cli.jobs_group import jobs_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `deltamq jobs` with the given arguments, by default the command line's."""
+    """Run `deltamq jobs`; None: with the arguments of the command line."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     jobs_command(given, prog_name="deltamq jobs", standalone_mode=False)

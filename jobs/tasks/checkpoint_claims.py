@@ -3,13 +3,13 @@
     jobs/streams/<stream>/00000000000000000007-<run>.json   {"claimant": {"application": ..., ...}, "position": ...}
 
 The run that claimed last goes on; an earlier one ends at its next look, with an error that names the later one. This
-needs no clock and no lease: whoever starts a query again after a kill has it at once. A look is one listing.
+needs no clock and no lease: a query that is started again after a kill runs at once. A look is one listing.
 
-Spark has a rule of its own: the first that plans a batch goes on, and another one that plans it fails. So a run that
+Spark has a rule of its own: the first run that plans a batch goes on, and a second one fails. So a run that
 has planned a batch since the position from which the later one began goes on, and the later one fails at that batch.
 
-On a local disk a run also locks its claim, so that others know whether it has ended, however it ended. A batch that an
-earlier run may still be at is not done beside it there. On an object store that is not known, and the earlier run ends
+On a local disk a run also locks its claim, so that others see whether it has ended, however it ended. A batch that an
+earlier run may still process is not begun beside it there. An object store has no locks, so the earlier run ends
 after that batch.
 """
 
@@ -40,10 +40,10 @@ log = logging.getLogger("deltamq.jobs.stream")
 FOLDER: Final = "jobs/streams"
 #: Milliseconds between two looks of a query that has nothing to read.
 _IDLE_LOOK_MS: Final = 1_000
-#: Seconds for which a batch waits for the end of an earlier run that may be at the same one.
+#: Seconds for which a batch waits for the end of an earlier run that may process the same batch.
 _EARLIER_S: Final = 600.0
 _WAIT_S: Final = 0.05
-#: Time after which the claims of a stream go, if none was made since; a run that goes on makes its own again.
+#: Time after which the claims of a stream are removed if none was made since; a run that goes on claims again.
 _FORGOTTEN_MS: Final = 30 * 86_400_000
 
 
@@ -54,21 +54,21 @@ class CheckpointTaken(Conflict):
 
 
 class Position(Protocol):
-    """From where a query goes on, as its checkpoint has it: the offsets of a source, or the number of a batch."""
+    """The point in its checkpoint from which a query goes on: the offsets of a source, or the number of a batch."""
 
     @property
     def stream(self) -> str:
-        """What all who go on from one checkpoint call it; empty if that is not known."""
+        """The same name for all runs from one checkpoint; empty if unknown."""
 
     def is_before(self, other: Self) -> bool:
-        """Return whether a run that was here may be there later."""
+        """Return whether a run at this position may reach `other` later."""
 
     def to_json(self) -> dict[str, object]:
         """Return the stored form."""
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Return what `to_json` wrote."""
+        """Read the stored form."""
 
 
 class Claimant(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,15 +87,15 @@ class Claimant(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since_ms / 1_000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        place = f"host {self.host}, process {self.pid}, since {since}"
-        return f"application {self.application} ({place})" if self.application else f"an application ({place})"
+        process = f"host {self.host}, process {self.pid}, since {since}"
+        return f"application {self.application} ({process})" if self.application else f"an application ({process})"
 
 
 class _Made(msgspec.Struct, frozen=True):
     """A claim as it is stored."""
 
     claimant: Claimant
-    #: From where the run went on when it made the claim.
+    #: The position of the run when it made the claim.
     position: dict[str, Any]
 
     def is_before(self, at: Position) -> bool:
@@ -106,7 +106,7 @@ class _Made(msgspec.Struct, frozen=True):
 
 
 _made: Final = msgspec.json.Decoder(_Made)
-_NOBODY_KNOWN: Final = _Made(Claimant(host="unknown"), {})
+_UNKNOWN: Final = _Made(Claimant(host="unknown"), {})
 
 
 class CheckpointClaims:
@@ -124,14 +124,14 @@ class CheckpointClaims:
         self._end = weakref.finalize(self, _close, self._locks)
 
     def check(self, at: Position, *, idle: bool = False) -> None:
-        """Make the claim, or check that it counts.
+        """Make the claim, or check that it still counts.
 
         Parameters
         ----------
         at
-            From where the run goes on.
+            The position from which the run goes on.
         idle
-            Nothing is about to be done: a look now and then is enough.
+            The query has nothing to read: a look once a second is enough.
 
         Raises
         ------
@@ -142,27 +142,27 @@ class CheckpointClaims:
         if not stream or (idle and now_ms - self._looked_ms.get(stream, -_IDLE_LOOK_MS) < _IDLE_LOOK_MS):
             return
         self._looked_ms[stream] = now_ms
-        there = self._there(stream)
-        if any(one.run == self._run for one in there):
+        claims = self._claims(stream)
+        if any(claim.run == self._run for claim in claims):
             self._claimed.add(stream)
-        counts = claim_that_counts(there, self._run, claimed=stream in self._claimed)
+        counts = claim_that_counts(claims, self._run, claimed=stream in self._claimed)
         if counts.run != self._run:
             made = self._read(stream, counts)
             if stream not in self._claimed or not made.is_before(at):
                 raise _taken(made.claimant)
             counts = Claim(counts.number + 1, self._run)
-        if counts in there or not self._make(at, counts):
+        if counts in claims or not self._make(at, counts):
             return
-        there = self._there(stream)
-        if there and there[-1].run != self._run:
-            raise _taken(self._read(stream, there[-1]).claimant)
-        for old in there[:-CLAIMS_KEPT]:
+        claims = self._claims(stream)
+        if claims and claims[-1].run != self._run:
+            raise _taken(self._read(stream, claims[-1]).claimant)
+        for old in claims[:-CLAIMS_KEPT]:
             self._store.delete(_key(stream, old))
 
     def begin(self, at: Position) -> None:
-        """Let a batch that ends here begin. One that comes before this run's first look is done again.
+        """Let a batch that ends at `at` begin. A batch before this run's first look is a repetition.
 
-        Then an earlier run may be at it, and its end is awaited, where that can be known.
+        An earlier run may still process it, and its end is awaited where locks show it.
 
         Raises
         ------
@@ -177,12 +177,12 @@ class CheckpointClaims:
         if not self._locks:
             return
         until_s = time.monotonic() + _EARLIER_S
-        for one in self._there(at.stream):
-            while one.run != self._run and self._lives(at.stream, one):
+        for claim in self._claims(at.stream):
+            while claim.run != self._run and self._lives(at.stream, claim):
                 self.check(at, idle=True)
                 if time.monotonic() >= until_s:
                     raise Unavailable(
-                        f"{self._read(at.stream, one).claimant} is still at the batch that this query would do again; "
+                        f"{self._read(at.stream, claim).claimant} still runs the batch that this query would repeat; "
                         "it stops after that batch: start this query again then, or kill the other application",
                         code="checkpoint_busy",
                         field="checkpointLocation",
@@ -193,28 +193,27 @@ class CheckpointClaims:
         """Let others see that this run has ended; its claims stay."""
         self._end()
 
-    def _there(self, stream: str) -> list[Claim]:
+    def _claims(self, stream: str) -> list[Claim]:
         names = self._store.names(_folder(stream))
         return sorted(claim for name in names if (claim := Claim.of(name)) is not None)
 
     def _make(self, at: Position, claim: Claim) -> bool:
-        """Store the claim; return False where nothing can be stored: a query needs no more than to read."""
+        """False: nothing can be stored here. A query may have the right to read only."""
         since = msgspec.structs.replace(self._claimant, since_ms=self._clock.wall_us() // 1_000)
         stream, key = at.stream, _key(at.stream, claim)
         try:
             self._store.put_if_absent(key, msgspec.json.encode(_Made(since, at.to_json())), durable=False)
         except (DeltaMQError, OSError) as error:
-            if claim not in self._there(stream):
+            if claim not in self._claims(stream):
                 log.warning("event=checkpoint_not_guarded stream=%s detail=%r", stream, str(error))
                 return False
         self._claimed.add(stream)
         if isinstance(self._store, LocalStore):
-            with contextlib.suppress(OSError):  # a file system without locks: nothing is known, as on an object store
+            with contextlib.suppress(OSError):  # a file system without locks is like an object store
                 self._locks[key] = _locked(self._store.uri(key), fcntl.LOCK_EX)
         return True
 
     def _lives(self, stream: str, claim: Claim) -> bool:
-        """Return whether the run of a claim certainly goes on."""
         try:
             os.close(_locked(self._store.uri(_key(stream, claim)), fcntl.LOCK_SH))
         except BlockingIOError:
@@ -227,14 +226,14 @@ class CheckpointClaims:
         try:
             return _made.decode(bytes(self._store.read(_key(stream, claim))))
         except (FileMissing, msgspec.DecodeError):
-            return _NOBODY_KNOWN
+            return _UNKNOWN
 
 
 def forget_claims(store: Store, now_ms: int) -> None:
-    """Remove the claims of streams of which no run has begun for a month."""
+    """Remove the claims of streams without a new run for a month."""
     for stream in store.folders(FOLDER):
         folder = f"{FOLDER}/{stream}"
-        newest = max((one.modified_ms for one in store.entries(folder)), default=0)
+        newest = max((entry.modified_ms for entry in store.entries(folder)), default=0)
         if newest < now_ms - _FORGOTTEN_MS:
             store.delete_tree(folder)
 
@@ -257,7 +256,7 @@ def _folder(stream: str) -> str:
 
 
 def _locked(path: str, kind: int) -> int:
-    """Return an open file that is locked in this way; raise `BlockingIOError` if another process has locked it."""
+    """Raise `BlockingIOError` if another process has locked the file."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)

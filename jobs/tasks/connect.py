@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def is_connect(spark: object) -> bool:
     """Return whether a session is a client of Spark Connect."""
-    # imported here: Spark's import takes longer than `deltamq jobs list` should
+    # imported here, because it takes longer than `deltamq jobs list` should
     from pyspark.sql import SparkSession
 
     return not isinstance(spark, SparkSession)
@@ -27,7 +27,7 @@ def cloned_session(spark: SparkSession) -> SparkSession:
 def local_checkpoint(frame: DataFrame) -> DataFrame:
     """Return a frame that the executors keep once it is evaluated, bound to the session of `frame`.
 
-    Spark Connect's client would bind it to the thread's active session, in which the server does not find it.
+    Spark Connect's client would bind it to the thread's active session, where the server does not find the frame.
     """
     if not is_connect(frame.sparkSession):
         return frame.localCheckpoint(eager=False)

@@ -3,7 +3,7 @@
 A process that Spark starts for a Python source or sink hands an exception on as text: a traceback, with the exception's
 own line at the end. Spark puts its own words before that text, and the query's plan behind it. So for a DeltaMQ error,
 which is a sentence, the traceback is left out, by the switch that Spark's setting
-`spark.sql.execution.pyspark.udf.hideTraceback.enabled` turns. Other errors are faults, and keep theirs.
+`spark.sql.execution.pyspark.udf.hideTraceback.enabled` turns. Other errors are faults, and keep their tracebacks.
 
     [STREAM_FAILED] Query [...] terminated with exception: [...] Failed ...: mq.errors.NotFound: there is no topic ...
 """
@@ -23,7 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _HIDDEN: Final = "SPARK_HIDE_TRACEBACK"
-#: Set by Spark in each process that it starts for Python. Such a process ends when it has handed on an exception, so
+#: Set by Spark in each process that it starts for Python. Such a process ends after it has passed on an exception, so
 #: that nothing else is hidden.
 _IN_WORKER: Final = "SPARK_BUFFER_SIZE"
 _SENTENCE: Final = re.compile(r"\b(?:mq|tables|jobs)\.[\w.]*\b[A-Z]\w*: (.+)")
@@ -44,17 +44,17 @@ def in_one_line(function: Callable[P, R]) -> Callable[P, R]:
     """Return a function whose DeltaMQ errors reach the driver without a traceback; not for generators."""
 
     @wraps(function)
-    def told(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         with errors_in_one_line():
             return function(*args, **kwargs)
 
-    return told
+    return call
 
 
 def sentence_of(text: str) -> str:
-    """Return what a DeltaMQ error says in the text of an error of Spark's; without one, the text's first line.
+    """Return the DeltaMQ error's sentence in the text of a Spark error; without one, the text's first line.
 
     An error within `foreachBatch` has the traceback of the caller's own function before it.
     """
-    found = _SENTENCE.findall(text)
-    return found[-1].strip() if found else text.strip().partition("\n")[0]
+    sentences = _SENTENCE.findall(text)
+    return sentences[-1].strip() if sentences else text.strip().partition("\n")[0]

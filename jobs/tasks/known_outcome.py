@@ -9,17 +9,17 @@ from deltamq.mq.errors import Unknown
 
 T = TypeVar("T")
 
-#: Tries of an append, before the job or query fails; its next run finds out.
+#: Tries of an append, before the job or query fails; its next run repeats the request.
 _TRIES: Final = 3
 
 
 def until_known(append: Callable[[], T]) -> T:
-    """Return what `append` returns; it is called again while its outcome is unknown.
+    """Call `append` again while its outcome is unknown; return its result.
 
     Raises
     ------
     Unknown
-        It is still not known after the last try.
+        The outcome is still unknown after the last try.
     """
     for _ in range(_TRIES - 1):
         try:

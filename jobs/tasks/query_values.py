@@ -1,7 +1,7 @@
 """Values on which the tasks of one query agree (SPEC SPARK-13): the first task that needs one makes it for all.
 
-Spark plans a read of a Python source once, and keeps that plan in its table object for every later query. So what a
-query is about is decided when it runs, in its tasks, which share nothing but the store:
+Spark plans a read of a Python source once, and keeps that plan in its table object for every later query. So the
+state that a query reads is chosen when it runs, by its tasks, which share only the store:
 
     task 1 ──make, put if absent──► reads/<application>/<execution>-<name> ◄──read── task 2, 3, ...
 
@@ -26,17 +26,17 @@ from deltamq.tables.store.store import FileMissing, Store
 READS: Final = "reads"
 #: A statement and the queries that it runs to do its work, as a MERGE does.
 _STATEMENT: Final = "spark.sql.execution.root.id"
-#: Within a stream's batch each query of `foreachBatch` is one of its own, though Spark counts all as the batch's.
+#: Each query of `foreachBatch` counts on its own, though they share the root execution of the batch.
 _EXECUTION: Final = "spark.sql.execution.id"
 _OF_STREAM: Final = "sql.streaming.queryId"
-#: What tells applications apart; Spark hands its settings to each task of a query.
+#: Settings that identify an application; Spark hands its settings to each task of a query.
 _OF_APPLICATION: Final = ("spark.app.id", "spark.app.startTime", "spark.driver.host", "spark.driver.port")
-#: Queries of an application whose values are kept: one that runs for as long as a thousand others needs its own.
+#: Queries of an application whose values are kept: a query may still run while a thousand others come after it.
 _QUERIES_KEPT: Final = 1_000
 _CLEAN_EVERY: Final = 64
 _REMEMBERED_MAX: Final = 256
 _FORGOTTEN_MS: Final = 86_400_000
-#: What this worker has read, the oldest first: it does many tasks of one query.
+#: The values that this worker has read, the oldest first: it runs many tasks of one query.
 _remembered: Final[OrderedDict[str, bytes]] = OrderedDict()
 
 
@@ -47,14 +47,14 @@ class QueryId(NamedTuple):
     number: int
 
     def key(self, name: str) -> str:
-        """Return where a value of the query is."""
+        """Return the store's key of a value."""
         return f"{READS}/{self.application}/{self.number:012d}-{_digest(name)}"
 
 
 def current_query(plan: str) -> QueryId:
     """Return the query of the task that runs here.
 
-    A job that is no query of SQL (`df.rdd`) has no execution: its stage stands for it, in the plan with this name.
+    A job that is no SQL query (`df.rdd`) has no execution: `plan` and its stage identify it.
     """
     context = TaskContext.get()
     if context is None:
@@ -63,12 +63,12 @@ def current_query(plan: str) -> QueryId:
     execution = context.getLocalProperty(_EXECUTION if in_stream else _STATEMENT)
     if execution is None:
         return QueryId(f"plan-{_digest(plan)}", context.stageId())
-    said = "|".join(context.getLocalProperty(name) or "" for name in _OF_APPLICATION)
-    return QueryId(_digest(said), int(execution))
+    settings = "|".join(context.getLocalProperty(name) or "" for name in _OF_APPLICATION)
+    return QueryId(_digest(settings), int(execution))
 
 
 def agreed(store: Store, query: QueryId, name: str, make: Callable[[], bytes]) -> bytes:
-    """Return the value of this name for this query: what the first of its tasks made.
+    """Return the value of this name for this query, made by the first of its tasks.
 
     Raises
     ------
@@ -76,13 +76,13 @@ def agreed(store: Store, query: QueryId, name: str, make: Callable[[], bytes]) -
         `query_not_agreed`: the store takes no file, so that the tasks cannot agree.
     """
     key = query.key(name)
-    found = _remembered.get(f"{store.uri('')} {key}")
-    if found is None:
-        found = _read_or_made(store, query, key, make)
-        _remembered[f"{store.uri('')} {key}"] = found
+    value = _remembered.get(f"{store.uri('')} {key}")
+    if value is None:
+        value = _read_or_made(store, query, key, make)
+        _remembered[f"{store.uri('')} {key}"] = value
         while len(_remembered) > _REMEMBERED_MAX:
             _remembered.popitem(last=False)
-    return found
+    return value
 
 
 def agreed_rows(store: Store, query: QueryId, name: str, make: Callable[[], pa.Table]) -> pa.Table:
@@ -108,7 +108,7 @@ def _read_or_made(store: Store, query: QueryId, key: str, make: Callable[[], byt
             _clean(store, query)
             return value
     except Unknown:
-        pass  # the read says who was first
+        pass  # the read below returns the first task's value
     except (DeltaMQError, OSError) as error:
         raise Refused(
             f"the tasks of this query cannot agree on one state, because {store.uri(READS)} takes no files ({error}): "
@@ -120,7 +120,6 @@ def _read_or_made(store: Store, query: QueryId, key: str, make: Callable[[], byt
 
 
 def _clean(store: Store, query: QueryId) -> None:
-    """Remove the values of queries that are long over, now and then."""
     if query.number % _CLEAN_EVERY or query.number <= _QUERIES_KEPT:
         return
     folder = f"{READS}/{query.application}"
@@ -130,10 +129,10 @@ def _clean(store: Store, query: QueryId) -> None:
 
 
 def forget_queries(store: Store, now_ms: int) -> None:
-    """Remove what applications left that have read nothing for a day; a query that goes on for longer has begun."""
+    """Remove the values of applications that have made none for a day: a query agrees at its beginning."""
     for application in store.folders(READS):
         folder = f"{READS}/{application}"
-        newest = max((one.modified_ms for one in store.entries(folder)), default=0)
+        newest = max((entry.modified_ms for entry in store.entries(folder)), default=0)
         if newest < now_ms - _FORGOTTEN_MS:
             store.delete_tree(folder)
 

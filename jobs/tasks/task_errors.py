@@ -1,7 +1,7 @@
 """How a DeltaMQ error gets from a task of Spark to the driver.
 
 Spark passes on text only: a task's error becomes the message of another error, below a traceback and within a sentence
-of the scheduler. So a DeltaMQ error is written as one line of JSON behind a mark, and parsed from whatever text it
+of the scheduler. So a DeltaMQ error is written as one line of JSON behind a mark, and parsed from the text that it
 arrives in.
 
     task: Corrupt("...", code="merge_gap") --> "DELTAMQ-ERROR {...}" --> PythonException, Connect's ... --> Corrupt(...)
@@ -20,10 +20,10 @@ from deltamq.mq.errors import DeltaMQError
 
 _MARK: Final = "DELTAMQ-ERROR"
 _LINE: Final = re.compile(rf"{_MARK} (\{{.*\}})\s*$", re.MULTILINE)
-#: Spark Connect hands on about 2,000 characters of a message.
+#: Spark Connect passes on about 2,000 characters of a message.
 _DETAIL_LENGTH_MAX: Final = 1_000
 _CLASSES: Final[dict[str, type[DeltaMQError]]] = {
-    name: found for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, DeltaMQError)
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, DeltaMQError)
 }
 
 
@@ -49,34 +49,34 @@ def errors_of_tasks() -> Iterator[None]:
     except DeltaMQError:
         raise
     except Exception as error:
-        found = error_in(str(error))
-        if found is None:
+        raised = error_in(str(error))
+        if raised is None:
             raise
-        raise found from error
+        raise raised from error
 
 
 def error_in(text: str) -> DeltaMQError | None:
     """Return the DeltaMQ error that `text` contains, None if it contains none."""
-    found = _LINE.search(text)
-    if found is None:
+    line = _LINE.search(text)
+    if line is None:
         return None
     try:
-        told = json.loads(found[1])
-        error = _CLASSES[told["class"]](told["detail"])
-        error.code, error.field, error.extra = told["code"], told["field"], told["extra"]
+        fields = json.loads(line[1])
+        error = _CLASSES[fields["class"]](fields["detail"])
+        error.code, error.field, error.extra = fields["code"], fields["field"], fields["extra"]
     except (ValueError, KeyError, TypeError):
         return None
     return error
 
 
 def _text(error: DeltaMQError) -> str:
-    """Return the error as one line; a class outside the tree in `mq.errors` is named as its nearest base there."""
-    nearest = next(one for one in type(error).__mro__ if one.__name__ in _CLASSES)
-    told = {
+    """A class outside the tree in `mq.errors` is named as its nearest base there."""
+    nearest = next(base for base in type(error).__mro__ if base.__name__ in _CLASSES)
+    fields = {
         "class": nearest.__name__,
         "detail": error.detail[:_DETAIL_LENGTH_MAX],
         "code": error.code,
         "field": error.field,
         "extra": error.extra,
     }
-    return f"{_MARK} {json.dumps(told)}"
+    return f"{_MARK} {json.dumps(fields)}"

@@ -33,7 +33,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def frame_of_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> DataFrame:
-    """Return what `work` yields for each item, as a DataFrame that has not run yet.
+    """Return the batches that `work` yields for all items, as a DataFrame that has not run yet.
 
     Evaluate it within `errors_of_tasks()`.
 
@@ -44,15 +44,15 @@ def frame_of_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item],
     schema
         The columns of the batches that `work` yields.
     """
-    assert items, "no task has nothing to do"
-    given = list(items)
+    assert items, "there is at least one task"
+    all_items = list(items)
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from work(given[number])
+                yield from work(all_items[number])
 
-    return in_tasks(spark.range(0, len(given), 1, len(given)), run, schema)
+    return in_tasks(spark.range(0, len(all_items), 1, len(all_items)), run, schema)
 
 
 def in_tasks(
@@ -60,21 +60,21 @@ def in_tasks(
 ) -> DataFrame:
     """Apply `run` to the batches of each partition of `frame`; return the result as a DataFrame, not yet evaluated."""
 
-    def run_there(batches: Batches) -> Batches:
+    def run_in_worker(batches: Batches) -> Batches:
         keep_imports()
         with as_text():
             yield from run(batches)
 
-    return frame.mapInArrow(run_there, schema if isinstance(schema, StructType) else from_arrow_schema(schema))
+    return frame.mapInArrow(run_in_worker, schema if isinstance(schema, StructType) else from_arrow_schema(schema))
 
 
 def run_in_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> pa.Table:
-    """Run `work` for each item in its own task; return everything that they yield, which must be little.
+    """Run `work` for each item in its own task; return all results, which must be small.
 
     Raises
     ------
     DeltaMQError
-        What `work` raised.
+        The error that `work` raised.
     """
     if not items:
         return schema.empty_table()

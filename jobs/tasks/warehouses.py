@@ -19,7 +19,7 @@ from deltamq.tables.settings import LogSettings
 
 S = TypeVar("S")
 
-# A job's process seldom reads what it appends, and reads everything else once: little memory is enough.
+# A job's process seldom reads its own appends, and everything else once: little memory is enough.
 _TAIL_BYTES_MAX: Final = 4 * MIB
 _TAILS_BYTES_MAX: Final = 64 * MIB
 _CACHE_BYTES_MAX: Final = 128 * MIB
@@ -45,23 +45,23 @@ def warehouse_of(conf: Config) -> Warehouse:
     )
     key = (absolute(conf.warehouse.uri), settings)
     with _lock:
-        found = _opened.get(key)
-        if found is None:
-            found = _opened[key] = Warehouse.open(key[0], settings=settings)
-        return found
+        warehouse = _opened.get(key)
+        if warehouse is None:
+            warehouse = _opened[key] = Warehouse.open(key[0], settings=settings)
+        return warehouse
 
 
 def state_of(conf: Config, kind: Callable[[Warehouse, Config], S]) -> S:
-    """Return what a job keeps between its runs in the warehouse of these settings; the first call makes it.
+    """Return the state that a job keeps between its runs in a warehouse; the first call makes it.
 
-    `kind` makes it, and names it: a job has one for each engine. It lasts as long as the warehouse is open.
+    `kind` makes and identifies the state: a job has one for each engine. It lasts as long as the warehouse is open.
     """
     warehouse = warehouse_of(conf)
     with _lock:
-        found = _states.get((warehouse, kind))
-        if found is None:
-            found = _states[warehouse, kind] = kind(warehouse, conf)
-        return cast(S, found)
+        state = _states.get((warehouse, kind))
+        if state is None:
+            state = _states[warehouse, kind] = kind(warehouse, conf)
+        return cast(S, state)
 
 
 def close_warehouses() -> None:

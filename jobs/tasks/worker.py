@@ -1,4 +1,4 @@
-"""Spark's Python workers, each of which does one task after another."""
+"""Spark's Python workers, each of which runs one task after another."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import gc
 
 @functools.cache
 def keep_imports() -> None:
-    """Take what the process has imported out of Python's garbage collection, once.
+    """Exclude the imported modules from Python's garbage collection, once.
 
-    A worker of Spark collects after each task, before it takes the next. With pyarrow and our packages in memory that
+    A worker of Spark collects before it takes the next task. With pyarrow and our packages in memory that
     takes 50 ms, which is more than most tasks.
     """
     gc.freeze()

@@ -13,12 +13,12 @@ import pytest
 _DRIVER = """
 import sys, time
 from deltamq.jobs.sql import spark_session
-from deltamq.jobs.sink.place import SinkPlace, SinkSettings
+from deltamq.jobs.sink.open_sink import OpenSink, SinkSettings
 from deltamq.tables.config import load
 
 folder, kills = sys.argv[1], sys.argv[2]
 uri = folder + "/warehouse"
-SinkPlace(SinkSettings.of(load(overrides={"warehouse.uri": uri}), uri)).topic("orders")
+OpenSink(SinkSettings.of(load(overrides={"warehouse.uri": uri}), uri)).topic("orders")
 spark = spark_session(
     "killed",
     warehouse=uri,

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from deltamq.jobs.export.replay import Chosen, Replayed, replay_dead_letters
 from deltamq.jobs.export.schedules import ScheduledReplay, save_scheduled
 from deltamq.jobs.run.run_once import run_jobs
-from deltamq.jobs.sink.place import SinkSettings
+from deltamq.jobs.sink.open_sink import SinkSettings
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.meta.group import decide_put_group
 from deltamq.mq.meta.group_settings import GroupRequest

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
-from deltamq.jobs.sink.place import SinkPlace, SinkSettings
+from deltamq.jobs.sink.open_sink import OpenSink, SinkSettings
 from deltamq.mq.static.logical_queue import queue_name
 from deltamq.tables.config import load
 from deltamq.tables.log.warehouse import Warehouse
@@ -26,7 +26,7 @@ def orders(tmp_path: Path, request: pytest.FixtureRequest) -> str:
         StaticTables(warehouse, 2, ("broker-a", "broker-b"))
         warehouse.close()
         return uri
-    SinkPlace(SinkSettings.of(load(overrides={"warehouse.uri": uri}), uri)).topic("orders")
+    OpenSink(SinkSettings.of(load(overrides={"warehouse.uri": uri}), uri)).topic("orders")
     return uri
 
 

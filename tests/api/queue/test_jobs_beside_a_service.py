@@ -11,7 +11,7 @@ import pytest
 
 from deltamq.jobs.export.replay import Chosen, Replayed, replay_dead_letters
 from deltamq.jobs.export.reset import Reset, reset_offsets, target_of
-from deltamq.jobs.sink.place import SinkSettings
+from deltamq.jobs.sink.open_sink import SinkSettings
 from deltamq.mq.errors import NotFound, Unprocessable
 from deltamq.tables.failpoints import FailpointHit, arm
 from deltamq.tables.log.warehouse import Warehouse

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from deltamq.jobs.export.replay import Chosen, Replayed, replay_dead_letters
-from deltamq.jobs.sink.place import SinkSettings
+from deltamq.jobs.sink.open_sink import SinkSettings
 from deltamq.mq.meta.group import decide_put_group
 from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.meta.static_topics import RemapMode

@@ -342,7 +342,7 @@ def test_spark_07_a_run_that_does_not_end_is_cancelled_some_time_after_a_stop() 
     assert bench.cancelled == ["a"]
     last = read_last_run(bench.store, "a")
     assert last is not None
-    assert last.detail == "the application is told to end; ValueError: cancelled"
+    assert last.detail == "the application is stopping; ValueError: cancelled"
 
 
 def test_spark_07_a_run_that_lasts_too_long_is_cancelled_and_seen_meanwhile(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from deltamq.jobs.sink.batch import commit_staged, decoded, name_of, stage_rows
 from deltamq.jobs.sink.columns import SinkColumns, check_schema
 from deltamq.jobs.sink.manifest import Manifests, name_in_life
-from deltamq.jobs.sink.place import SinkPlace, SinkSettings
+from deltamq.jobs.sink.open_sink import OpenSink, SinkSettings
 from deltamq.jobs.sink.staging import StagedMessage
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.moved_keys import moves_of
@@ -52,7 +52,7 @@ class Sink:
         clock: Clock = SYSTEM_CLOCK,
         **bounds: float,
     ) -> None:
-        """Open a sink; `bounds` are those of `SinkPlace`."""
+        """Open a sink; `bounds` are those of `OpenSink`."""
         self.store = store or MemoryStore()
         self.name = name
         self.topic = topic
@@ -65,10 +65,10 @@ class Sink:
         self._bounds = bounds
         self.place = self.opened()
 
-    def opened(self) -> SinkPlace:
+    def opened(self) -> OpenSink:
         """Return the place as another process sees it."""
         warehouse = Warehouse.open("memory", settings=self.settings.log, store=self.store, clock=self.clock)
-        return SinkPlace(self.settings, warehouse, **self._bounds)
+        return OpenSink(self.settings, warehouse, **self._bounds)
 
     def restart(self) -> None:
         """Open the place anew, as a new process does."""

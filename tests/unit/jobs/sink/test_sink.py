@@ -407,7 +407,7 @@ def test_spark_17_what_is_forgotten_is_refused_too() -> None:
     sink = Sink()
     sink.put_topic(partitions=1)
     sink.write(5, keyed(["a"]))
-    with pytest.raises(Conflict, match="comes after batch 5, and what it brought is not known"):
+    with pytest.raises(Conflict, match="comes after batch 5, and its first contents are not known"):
         sink.write(4, keyed(["b"]))
     sink.write(4, keyed([]))
     contents = sink.manifests.done(5)

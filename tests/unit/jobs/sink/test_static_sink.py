@@ -97,7 +97,7 @@ def test_static_22_rows_of_a_queue_that_cannot_be_had_go_nowhere_else() -> None:
     with pytest.raises(Unavailable) as caught:
         sink.stage(0, _named(("0", None, "x", None)))
     assert caught.value.code == "queue_unserved"
-    with pytest.raises(Unavailable, match="cannot be had"):
+    with pytest.raises(Unavailable, match="is not available"):
         sink.stage(0, _named(*((None, f"k{number}", "x", None) for number in range(40))))
     sink.write(0, _named(("1", None, "there", None), (None, None, "anywhere", None)))
     assert sorted(chain(*_by_queue(orders).values())) == ["anywhere", "there"]

@@ -1,7 +1,7 @@
 """The warehouse in a process of the sink: opened once for each process, with its metadata followed.
 
-Spark reuses its Python workers for later tasks and batches, so the warehouse stays open: a batch then only has to read
-what is new in `sys/meta`.
+Spark reuses its Python workers for later tasks and batches, so the warehouse stays open: a batch then reads only
+new events of `sys/meta`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SinkSettings:
 
     @classmethod
     def of(cls, conf: Config, warehouse: str) -> SinkSettings:
-        """Return the settings for a warehouse; memory limits are lowered, since they are meant for a service."""
+        """Return the settings for a warehouse; its memory limits, which are meant for a service, are lowered."""
         log = replace(
             conf.log,
             tail_bytes_max=min(conf.log.tail_bytes_max, _TAIL_BYTES_MAX),
@@ -74,8 +74,8 @@ class SinkSettings:
         )
 
 
-class SinkPlace:
-    """One warehouse with its topics, placements and open partitions. Safe for threads."""
+class OpenSink:
+    """A warehouse that is open for a sink: its topics, placements and partitions. Safe for threads."""
 
     def __init__(
         self, settings: SinkSettings, warehouse: Warehouse | None = None, *, fenced_s: float = _FENCED_S
@@ -87,7 +87,7 @@ class SinkPlace:
         self.meta = MetaLog(self.warehouse)
 
     def now_ms(self) -> int:
-        """Return the wall clock's time, which stamps messages and from which delays count."""
+        """Return the wall clock's time, for the stamps and delays of messages."""
         return self.warehouse.clock.wall_us() // 1000
 
     def refresh(self) -> Meta:
@@ -111,9 +111,9 @@ class SinkPlace:
 
     def topic(self, name: str) -> Topic:
         """Return the topic as last known; create it with the default route if the settings say so (SPEC ROUTE-2)."""
-        found = self.meta.state.topics.get(name) or self.refresh().topics.topics.get(name)
-        if found is not None:
-            return found
+        topic = self.meta.state.topics.get(name) or self.refresh().topics.topics.get(name)
+        if topic is not None:
+            return topic
         check_client_topic(name)
         self._check_may_create(name)
         decide = partial(self._new_topic, name, str(uuid.uuid4()), self.now_ms())
@@ -139,11 +139,11 @@ class SinkPlace:
                 return topic, Placement.of(topic, meta, meta.access.at(self.now_ms()))
 
     def seal(self, topic: Topic) -> None:
-        """Seal the moves of a topic that wait for it, so that its old partitions get no more messages."""
+        """Seal the moves of a topic that are not sealed yet, so that its old partitions get no more messages."""
         seal_moves(self.meta, topic, partial(self.log, topic), self.now_ms)
 
     def log(self, topic: Topic, partition: str) -> PartitionLog:
-        """Return a topic's partition; its table is created if that was cut short."""
+        """Return a topic's partition; a missing table is created."""
         ref = PartitionRef(Space.TOPICS, topic.name, partition, topic.generation)
         # the id is the same in every process that creates the table, and differs for each life of the topic
         return self.warehouse.create(ref, table_id=str(uuid.uuid5(uuid.UUID(topic.id), partition)))
@@ -158,16 +158,16 @@ class SinkPlace:
 
     def flush_of(self, topic: Topic, asked: Flush | None) -> Flush:
         """Return whether appends wait for the disk: by the writer's option, else the topic's or warehouse's setting."""
-        named = topic.settings.flush
-        return asked or (Flush(named) if named is not None else self.settings.log.flush)
+        setting = topic.settings.flush
+        return asked or (Flush(setting) if setting is not None else self.settings.log.flush)
 
     def learn(self, topic: Topic, refused: Fenced, until_s: float) -> None:
-        """Seal moves that wait for it, and return once the metadata contains the fence that refused an append.
+        """Seal the topic's moves, and return once the metadata contains the fence that refused an append.
 
         Raises
         ------
         Unavailable
-            `fenced`: the metadata does not contain it by `until_s`.
+            `fenced`: the metadata does not contain the fence by `until_s`.
         """
         fence, epoch = str(refused.extra.get("fence")), refused.extra.get("epoch")
         for failures in itertools.count(1):
@@ -179,7 +179,7 @@ class SinkPlace:
                 *placement.fence_epochs.values(),
                 *(fence_epochs_of(meta.brokers, broker) for broker in brokers),
             ]
-            if isinstance(epoch, int) and any(one.get(fence, 0) >= epoch for one in fence_epochs):
+            if isinstance(epoch, int) and any(epochs.get(fence, 0) >= epoch for epochs in fence_epochs):
                 return
             if time.monotonic() >= until_s:
                 detail = f"topic {topic.name} is being taken over ({refused.detail}); the query may be started again"
@@ -188,11 +188,11 @@ class SinkPlace:
 
 
 _lock: Final = threading.Lock()
-_places: Final[dict[SinkSettings, SinkPlace]] = {}
+_opened: Final[dict[SinkSettings, OpenSink]] = {}
 
 
-def place_of(settings: SinkSettings) -> SinkPlace:
-    """Return the place of these settings; the first call in a process opens it.
+def open_sink(settings: SinkSettings) -> OpenSink:
+    """Return the open sink of these settings; the first call in a process opens it.
 
     Raises
     ------
@@ -200,8 +200,8 @@ def place_of(settings: SinkSettings) -> SinkPlace:
         The warehouse does not exist.
     """
     with _lock:
-        found = _places.get(settings)
-        if found is None:
+        opened = _opened.get(settings)
+        if opened is None:
             storage(settings.warehouse)  # raises for a misspelt warehouse, which must not be created
-            found = _places[settings] = SinkPlace(settings)
-        return found
+            opened = _opened[settings] = OpenSink(settings)
+        return opened
