@@ -45,7 +45,7 @@ class ActBegun:
     process: str
     #: Method and path template.
     call: str
-    #: What it is about: `topic`, `group`, `principal`, `key`, `acl`, `broker`, `cluster`.
+    #: The kind of resource that it concerns: `topic`, `group`, `principal`, `key`, `acl`, `broker`, `cluster`.
     resource: str
     name: str
     #: Names in the path, and fields of query and body that the call knows, as JSON; empty for none.
@@ -85,7 +85,7 @@ class RefusalCount:
     status: int
     code: str
     count: int
-    #: From where it last came.
+    #: The address of the last refused call.
     address: str
 
 
@@ -115,7 +115,7 @@ OTHER: Final = "(other)"
 
 
 class RefusalKey(NamedTuple):
-    """What is counted together."""
+    """The fields that the refusals of one row share."""
 
     minute_ms: int
     principal: str

@@ -42,7 +42,7 @@ Range = tuple[int, int, int]
 
 
 class Places(Protocol):
-    """A map of each slot to a partition: a route, or a placement, which knows what is under way."""
+    """A map of each slot to a partition: a route, or a placement, which knows of changes under way."""
 
     @property
     def partitions(self) -> tuple[str, ...]: ...

@@ -169,7 +169,7 @@ class Claim(NamedTuple):
 
 
 def claim_that_counts(there: Collection[Claim], run: str, *, claimed: bool) -> Claim:
-    """Return the claim that counts. One of `run` that is not `there` is to be made, and then looked at again.
+    """Return the claim that counts. If it is of `run` and not in `there`, the caller writes it and asks again.
 
     Parameters
     ----------

@@ -180,7 +180,7 @@ _PATTERN: Final = re.compile(rf"[A-Za-z0-9._%|\-]{{0,{TOPIC_LENGTH_MAX}}}")
 class AccessRule:
     """One rule. `rule_of` makes it."""
 
-    #: Made from all the rest, so that a rule that is put twice is one rule.
+    #: A digest of the other fields, so that a rule that is put twice is one rule.
     id: str
     principal: str
     effect: Effect
@@ -191,26 +191,26 @@ class AccessRule:
 
     @property
     def prefix(self) -> str | None:
-        """The beginning of the names that it is about; None if it is about one name."""
+        """The prefix of the names that the rule covers; None if it covers one name."""
         return self.pattern[:-1] if self.pattern.endswith("*") else None
 
 
 def rule_of(*, principal: str, effect: str, resource: str, pattern: str, verbs: Iterable[str]) -> AccessRule:
     """Return the rule with these parts; raise `Refused` or `Unprocessable`, which name the part that is wrong."""
     check_principal(principal)
-    its_effect = cast(Effect, _one_of("effect", effect, get_args(Effect)))
-    its_resource = cast(Resource, _one_of("resource", resource, get_args(Resource)))
-    named = {_one_of("verbs", verb, VERBS[its_resource]) for verb in verbs}
+    checked_effect = cast(Effect, _one_of("effect", effect, get_args(Effect)))
+    checked_resource = cast(Resource, _one_of("resource", resource, get_args(Resource)))
+    named = {_one_of("verbs", verb, VERBS[checked_resource]) for verb in verbs}
     if not named:
-        raise Unprocessable(f"verbs: name at least one of {', '.join(VERBS[its_resource])}", field="verbs")
+        raise Unprocessable(f"verbs: name at least one of {', '.join(VERBS[checked_resource])}", field="verbs")
     sorted_verbs = tuple(cast(Verb, verb) for verb in sorted(named))
-    _check_pattern(its_resource, pattern)
-    parts = "\0".join((principal, its_effect, its_resource, pattern, *sorted_verbs))
+    _check_pattern(checked_resource, pattern)
+    parts = "\0".join((principal, checked_effect, checked_resource, pattern, *sorted_verbs))
     return AccessRule(
         id=hashlib.sha256(parts.encode()).hexdigest()[:16],
         principal=principal,
-        effect=its_effect,
-        resource=its_resource,
+        effect=checked_effect,
+        resource=checked_resource,
         pattern=pattern,
         verbs=sorted_verbs,
     )

@@ -42,8 +42,8 @@ def by_principal(owned: Iterable[H]) -> dict[str, dict[str, H]]:
 class Holdings(Generic[H]):
     """Keys or access rules that are being changed.
 
-        by_id          {id: one}
-        by_principal   {principal: {id: one}}        the same ones; a principal without any has no entry
+        by_id          {id: holding}
+        by_principal   {principal: {id: holding}}    the same holdings; a principal without any has no entry
 
     The outer mappings are copied once, when the changes begin, and a principal's mapping when it is first changed: the
     time of a fold grows only with its events.

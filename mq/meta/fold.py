@@ -50,7 +50,7 @@ class Meta:
     access: AccessState = field(default_factory=AccessState)
     #: Principals, keys and access rules.
     auth: AuthState = field(default_factory=AuthState)
-    #: What not every release knows.
+    #: The features that are switched on.
     features: FeaturesState = field(default_factory=FeaturesState)
 
     def apply_all(self, events: Sequence[AnyEvent]) -> Meta:

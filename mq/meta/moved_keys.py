@@ -321,8 +321,8 @@ class MovedKeys:
         about the earlier segments of a group that is not done with the last one.
 
         `passed` are partitions for which this returned None for the group before. A group's progress only grows, and a
-        partition gets no further moves, so they stay passed until a reset, and what is before them is not asked again:
-        the way through a hundred segments is not followed at each of them.
+        partition gets no further moves, so they stay passed until a reset, and earlier partitions are not asked about
+        again: the way through a hundred segments is not followed at each of them.
         """
         if target in passed or target not in self._into:
             return None

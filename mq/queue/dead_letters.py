@@ -4,7 +4,7 @@
                    n  s  s  d  d  n  n
 
 A dead letter without a mark is new. One that was deleted stays so, whatever was done with it before or is done later.
-The order of other marks decides only whose sending is shown: the last. So a mark that is stored twice counts once.
+Of several sendings, the last is shown. So a mark that is stored twice counts once.
 
 A replay is a request of an idempotent producer that is named after the dead letter's place. Repeated, because its
 answer was lost or by mistake, it stores nothing twice while the partition remembers the request (see `mq.producer`). A
@@ -89,7 +89,7 @@ class LetterMarks:
         self._sendings: list[_Sending] = []
 
     def copy(self) -> LetterMarks:
-        """Return the same marks, to which others may be added."""
+        """Return a copy, to which other marks may be added."""
         other = LetterMarks()
         other._deleted, other._sent = OffsetRanges(self._deleted), OffsetRanges(self._sent)
         other._lows, other._highs, other._sendings = self._lows[:], self._highs[:], self._sendings[:]

@@ -70,7 +70,7 @@ def committed_offset(queue: LogicalQueue, committed: Mapping[str, int | None], p
 
 
 def committed_at(queue: LogicalQueue, committed: Mapping[str, int | None], offset: int) -> Segment | None:
-    """Return the newest readable segment in which a group has committed a logical offset: its commit has the text.
+    """Return the newest readable segment in which a group has committed a logical offset: that commit has the text.
 
     `committed` has the group's physical offsets by partition. An offset between two segments may be in both.
     """

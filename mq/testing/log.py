@@ -135,7 +135,7 @@ class StoredState:
         self._logs: dict[tuple[object, ...], MemoryLog] = {}
 
     def log(self, *place: object) -> MemoryLog:
-        """Return the partition at a place; a place of an earlier life is another place."""
+        """Return the partition with this identity; it differs between the lives of a topic or group."""
         return self._logs.setdefault(place, MemoryLog())
 
     def lane_log(self, lane: LaneKey) -> MemoryLog:
