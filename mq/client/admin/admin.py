@@ -34,9 +34,9 @@ class AccessAdmin(Calls):
     ) -> AccessInfo:
         """Set what is allowed at a broker; what is left out is allowed.
 
-        Without `writable`, its partitions get no messages: those of `best_tried` topics go elsewhere, keyed ones of
-        `strict` topics and those of logical queues wait. Without `readable`, nothing is read from it. What is stored
-        stays. With `until`, everything is allowed again from then on.
+        Without `writable`, its partitions get no messages: messages of `best_tried` topics go elsewhere, keyed ones
+        of `strict` topics and messages of logical queues wait. Without `readable`, nothing is read from it. Stored
+        messages stay. With `until`, everything is allowed again from then on.
         """
         return self._set_access(path_of("brokers", check_broker(broker)), readable, writable, reason, until)
 
@@ -50,7 +50,7 @@ class AccessAdmin(Calls):
         reason: str = "",
         until: datetime | None = None,
     ) -> AccessInfo:
-        """Do the same for a physical partition; return what it and its broker both allow."""
+        """Set what is allowed at a physical partition; return what it and its broker both allow."""
         path = path_of("topics", check_topic(topic), "partitions", partition)
         return self._set_access(path, readable, writable, reason, until)
 
@@ -71,7 +71,7 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):
     url
         The service, `http://HOST:PORT`.
     access
-        How the service is reached, `token` for one; see `Calls`.
+        How the service is reached, for example `token`; see `Calls`.
     """
 
     # Topics -----------------------------------------------------------------------------------------------------
@@ -91,8 +91,8 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):
         """Create a topic, or update an existing one; a setting left out keeps its value, or gets its default.
 
         `routes` gives all partitions by hand, `NAME@BROKER`, in route order; in an existing topic the present ones
-        come first. `partitioner` says by which hash keys go to partitions: `lp`, the default, that of Spark SQL, or
-        `kafka`, that of Kafka's clients; a topic keeps the one that it was made with.
+        come first. `partitioner` is the hash that maps keys to partitions: `lp` (Spark SQL's, the default) or `kafka`
+        (the one of Kafka's clients); a topic keeps its first one.
         """
         return self.put_topic(
             topic,
@@ -106,7 +106,7 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):
         )[0]
 
     def put_topic(self, topic: str, **settings: str | int | Sequence[str] | None) -> tuple[TopicInfo, bool]:
-        """Do the same as `create_topic`, and also return whether the topic is new."""
+        """Create or update as `create_topic` does, and also return whether the topic is new."""
         body = msgspec.json.encode({name: value for name, value in settings.items() if value is not None})
         answer = self._call("PUT", path_of("topics", check_client_topic(topic)), body=body)
         return read_answer(answer, TopicInfo), answer.status == _CREATED
@@ -129,7 +129,7 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):
     def offsets_at(self, topic: str, moment: datetime) -> dict[str, int]:
         """Return for each partition the first offset appended at or after `moment`, or the end offset if none was.
 
-        Of a static topic, these are logical offsets of its logical queues.
+        For a static topic, these are logical offsets by logical queue.
         """
         query = {"time": time_text(moment)}
         answer = self._call("GET", path_of("topics", check_topic(topic), "offsets"), query=query)

@@ -37,11 +37,11 @@ class AuthAdmin(PagedCalls):
         return read_answer(self._call("PUT", path_of("auth", "principals", principal), body=body), PrincipalInfo)
 
     def list_principals(self, *, disabled: bool | None = None) -> list[str]:
-        """Return the names of all principals, sorted; with `disabled`, of those that are, or are not."""
+        """Return the names of all principals, sorted; `disabled` selects disabled (True) or enabled ones (False)."""
 
         def chosen(page: PrincipalList) -> list[str]:
-            those = set(page.disabled)
-            return [name for name in page.principals if disabled in (None, name in those)]
+            disabled_names = set(page.disabled)
+            return [name for name in page.principals if disabled in (None, name in disabled_names)]
 
         return list(self._rows(["auth", "principals"], PrincipalList, chosen))
 
@@ -68,7 +68,7 @@ class AuthAdmin(PagedCalls):
         return read_answer(self._call("POST", path_of("auth", "principals", principal, how)), PrincipalInfo)
 
     def create_key(self, principal: str, *, until: datetime | None = None) -> NewKey:
-        """Make a key. It is not tried again: if the answer is lost, look for a key that nobody has, and revoke it."""
+        """Make a key. The call is not retried: after a lost answer, find the key with `list_keys` and revoke it."""
         wanted = {"principal": principal} if until is None else {"principal": principal, "until": time_text(until)}
         answer = self.hosts.call(
             "POST",
@@ -80,7 +80,7 @@ class AuthAdmin(PagedCalls):
         return read_answer(answer, NewKey)
 
     def list_keys(self, principal: str | None = None) -> list[KeyInfo]:
-        """Return all keys, or those of a principal."""
+        """Return all keys, or the keys of one principal."""
         asked = {"principal": principal}
         return list(self._rows(["auth", "keys"], KeyList, lambda page: page.keys, asked))
 
@@ -105,7 +105,7 @@ class AuthAdmin(PagedCalls):
         return read_answer(self._call("POST", path_of("auth", "acls"), body=msgspec.json.encode(wanted)), AclInfo)
 
     def list_acls(self, principal: str | None = None) -> list[AclInfo]:
-        """Return all access rules, or those of a principal."""
+        """Return all access rules, or the rules of one principal."""
         asked = {"principal": principal}
         return list(self._rows(["auth", "acls"], AclList, lambda page: page.acls, asked))
 

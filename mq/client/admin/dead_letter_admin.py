@@ -60,8 +60,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 class DeadLetterPage(msgspec.Struct, frozen=True):
     """A page of the `total` dead letters that were asked for.
 
-    `next_offset` and `cursor` are where the next page begins, None on the last page. A `cursor` holds whatever is sent
-    back or deleted meanwhile.
+    `next_offset` and `cursor` are where the next page begins, None on the last page. A `cursor` stays
+    valid when dead letters are sent back or deleted.
     """
 
     total: int
@@ -73,8 +73,8 @@ class DeadLetterPage(msgspec.Struct, frozen=True):
 class DeadLetterAdmin(PagedCalls):
     """The part of `Admin` that manages dead letters.
 
-    Everywhere, `state`, `reason`, `topic` and `since` say which: those for which all that is given holds. `since` is a
-    time: those that have been dead since then or later.
+    In every call, `state`, `reason`, `topic` and `since` select the dead letters that match all of those given. `since`
+    is the earliest time at which they became dead.
     """
 
     def dead_letters(
@@ -91,7 +91,7 @@ class DeadLetterAdmin(PagedCalls):
     ) -> DeadLetterPage:
         """Return at most `limit` dead letters behind the first `offset`, or from `cursor` on, the oldest first.
 
-        They come broker by broker. Without a `state`, those that are deleted are left out.
+        They come broker by broker. Without a `state`, deleted ones are left out.
         """
         query: dict[str, str | int] = {"limit": limit, **_filter(state=state, reason=reason, topic=topic, since=since)}
         query |= {"offset": offset} if cursor is None else {"cursor": cursor}
@@ -121,17 +121,17 @@ class DeadLetterAdmin(PagedCalls):
         topic: str | None = None,
         since: datetime | None = None,
     ) -> Replayed:
-        """Send dead letters back: those that are new, or those named by `offsets` or `state` in any case.
+        """Send dead letters back: the new ones, or any that `offsets` or `state` name.
 
-        A repeated call stores nothing twice. One with `offsets` or `state` may do so a day after the first: only as
-        long does a partition remember what it got.
+        A repeated call stores nothing twice. With `offsets` or `state` this holds for a day, as long as partitions
+        remember requests.
 
         Parameters
         ----------
         offsets
             Offsets of the dead letters to send, by their partition.
         to
-            `origin`: to the topic that they came from, for all groups; `retry`: to this group alone.
+            `origin`: to the topic that they came from, for all groups; `retry`: only to this group.
         """
         request = ReplayRequest(
             offsets=_offsets(offsets), to=to, state=state, reason=reason, topic=topic, from_time=_time(since)
@@ -157,7 +157,7 @@ class DeadLetterAdmin(PagedCalls):
         offsets
             Offsets of the dead letters to delete, by their partition.
         everything
-            Delete all; a call must say so, or which.
+            Delete all; a call needs this or a selection.
         """
         request = DeleteLettersRequest(
             offsets=_offsets(offsets), state=state, reason=reason, topic=topic, from_time=_time(since), all=everything

@@ -77,7 +77,7 @@ class GroupAdmin(DeadLetterAdmin):
         )[0]
 
     def put_group(self, group: str, **settings: object) -> tuple[GroupInfo, bool]:
-        """Do the same as `create_group`, and also return whether the group is new."""
+        """Create or update as `create_group` does, and also return whether the group is new."""
         body = msgspec.json.encode({name: value for name, value in settings.items() if value is not None})
         answer = self._call("PUT", path_of("groups", check_group(group)), body=body)
         return read_answer(answer, GroupInfo), answer.status == _CREATED
@@ -123,7 +123,7 @@ class GroupAdmin(DeadLetterAdmin):
         """Commit offsets by partition; returns the committed offsets, which never go back (see `reset_offsets`).
 
         `metadata` has texts by partition, of at most 4,096 bytes each, which are stored with the offsets; a commit
-        without one removes that of before. `get_group` shows them.
+        without a text removes the stored one. `get_group` shows them.
         """
         texts = dict(metadata) if metadata else None
         return self._commit(group, topic, CommitRequest(dict(offsets), client_id, metadata=texts)).offsets
@@ -138,7 +138,7 @@ class GroupAdmin(DeadLetterAdmin):
         Raises
         ------
         Conflict
-            `epoch_over`: the group was reset, or the topic was made again. Read the place anew, and go on from there.
+            `epoch_over`: the group was reset, or the topic was made again. Read the place again, and go on from there.
         """
         epochs = {name: place.epochs[name] for name in place.offsets if name in place.epochs}
         return self._commit(group, topic, CommitRequest(place.offsets, epochs=epochs or None, topic_id=place.topic_id))

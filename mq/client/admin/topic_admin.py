@@ -61,7 +61,7 @@ class StaticAdmin(Calls):
         clusters: Sequence[str] | None = None,
         **settings: str | int | None,
     ) -> tuple[TopicInfo, bool]:
-        """Do the same as `create_static_topic`, and also return whether the topic is new."""
+        """Create or update as `create_static_topic` does, and also return whether the topic is new."""
         request: dict[str, object] = {"static": True, "total_queues": total_queues}
         if brokers is not None:
             request["brokers"] = list(brokers)
@@ -82,8 +82,8 @@ class StaticAdmin(Calls):
     ) -> Remapping:
         """Move logical queues so that `brokers` lead them, evenly; nothing moves that need not.
 
-        A repeated remapping moves nothing and finishes what was cut short. So, if an answer is lost, the one to the
-        retry may name no queues although some have moved.
+        A repeated remapping moves nothing and finishes what was cut short. So after a lost answer, the retry may
+        report no queues although some have moved.
 
         Parameters
         ----------
@@ -92,7 +92,7 @@ class StaticAdmin(Calls):
         queues
             Only these may move; by default all.
         plan
-            Only tell what would move.
+            Only report what would move.
         """
         return self._remap(topic, {"brokers": list(brokers), "mode": mode}, queues, plan=plan)
 
@@ -118,13 +118,13 @@ class StaticAdmin(Calls):
         return read_answer(self._topic_call(topic, "remap", request), Remapping)
 
     def check_topic(self, topic: str) -> TopicCheck:
-        """Return whether all mappings of a static topic are there, of one epoch and whole; names every fault."""
+        """Return whether all mappings of a static topic exist, are whole and have one epoch; names every fault."""
         return read_answer(self._topic_call(topic, "check", {}), TopicCheck)
 
     def repair_topic(self, topic: str, *, plan: bool = False) -> TopicRepair:
-        """Write the mappings anew from the copies that survive, if the check finds faults; a `plan` writes nothing.
+        """Rewrite the mappings from the copies that survive, if the check finds faults; a `plan` writes nothing.
 
-        If an answer is lost, the one to the retry finds nothing to repair.
+        After a lost answer, the retry finds nothing to repair.
         """
         return read_answer(self._topic_call(topic, "repair", {"plan": True} if plan else {}), TopicRepair)
 

@@ -1,8 +1,8 @@
 """A client's copy of a topic's route and order strategy, fetched from the service.
 
     plain topic     key -> logical partition -> partition
-    static topic    key -> logical partition -> logical queue        a remapping changes the queue's broker alone
-    kafka topic     key -> Kafka's hash -> partition                 of the topic's setting `partitioner` (KAFKA-12)
+    static topic    key -> logical partition -> logical queue        a remapping changes only the queue's broker
+    kafka topic     key -> Kafka's hash -> partition                 with the setting `partitioner` (KAFKA-12)
 
 Clients of a static topic see its logical queues; the partitions under them are known only by their brokers.
 """
@@ -32,13 +32,13 @@ _hash_of = lru_cache(maxsize=_KEYS_REMEMBERED)(kafka_hash)
 
 
 def broker_in(partition: str) -> str | None:
-    """Return the broker in a partition's name; None for a logical queue, whose name tells no broker."""
+    """Return the broker in a partition's name; None for a logical queue, whose name has none."""
     return None if is_queue_name(partition) else broker_of(partition)
 
 
 @dataclass(frozen=True, slots=True)
-class _ServedPlaces:
-    """A route of which some partitions take no messages: messages without a key go to the others."""
+class _ServedRoute:
+    """A route with partitions that take no messages: messages without a key go to the others."""
 
     partitions: tuple[str, ...]
     table: Table
@@ -56,9 +56,9 @@ class TopicView:
     stored_at
         The brokers of all physical partitions; by default those in `brokers`.
     unserved
-        The indexes of partitions that may not be written to, and of logical queues that cannot be had.
+        The indexes of partitions that are closed for writes or not served, and of logical queues without such a leader.
     partitioner
-        By which hash keys go to slots.
+        The hash that maps keys to slots.
     """
 
     __slots__ = (
@@ -95,7 +95,7 @@ class TopicView:
         self.is_static = is_queue_name(route.partitions[0])
         #: The broker to whose host the messages of each partition are sent, or of each queue's leader.
         self.brokers = tuple(broker_in(name) or "" for name in route.partitions) if brokers is None else tuple(brokers)
-        #: The brokers from which the topic is read: those of all segments of its queues.
+        #: The brokers from which the topic is read; for a static topic, the brokers of all its segments.
         self.stored_at = frozenset(self.brokers) if stored_at is None else stored_at
         self.index_of: dict[str, int] = {name: index for index, name in enumerate(route.partitions)}
         self.partitioner = partitioner
@@ -112,7 +112,7 @@ class TopicView:
         #: If no partition takes messages, those without a key go to any, to be refused there.
         self.unserved = unserved if served else frozenset()
         #: Where messages without a key go, and the brokers there.
-        self.places: Places = _ServedPlaces(route.partitions, route.table, served) if self.unserved else route
+        self.places: Places = _ServedRoute(route.partitions, route.table, served) if self.unserved else route
         self.target_brokers = tuple(self.brokers[index] for index in self.places.targets)
 
     def broker(self, partition: str) -> str:
@@ -132,10 +132,11 @@ def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
     """Fetch the topic's route from the service."""
     answer = hosts.call("GET", path_of("topics", topic), timeout_s=timeout_s)
     described = read_answer(answer, TopicInfo)
-    stopped = {one.partition for one in described.partitions if not one.writable or one.state != "serving"}
+    partitions = described.partitions
+    stopped = {p.partition for p in partitions if not p.writable or p.state != "serving"}
     strict = described.order_strategy == "strict"
-    stored_at = frozenset(broker_of(one.partition) for one in described.partitions)
-    owned: dict[str, Ranges] = {name: one.logical_partitions for name, one in described.named.items()}
+    stored_at = frozenset(broker_of(p.partition) for p in partitions)
+    owned: dict[str, Ranges] = {name: part.logical_partitions for name, part in described.named.items()}
     try:
         route = _route(described.routes_epoch, _divided(owned) if described.partitioner == "kafka" else owned)
     except ValueError as error:
@@ -158,7 +159,7 @@ def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
 
 
 def _divided(owned: Mapping[str, Ranges]) -> Mapping[str, Ranges]:
-    """Return the ranges of a topic that has no logical partitions: messages without a key are drawn evenly by them."""
+    """Return equal ranges for a topic without logical partitions: messages without a key are drawn by them."""
     ranges = equal_ranges(len(owned)) if owned else ()
     return {name: [(low, high)] for name, (low, high, _) in zip(owned, ranges, strict=True)}
 

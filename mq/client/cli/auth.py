@@ -31,9 +31,9 @@ class _WithOthers(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         for point in entry_points(group=_COMMANDS, name=cmd_name):
-            found = point.load()
-            assert isinstance(found, click.Command), f"{cmd_name} is not a click command"
-            return found
+            command = point.load()
+            assert isinstance(command, click.Command), f"{cmd_name} is not a click command"
+            return command
         return super().get_command(ctx, cmd_name)
 
 
@@ -79,15 +79,15 @@ def list_principals(url: str, access: ClientAccess, as_json: bool) -> None:
 def show_principal(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print principal NAME with its keys and access rules."""
     with Admin(url, patience=PATIENCE, **access) as admin:
-        found = admin.get_principal(name)
+        info = admin.get_principal(name)
     if as_json:
-        print_json(found)
+        print_json(info)
         return
-    click.echo(f"principal {found.principal}{f' ({found.note})' if found.note else ''}")
-    if found.disabled_time is not None:
-        click.echo(f"disabled since {_time(found.disabled_time)}: it may do nothing")
-    _print_keys(found.keys)
-    _print_acls(found.acls)
+    click.echo(f"principal {info.principal}{f' ({info.note})' if info.note else ''}")
+    if info.disabled_time is not None:
+        click.echo(f"disabled since {_time(info.disabled_time)}: it may do nothing")
+    _print_keys(info.keys)
+    _print_acls(info.acls)
 
 
 @principal.command("delete")
@@ -109,8 +109,8 @@ def disable_principal(name: str, url: str, access: ClientAccess, as_json: bool) 
     What it has under way ends: pops and streams that wait, and connections of Kafka's clients.
     """
     with Admin(url, patience=PATIENCE, **access) as admin:
-        found = admin.disable_principal(name)
-    print_json(found) if as_json else click.echo(f"disabled principal {name}")
+        info = admin.disable_principal(name)
+    print_json(info) if as_json else click.echo(f"disabled principal {name}")
 
 
 @principal.command("enable")
@@ -119,8 +119,8 @@ def disable_principal(name: str, url: str, access: ClientAccess, as_json: bool) 
 def enable_principal(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
     """Let principal NAME do again what its access rules grant."""
     with Admin(url, patience=PATIENCE, **access) as admin:
-        found = admin.enable_principal(name)
-    print_json(found) if as_json else click.echo(f"enabled principal {name}")
+        info = admin.enable_principal(name)
+    print_json(info) if as_json else click.echo(f"enabled principal {name}")
 
 
 # Keys -----------------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def create_key(principal: str, until: datetime | None, url: str, access: ClientA
 
 
 @key.command("list")
-@click.option("--principal", help="Only those of this principal.")
+@click.option("--principal", help="Only keys of this principal.")
 @service_options
 def list_keys(principal: str | None, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print keys, without their secrets."""
@@ -172,13 +172,13 @@ def revoke_key(key_id: str, url: str, access: ClientAccess, as_json: bool) -> No
 def _print_keys(keys: Sequence[KeyInfo]) -> None:
     rows = [
         (
-            one.key_id,
-            one.principal,
-            one.created_time.isoformat(timespec="seconds"),
-            _time(one.until_time),
-            "yes" if one.live else "NO",
+            info.key_id,
+            info.principal,
+            info.created_time.isoformat(timespec="seconds"),
+            _time(info.until_time),
+            "yes" if info.live else "NO",
         )
-        for one in keys
+        for info in keys
     ]
     print_table(("key", "principal", "created", "until", "live"), rows)
 
@@ -223,7 +223,7 @@ def add_acl(
 
 
 @acl.command("list")
-@click.option("--principal", help="Only those of this principal.")
+@click.option("--principal", help="Only access rules of this principal.")
 @service_options
 def list_acls(principal: str | None, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print access rules."""
@@ -243,7 +243,7 @@ def remove_acl(acl_id: str, url: str, access: ClientAccess, as_json: bool) -> No
 
 
 def _print_acls(acls: Sequence[AclInfo]) -> None:
-    rows = [(one.acl_id, one.principal, one.effect, one.resource, one.pattern, ", ".join(one.verbs)) for one in acls]
+    rows = [(r.acl_id, r.principal, r.effect, r.resource, r.pattern, ", ".join(r.verbs)) for r in acls]
     print_table(("rule", "principal", "effect", "resource", "pattern", "verbs"), rows)
 
 
@@ -272,13 +272,13 @@ def set_quota(
 ) -> None:
     """Set what PRINCIPAL may use of each process; what is left out has no bound."""
     with Admin(url, patience=PATIENCE, **access) as admin:
-        found = admin.set_quota(
+        info = admin.set_quota(
             principal,
             requests_per_s=requests_per_s,
             bytes_in_per_s=bytes_in_per_s,
             bytes_out_per_s=bytes_out_per_s,
         )
-    print_json(found) if as_json else _print_quotas([found])
+    print_json(info) if as_json else _print_quotas([info])
 
 
 @quota.command("list")
@@ -292,8 +292,8 @@ def list_quotas(url: str, access: ClientAccess, as_json: bool) -> None:
 
 def _print_quotas(quotas: Sequence[QuotaInfo]) -> None:
     rows = [
-        (one.principal, *(bound or "-" for bound in (one.requests_per_s, one.bytes_in_per_s, one.bytes_out_per_s)))
-        for one in quotas
+        (info.principal, *(bound or "-" for bound in (info.requests_per_s, info.bytes_in_per_s, info.bytes_out_per_s)))
+        for info in quotas
     ]
     columns = ("principal", "requests/s", "bytes in/s", "bytes out/s")
     print_table(columns, rows, right=columns[1:])
@@ -320,13 +320,13 @@ def audit(
     access: ClientAccess,
     as_json: bool,
 ) -> None:
-    """Print who did what, the oldest first; with --json one object a line, with what was before and after."""
+    """Print who did what, the oldest first; with --json one object a line, with the state before and after."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         counted = admin.audit_refusals(since=since, principal=principal, limit=limit) if refusals else ()
         acts = () if refusals else admin.audit(since=since, principal=principal, limit=limit)
         if as_json:
-            for one in (*counted, *acts):
-                print_json(one)
+            for row in (*counted, *acts):
+                print_json(row)
         elif refusals:
             _print_refusals(counted)
         else:

@@ -1,7 +1,7 @@
-"""`deltamq cluster`, `broker show|set` and `upgrade`: a warehouse's processes, brokers, and what all processes know.
+"""`deltamq cluster`, `broker show|set` and `upgrade`: a warehouse's processes, brokers and features.
 
-What may be read from and written to a broker, or one partition, is set here (SPEC ROUTE-9). Where people look when
-messages do not come, they are warned of jobs that the queue needs and that run nowhere (SPEC RETRY-7).
+`broker set` opens and closes a broker, or one partition, for reads and writes (SPEC ROUTE-9). Commands that people run
+when messages do not come warn of jobs that the queue needs and that run nowhere (SPEC RETRY-7).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deltamq.mq.wire.cluster import BrokerInfo, ClusterInfo, UpgradeInfo
 
 
 def warn_of_missing_jobs(url: str, access: ClientAccess) -> None:
-    """Write one line to stderr if jobs are missing; a service that does not say so is passed over."""
+    """Write one line to stderr if jobs are missing; errors of the service are ignored."""
     with suppress(DeltaMQError), Admin(url, patience=PATIENCE, **access) as admin:
         line = missing_jobs_line(admin.cluster())
         if line is not None:
@@ -32,8 +32,8 @@ def missing_jobs_line(info: ClusterInfo) -> str | None:
     """Return what does not happen, and what to do about it; None if all jobs run."""
     if not info.missing_jobs:
         return None
-    names = " and ".join(one.job for one in info.missing_jobs)
-    means = ", and ".join(one.means for one in info.missing_jobs)
+    names = " and ".join(job.job for job in info.missing_jobs)
+    means = ", and ".join(job.means for job in info.missing_jobs)
     verb = "runs" if len(info.missing_jobs) == 1 else "run"
     return f"no job {names} {verb} on {info.warehouse}: {means}. Start `deltamq jobs run --warehouse {info.warehouse}`"
 
@@ -64,14 +64,14 @@ def _print_cluster(info: ClusterInfo) -> None:
         click.echo(f"stopped: {stopped.queue or stopped.partition} of {stopped.topic}: {stopped.detail}")
     rows = [
         (
-            one.broker,
-            one.address or "-",
-            " ".join(one.roles),
-            one.epoch,
-            one.partitions,
-            "yes" if one.online else "no process serves it now",
+            b.broker,
+            b.address or "-",
+            " ".join(b.roles),
+            b.epoch,
+            b.partitions,
+            "yes" if b.online else "no process serves it now",
         )
-        for one in info.brokers
+        for b in info.brokers
     ]
     print_table(("broker", "served at", "roles", "epoch", "partitions", "online"), rows, right=("epoch", "partitions"))
 
@@ -82,20 +82,21 @@ def _print_cluster(info: ClusterInfo) -> None:
 def upgrade(plan: bool, url: str, access: ClientAccess, as_json: bool) -> None:
     """Switch on the features that every process of the cluster knows; after that, older releases do not start."""
     with Admin(url, patience=PATIENCE, **access) as admin:
-        found = admin.upgrade_state() if plan else admin.switch_on_features()
-    print_json(found) if as_json else _print_upgrade(found, plan=plan)
+        info = admin.upgrade_state() if plan else admin.switch_on_features()
+    print_json(info) if as_json else _print_upgrade(info, plan=plan)
 
 
-def _print_upgrade(found: UpgradeInfo, *, plan: bool) -> None:
-    for one in found.on:
-        click.echo(f"on: {one.feature}: {one.says}")
-    for one in found.ready:
-        click.echo(f"ready: {one.feature}: {one.says}")
-    for one in found.waiting:
-        click.echo(f"waits: {one.feature}: not known to {', '.join(one.lacking)}: restart these with the new release")
-    if found.ready and plan:
+def _print_upgrade(info: UpgradeInfo, *, plan: bool) -> None:
+    for feature in info.on:
+        click.echo(f"on: {feature.feature}: {feature.says}")
+    for feature in info.ready:
+        click.echo(f"ready: {feature.feature}: {feature.says}")
+    for feature in info.waiting:
+        lacking = ", ".join(feature.lacking)
+        click.echo(f"waits: {feature.feature}: not known to {lacking}: restart these with the new release")
+    if info.ready and plan:
         click.echo("without --plan, what is ready is switched on; older releases then refuse to start")
-    elif not found.ready and not found.waiting:
+    elif not info.ready and not info.waiting:
         click.echo("every feature that this release knows is on")
 
 
@@ -110,7 +111,7 @@ def broker() -> None:
 def show(name: str | None, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print what is allowed at broker NAME, or at all brokers."""
     with Admin(url, patience=PATIENCE, **access) as admin:
-        brokers = [one for one in admin.cluster().brokers if name in (None, one.broker)]
+        brokers = [b for b in admin.cluster().brokers if name in (None, b.broker)]
     if name is not None and not brokers:
         raise NotFound(f"there is no broker {name}", code="broker_not_found", field="broker")
     if as_json:
@@ -121,8 +122,7 @@ def show(name: str | None, url: str, access: ClientAccess, as_json: bool) -> Non
 
 def _print_brokers(brokers: Sequence[BrokerInfo]) -> None:
     rows = [
-        (one.broker, one.partitions, _yes(one.readable), _yes(one.writable), _time(one.until), one.reason or "-")
-        for one in brokers
+        (b.broker, b.partitions, _yes(b.readable), _yes(b.writable), _time(b.until), b.reason or "-") for b in brokers
     ]
     print_table(("broker", "partitions", "readable", "writable", "until", "reason"), rows, right=("partitions",))
 
@@ -131,7 +131,7 @@ def _print_brokers(brokers: Sequence[BrokerInfo]) -> None:
 @click.argument("name")
 @click.option("--readable/--not-readable", default=True, show_default=True, help="Whether messages may be read.")
 @click.option("--writable/--not-writable", default=True, show_default=True, help="Whether messages may be sent.")
-@click.option("--reason", default="", help="Why, for those who are refused.")
+@click.option("--reason", default="", help="Why; clients that are refused see it.")
 @click.option(
     "--until",
     type=click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"]),
@@ -164,16 +164,16 @@ def set_(
     with Admin(url, patience=PATIENCE, **access) as admin:
         if topic is None or partition is None:
             what = name
-            found = admin.set_broker_access(name, readable=readable, writable=writable, reason=reason, until=until)
+            info = admin.set_broker_access(name, readable=readable, writable=writable, reason=reason, until=until)
         else:
             what = partition
-            found = admin.set_partition_access(
+            info = admin.set_partition_access(
                 topic, partition, readable=readable, writable=writable, reason=reason, until=until
             )
     if as_json:
-        print_json(found)
+        print_json(info)
     else:
-        click.echo(f"{what}: {_line(found)}")
+        click.echo(f"{what}: {_line(info)}")
 
 
 def _line(access: AccessInfo) -> str:

@@ -43,7 +43,7 @@ _REMEDIES: Final = {
     "partition_not_found": "`deltamq topic show TOPIC` shows its partitions",
     "group_not_found": "`deltamq group list` shows the groups, `deltamq group create NAME` makes one",
     "order_conflict": "wait until messages popped in another order are acknowledged, or their invisible time ends",
-    "epoch_over": "the group's offsets were reset: read them anew, and go on from there",
+    "epoch_over": "the group's offsets were reset: read them again, and go on from there",
     "group_not_exclusive": "make another group: `deltamq group create NAME --strategy exclusive`",
     "group_exclusive": "consume it in order: `--order exclusive`",
     "handle_expired": "the message is delivered again: use a longer invisible time",
@@ -52,24 +52,24 @@ _REMEDIES: Final = {
     "already_due": "the message is delivered already, or about to be",
     "offset_too_small": "retention has removed the offset: use --from first",
     "offset_too_large": "the log ends before the offset: use --from last",
-    "partitions_cannot_shrink": "a topic can only grow; to have fewer partitions, delete it and create it anew",
+    "partitions_cannot_shrink": "a topic can only grow; to have fewer partitions, delete it and create it again",
     "partitions_cannot_grow": "make a topic with more partitions, or give up its order: --order-strategy best_tried",
     "partitioner_fixed": "leave --partitioner out; `deltamq topic create OTHER --partitioner ...` makes another topic",
     "partitioner_not_static": "leave out --partitioner, or make a plain topic: without --static",
-    "queues_cannot_shrink": "a static topic can only get more queues; to have fewer, delete it and create it anew",
+    "queues_cannot_shrink": "a static topic can only get more queues; to have fewer, delete it and create it again",
     "topic_static": "change it together with its number of queues: `deltamq topic create NAME --static --queues N`",
-    "topic_not_static": "it is a plain topic; a new one is made by `deltamq topic create NAME --static --queues N`",
+    "topic_not_static": "it is a plain topic; `deltamq topic create NAME --static --queues N` makes a static one",
     "mapping_incomplete": "`deltamq topic check NAME` names all faults, `deltamq topic repair NAME` mends them",
     "queue_unserved": "`deltamq topic check NAME` names what is missing, `deltamq topic repair NAME` mends it",
     "remap_in_progress": "try again in a moment: an earlier remapping or expansion is not finished yet",
-    "not_sealed": "look whether their brokers are served with `deltamq cluster`, then run the same command again",
+    "not_sealed": "check with `deltamq cluster` whether their brokers are served, then run the same command again",
     "unknown_broker": "`deltamq cluster` shows the brokers",
     "broker_unavailable": "`deltamq cluster` shows the brokers, and which of them are served",
     "unknown_queue": "`deltamq topic show NAME` shows its logical queues",
-    "physical_partition": "`deltamq topic show NAME` shows the logical queues, which are to be named",
+    "physical_partition": "name a logical queue: `deltamq topic show NAME` shows them",
     "certificate_not_trusted": "name the authority's certificate with --ca, and the host as its certificate does",
     "tls_files_invalid": "check the files that --ca, --cert and --key name",
-    "token_unavailable": "look whether what makes your tokens can be reached",
+    "token_unavailable": "check whether the source of your tokens is reachable",
     "token_refused": "check the client's id, secret and scope at the provider of tokens",
     "driver_missing": "install it: `pip install 'deltamq[postgres]'`",
     "outbox_not_found": "make it once, with `Outbox(table=...).create(connection)` and a commit, or name its --table",
@@ -80,7 +80,7 @@ _REMEDIES: Final = {
 
 
 def service_options(command: Command) -> Command:
-    """Add `--url`, `--json`, `--token` and the files of TLS to a command, which gets the latter as `access`."""
+    """Add `--url`, `--json`, `--token` and the files of TLS to a command, which gets token and files as `access`."""
 
     @wraps(command)
     def with_access(
@@ -140,9 +140,9 @@ def _remedy(error: DeltaMQError) -> str | None:
 
 
 def one_line(text: str) -> str:
-    """Return a text of somebody else's as one line that a terminal shows and does not obey.
+    """Return foreign text as one line that is safe to print on a terminal.
 
-    What moves the cursor, ends a line, colours, or turns the direction of writing is written as an escape.
+    Characters that move the cursor, end a line, set colours or turn the direction of writing become escapes.
     """
     return text.translate(_SHOWN)
 

@@ -82,7 +82,7 @@ def consume(
     line = json_line if as_json else text_line
     if group is not None:
         if start is not None or len(partitions) > 1:
-            raise click.UsageError("--group begins at the group's offsets: no --from, and at most one --partition")
+            raise click.UsageError("--group begins at the group's offsets: no --from, at most one --partition")
         options = GroupOptions(
             topic=topic,
             partition=partitions[0] if partitions else None,
@@ -100,7 +100,7 @@ def consume(
             warn_of_missing_jobs(url, access)
         if strategy == BROADCAST:
             if order is not None or invisible_ms is not None:
-                raise click.UsageError("clients of a broadcast group fetch: no --order, no --invisible-ms")
+                raise click.UsageError("leave out --order and --invisible-ms: clients of a broadcast group fetch")
             offsets = BroadcastOffsets(group, client_id or socket.gethostname())
             named = partitions or None
             with PullConsumer(
@@ -111,7 +111,7 @@ def consume(
                     consumer.commit()
         elif strategy == EXCLUSIVE and order in (None, EXCLUSIVE):
             if options.partition is not None or invisible_ms is not None:
-                raise click.UsageError("an exclusive group allocates its partitions: no --partition, no --invisible-ms")
+                raise click.UsageError("leave out --partition, --invisible-ms: an exclusive group allocates partitions")
             consume_in_order(url, group, options, line, access)
         else:
             consume_for_group(url, group, options, line, access)
@@ -126,7 +126,7 @@ def consume(
 
 
 def _strategy_of(url: str, group: str, access: ClientAccess) -> str:
-    """Return the group's strategy; a group that does not exist yet will be shared."""
+    """Return the group's strategy; the first pop makes a missing group, as a shared one."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         try:
             return admin.get_group(group).consume_strategy
@@ -135,7 +135,7 @@ def _strategy_of(url: str, group: str, access: ClientAccess) -> str:
 
 
 class Polled(Protocol):
-    """What is used of a `PullConsumer`."""
+    """The part of a `PullConsumer` that is used here."""
 
     def end_offsets(self) -> Mapping[str, int]: ...
 
@@ -147,16 +147,16 @@ class Polled(Protocol):
 def polls(
     consumer: Polled, *, follow: bool, max_messages: int | None, beyond: bool = False
 ) -> Iterator[list[ReceivedMessage]]:
-    """Yield what the consumer finds, up to the current end offsets (or for ever) and to `max_messages`.
+    """Yield polled messages up to the current end offsets (with `follow` for ever), and at most `max_messages`.
 
-    `beyond`: also what was polled with them and came later. The consumer's positions are behind these messages, so who
-    commits must have them.
+    With `beyond`, later messages of the same poll are yielded, too: the consumer's positions are past them, so a caller
+    that commits needs them.
     """
     ends = {} if follow else consumer.end_offsets()
     left = max_messages
     while follow or any(consumer.position(name) < end for name, end in ends.items()):
-        found = consumer.poll(_POLL_MESSAGES if left is None else min(left, _POLL_MESSAGES), _POLL_MS)
-        shown = found if follow or beyond else [one for one in found if one.offset < ends.get(one.partition, 0)]
+        polled = consumer.poll(_POLL_MESSAGES if left is None else min(left, _POLL_MESSAGES), _POLL_MS)
+        shown = polled if follow or beyond else [m for m in polled if m.offset < ends.get(m.partition, 0)]
         yield shown
         if left is not None:
             left -= len(shown)

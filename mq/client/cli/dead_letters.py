@@ -23,7 +23,7 @@ _PAGE: Final = 500
 _FAILED: Final = 1
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-#: What the options of `_which` say, as the calls of `Admin` take it.
+#: The options of `_which`, as the calls of `Admin` take them.
 Which = dict[str, Any]
 
 
@@ -33,7 +33,7 @@ def dead_letters() -> None:
 
 
 def _which(states: str | None = None) -> Callable[[Command], Command]:
-    """Add options for which dead letters; the command gets them as `which`, with a `state` if `states` explains it."""
+    """Add the options that select dead letters, as `which`; `states` is the help of `--state` (None: no `--state`)."""
 
     def options_added(command: Command) -> Command:
         @functools.wraps(command)
@@ -43,9 +43,9 @@ def _which(states: str | None = None) -> Callable[[Command], Command]:
 
         names = ["topic", "reason"] if states is None else ["state", "topic", "reason"]
         options = [
-            click.option("--since", metavar="TIME", help=f"Only those dead since then or later: {PLACE_HELP}."),
-            click.option("--topic", metavar="TOPIC", help="Only those from this topic."),
-            click.option("--reason", metavar="REASON", help="Only those with this reason."),
+            click.option("--since", metavar="TIME", help=f"Only dead letters since then: {PLACE_HELP}."),
+            click.option("--topic", metavar="TOPIC", help="Only dead letters from this topic."),
+            click.option("--reason", metavar="REASON", help="Only dead letters with this reason."),
         ]
         if states is not None:
             options.append(click.option("--state", type=click.Choice(["new", "sent_back", "deleted"]), help=states))
@@ -85,7 +85,7 @@ def _offsets(places: Sequence[str]) -> dict[str, list[int]] | None:
 @click.option(
     "--max", "max_messages", type=click.IntRange(1), default=100, show_default=True, help="Print at most this number."
 )
-@_which("Only those in this state. Default: all that are not deleted.")
+@_which("Only dead letters in this state. Default: all but deleted ones.")
 @service_options
 def list_letters(
     group: str,
@@ -150,13 +150,13 @@ def count(
     access: ClientAccess,
     as_json: bool,
 ) -> None:
-    """Print how many dead letters GROUP has: new ones, those sent back, and deleted ones."""
+    """Print how many new, sent back and deleted dead letters GROUP has."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         counts = admin.count_dead_letters(group, by=by, **which)
     if as_json:
         print_json(counts)
         return
-    rows = [(one_line(getattr(one, by) or ""), one.new, one.sent_back, one.deleted) for one in counts.counts]
+    rows = [(one_line(getattr(row, by) or ""), row.new, row.sent_back, row.deleted) for row in counts.counts]
     numbers = ("new", "sent back", "deleted")
     print_table((by, *numbers), [*rows, ("all", counts.new, counts.sent_back, counts.deleted)], right=numbers)
 
@@ -167,13 +167,13 @@ def count(
 @dead_letters.command()
 @click.argument("group")
 @_at("A dead letter to send back; may be repeated. Default: all that are new.")
-@_which("Those in this state: `sent_back` sends again.")
+@_which("Dead letters in this state; `sent_back` sends again.")
 @click.option(
     "--to",
     type=click.Choice(["origin", "retry"]),
     default="origin",
     show_default=True,
-    help="origin: to the topic that they came from, for all groups; retry: to this group alone.",
+    help="origin: to the topic that they came from, for all groups; retry: only to this group.",
 )
 @service_options
 def replay(
@@ -194,14 +194,14 @@ def replay(
     else:
         again = f", {done.duplicates:,} had been sent before" if done.duplicates else ""
         click.echo(f"sent {done.replayed:,} dead letters back{again}")
-    return _told(done.failed, done.failed_total, "sent back", as_json)
+    return _report_failed(done.failed, done.failed_total, "sent back", as_json)
 
 
 @dead_letters.command()
 @click.argument("group")
 @_at("A dead letter to delete; may be repeated.")
-@_which("Those in this state.")
-@click.option("--all", "everything", is_flag=True, help="All of them.")
+@_which("Dead letters in this state.")
+@click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @service_options
 def delete(
     group: str,
@@ -223,11 +223,11 @@ def delete(
     else:
         again = f", {done.duplicates:,} had been deleted before" if done.duplicates else ""
         click.echo(f"deleted {done.deleted:,} dead letters{again}")
-    return _told(done.failed, done.failed_total, "deleted", as_json)
+    return _report_failed(done.failed, done.failed_total, "deleted", as_json)
 
 
-def _told(failed: Sequence[FailedReplay], total: int, what: str, as_json: bool) -> int:
-    for one in failed:
-        error = DeltaMQError(f"{one.partition}:{one.offset} was not {what}", code=one.code)
+def _report_failed(failed: Sequence[FailedReplay], total: int, what: str, as_json: bool) -> int:
+    for letter in failed:
+        error = DeltaMQError(f"{letter.partition}:{letter.offset} was not {what}", code=letter.code)
         click.echo(error_line(error, as_json=as_json), err=True)
     return _FAILED if total else 0

@@ -125,7 +125,7 @@ def check_service(subject: Subject) -> Iterator[Check]:
                 name="partitions",
                 health=CheckOutcome.FAILED,
                 detail=f"{stopped.queue or stopped.partition} of {stopped.topic} is stopped: {stopped.detail}",
-                remedy="run `deltamq verify`, which names the damage and what mends it",
+                remedy="run `deltamq verify`, which names the damage and the remedy",
             )
         for job in cluster.missing_jobs:
             yield Check(

@@ -5,7 +5,7 @@
      └── SIGTERM, Ctrl-C, a closed pipe: messages that are not written go back to the group
 
 A pop gives messages of the brokers that the asked process serves, so the processes of the topic are asked in turn.
-They are looked up again every few seconds, since an expansion may put partitions on the brokers of further ones.
+They are looked up again every few seconds, since an expansion may put partitions on brokers of others.
 
 For an exclusive group a topic is printed in order: a message is done when its line is written. After SIGTERM, Ctrl-C or
 a closed pipe, the written messages are committed and the partitions go to other clients.
@@ -107,7 +107,7 @@ class GroupOptions:
 def consume_for_group(
     url: str, group: str, options: GroupOptions, line: Line, access: ClientAccess, hosts_age_s: float = _HOSTS_AGE_S
 ) -> None:
-    """Print messages until there are no more, or until told to stop."""
+    """Print messages until there are no more, or until SIGTERM."""
     with PopClient(url, group, client_id="deltamq-consume", patience=PATIENCE, **access) as client:
         printing = _Printing(client, options, line, hosts_age_s)
         with stopped_by_sigterm(printing):
@@ -135,8 +135,6 @@ def stopped_by_sigterm(printing: Stoppable) -> Iterator[None]:
 
 
 class _Printing:
-    """One run of the command."""
-
     def __init__(self, client: PopClient, options: GroupOptions, line: Line, hosts_age_s: float) -> None:
         self._client = client
         self._options = options
@@ -146,7 +144,7 @@ class _Printing:
         #: The processes to ask in turn; empty before they are known, and after a turn that brought nothing.
         self._hosts: list[Endpoint | None] = []
         self._hosts_age_s = hosts_age_s
-        self._found_at = float("-inf")
+        self._looked_up_at = float("-inf")
         self._stopping = Event()
         #: Handles of messages that are written but not acknowledged, and of messages not written yet.
         self._written: list[str] = []
@@ -171,9 +169,9 @@ class _Printing:
 
     def _turn(self, left: int | None) -> int:
         """Pop once at each process, and print what comes; returns the number of messages."""
-        if not self._hosts or time.monotonic() >= self._found_at + self._hosts_age_s:
-            self._hosts = self._found()
-            self._found_at = time.monotonic()
+        if not self._hosts or time.monotonic() >= self._looked_up_at + self._hosts_age_s:
+            self._hosts = self._topic_hosts()
+            self._looked_up_at = time.monotonic()
             self._close_others()
         count = 0
         for host in self._hosts:
@@ -187,26 +185,22 @@ class _Printing:
             self._hosts = []
         return count
 
-    def _found(self) -> list[Endpoint | None]:
-        """Return the processes that serve brokers of the topic; any if a partition is named, or only one is known.
-
-        While they cannot be looked up, these are the ones that were asked before.
-        """
+    def _topic_hosts(self) -> list[Endpoint | None]:
+        """Return the processes of the topic's brokers, None for any; if the look-up fails, the earlier ones."""
         hosts = self._client.hosts
         if self._options.partition is not None:
             return [None]
         if hosts.look():
             if not hosts.are_several:
                 return [None]
-            # The topic may not exist yet: a pop at any process tells that.
+            # The topic may not exist yet: a pop at any process reports that.
             with suppress(DeltaMQError):
                 view = fetch_view(hosts, self._options.topic, self._client.patience.request_timeout_s)
                 return [*hosts.of(view.stored_at)]
         return self._hosts or [None]
 
     def _close_others(self) -> None:
-        """Close the connections to processes that are not asked any more."""
-        for host in [one for one in self._connections if one is not None and one not in self._hosts]:
+        for host in [host for host in self._connections if host is not None and host not in self._hosts]:
             self._connections.pop(host).close()
 
     def _connection(self, host: Endpoint | None) -> PopConnection:
@@ -233,7 +227,7 @@ class _Printing:
         )
 
     def _pop(self, host: Endpoint | None, left: int | None) -> PopBatch | None:
-        """Return the batch of the next pop at a process; None if the run was stopped."""
+        """Pop once at a process; returns None if the run was stopped."""
         ask, connection = self._ask(left), self._connection(host)
         deadline = time.monotonic() + self._client.patience.timeout_s + ask.wait_ms / 1000
         attempts = Attempts(self._client.patience, deadline=deadline, retries=self._client.patience.retries)
@@ -248,7 +242,7 @@ class _Printing:
                 # Another process may serve the brokers of this one by now.
                 connection, self._hosts = self._connection(None), []
                 continue
-            self._tell_late(batch.failed_acks)
+            self._warn_late(batch.failed_acks)
             self._written = []
             self._held = [message.handle for message in batch.messages]
             return batch
@@ -265,11 +259,11 @@ class _Printing:
         # An error here must not hide the one that ended the run; unanswered messages are delivered again.
         with suppress(DeltaMQError):
             if self._written:
-                self._tell_late(self._client.ack(self._written))
+                self._warn_late(self._client.ack(self._written))
             for handle in self._held:
                 self._client.change_invisible(handle, 0)
 
-    def _tell_late(self, failed: Sequence[FailedHandle]) -> None:
+    def _warn_late(self, failed: Sequence[FailedHandle]) -> None:
         if failed:
             click.echo(
                 f"warning: {len(failed)} messages were printed after their invisible time had ended; they are "
@@ -286,7 +280,7 @@ _ALLOCATED_S: Final = 10.0
 
 
 def consume_in_order(url: str, group: str, options: GroupOptions, line: Line, access: ClientAccess) -> None:
-    """Print messages until there are no more, or until told to stop."""
+    """Print messages until there are no more, or until SIGTERM."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         ends = admin.get_topic(options.topic).max_offsets()
     printing = _OrderedPrinting(url, group, options, line, ends, access)
@@ -295,8 +289,6 @@ def consume_in_order(url: str, group: str, options: GroupOptions, line: Line, ac
 
 
 class _OrderedPrinting:
-    """One run of the command."""
-
     def __init__(
         self, url: str, group: str, options: GroupOptions, line: Line, ends: Mapping[str, int], access: ClientAccess
     ) -> None:
@@ -354,15 +346,15 @@ class _OrderedPrinting:
         return Verdict.SUCCESS
 
     def _stop_at_end(self) -> None:
-        """Without --follow, stop when this client's partitions are read to their end offsets of the start."""
+        """Stop when this client's partitions are read to the end offsets that they had at the start."""
         settled: float | None = None
         give_up = time.monotonic() + _ALLOCATED_S
         while not self._stopping.wait(_LOOK_S):
             now = time.monotonic()
-            places = self._consumer.positions()
-            if not places or any(offset < self._ends.get(name, 0) for (_, name), offset in places.items()):
+            positions = self._consumer.positions()
+            if not positions or any(offset < self._ends.get(name, 0) for (_, name), offset in positions.items()):
                 settled = None
             elif settled is None:
                 settled = now
-            if (settled is not None and now - settled >= _SETTLED_S) or (not places and now >= give_up):
+            if (settled is not None and now - settled >= _SETTLED_S) or (not positions and now >= give_up):
                 self.stop()

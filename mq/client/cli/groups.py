@@ -163,8 +163,8 @@ def list_groups(url: str, access: ClientAccess, as_json: bool) -> None:
 def show(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print the settings and clients of group NAME, and how far it is in each topic that it consumes.
 
-    Lag is what lies after the committed offset; in flight is what clients hold or what waits to come again. A message
-    that is held for long is in flight and, within a minute, no longer in the lag.
+    Lag counts messages after the committed offset; in flight are messages that clients hold or that wait for their next
+    delivery. A message that is held for long is in flight and, within a minute, no longer in the lag.
     """
     with Admin(url, patience=PATIENCE, **access) as admin:
         info = admin.get_group(name)
@@ -176,7 +176,7 @@ def show(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
     if rows:
         columns = ("topic", "partition", "committed", "end", "lag", "in flight", "last consumed")
         print_table(columns, rows, right=("committed", "end", "lag", "in flight"))
-    members = [(member.client_id, *_row(topic.topic, one)) for member, topic, one in _members(info)]
+    members = [(member.client_id, *_row(topic.topic, partition)) for member, topic, partition in _members(info)]
     if members:
         headings = ("client", "topic", "partition", "committed", "end", "lag", "in flight", "last consumed")
         print_table(headings, members, right=("committed", "end", "lag", "in flight"))
@@ -195,30 +195,30 @@ def show(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
 def statistics(name: str, minutes: int, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print what the clients of group NAME did in the last minutes: rates, ages of messages, handling times."""
     with Admin(url, patience=PATIENCE, **access) as admin:
-        found = admin.group_statistics(name, minutes=minutes)
+        counts = admin.group_statistics(name, minutes=minutes)
     if as_json:
-        print_json(found)
+        print_json(counts)
         return
-    click.echo(f"{found.group}: {found.seconds:,.0f} s, as {found.processes} service processes counted them")
+    click.echo(f"{counts.group}: {counts.seconds:,.0f} s, as {counts.processes} service processes counted them")
     columns = ("topic", "delivered", "again", "succeeded", "failed", "dead", "ok %", "age ms", "handling ms")
-    print_table(columns, [_counted(one) for one in found.topics], right=columns[1:])
+    print_table(columns, [_counted(topic) for topic in counts.topics], right=columns[1:])
 
 
-def _counted(one: TopicStatistics) -> tuple[object, ...]:
-    rate = "-" if one.success_rate is None else f"{100 * one.success_rate:.1f}"
-    age, handling = ("-" if mean is None else f"{mean:,.0f}" for mean in (one.age_mean_ms, one.handling_mean_ms))
-    return (one.topic, one.delivered, one.redelivered, one.succeeded, one.failed, one.dead, rate, age, handling)
+def _counted(topic: TopicStatistics) -> tuple[object, ...]:
+    rate = "-" if topic.success_rate is None else f"{100 * topic.success_rate:.1f}"
+    age, handling = ("-" if mean is None else f"{mean:,.0f}" for mean in (topic.age_mean_ms, topic.handling_mean_ms))
+    outcomes = (topic.delivered, topic.redelivered, topic.succeeded, topic.failed, topic.dead)
+    return (topic.topic, *outcomes, rate, age, handling)
 
 
 def _members(info: GroupInfo) -> Iterator[tuple[GroupMember, GroupTopic, GroupPartition]]:
     for member in info.members:
         for topic in member.topics:
-            for one in topic.partitions:
-                yield member, topic, one
+            for partition in topic.partitions:
+                yield member, topic, partition
 
 
 def _share(info: GroupInfo, client: GroupClient, topic: str) -> tuple[object, ...]:
-    """Return the table row of a client of an exclusive group: its state and its partitions of a topic."""
     allocation = info.allocation.get(topic)
     partitions = [] if allocation is None else allocation.clients.get(client.client_id, [])
     return (client.client_id, "online" if client.online else "leaving", topic, " ".join(partitions) or "-")
@@ -234,10 +234,11 @@ def _settings(info: GroupInfo) -> str:
     )
 
 
-def _row(topic: str, one: GroupPartition) -> tuple[object, ...]:
-    moment = "-" if one.last_consume_time is None else one.last_consume_time.isoformat(timespec="milliseconds")
-    numbers = (one.committed_offset, one.end_offset, one.lag, one.in_flight)
-    return (topic, one.partition, *("-" if number is None else number for number in numbers), moment)
+def _row(topic: str, partition: GroupPartition) -> tuple[object, ...]:
+    consumed = partition.last_consume_time
+    moment = "-" if consumed is None else consumed.isoformat(timespec="milliseconds")
+    numbers = (partition.committed_offset, partition.end_offset, partition.lag, partition.in_flight)
+    return (topic, partition.partition, *("-" if number is None else number for number in numbers), moment)
 
 
 @group.command()

@@ -49,7 +49,7 @@ def outbox() -> None:
 @click.option("--strict", is_flag=True, help="Let messages of a key wait while one of it is set aside.")
 @service_options
 def relay(database: str, table: str, once: bool, strict: bool, url: str, access: ClientAccess, as_json: bool) -> int:
-    """Send the messages of an outbox, each once, those of a key in order, until SIGTERM or Ctrl-C.
+    """Send the messages of an outbox, each once, messages of a key in order, until SIGTERM or Ctrl-C.
 
     Any number of relays may run. A message that the service refuses is set aside and reported; `deltamq outbox show`
     lists it.
@@ -123,15 +123,14 @@ def send_again(database: str, table: str, ids: tuple[int, ...], as_json: bool) -
 def _print(status: OutboxStatus, now: datetime) -> None:
     click.echo(f"{status.waiting:,} messages wait, {status.set_aside:,} were set aside")
     if status.topics:
-        rows = [(one.topic, one.waiting, one.set_aside, _age(one.oldest_time, now)) for one in status.topics]
+        rows = [(t.topic, t.waiting, t.set_aside, _age(t.oldest_time, now)) for t in status.topics]
         print_table(("topic", "waiting", "set aside", "oldest"), rows, right=("waiting", "set aside", "oldest"))
     if status.lanes:
-        lanes = [(one.lane, one.failures, _time(one.next_try_time), one.code, one.detail) for one in status.lanes]
+        lanes = [(lane.lane, lane.failures, _time(lane.next_try_time), lane.code, lane.detail) for lane in status.lanes]
         print_table(("failing lane", "failures", "next try", "error", "detail"), lanes, right=("failures",))
     if status.messages:
         aside = [
-            (one.id, one.topic, one.key or "", one.message_id, _time(one.failed_time), one.code, one.detail)
-            for one in status.messages
+            (m.id, m.topic, m.key or "", m.message_id, _time(m.failed_time), m.code, m.detail) for m in status.messages
         ]
         print_table(("id", "topic", "key", "message id", "set aside", "error", "detail"), aside, right=("id",))
 
@@ -179,7 +178,7 @@ def connector_of(url: str) -> Callable[[], Connection]:
 def _sqlite(path: Path) -> Callable[[], Connection]:
     if not path.is_file():
         raise NotFound(f"there is no database {path}", code="database_not_found", field="database")
-    # Not created if it vanishes: an empty database has no outbox, and says nothing about what became of the old one.
+    # Never creates the file: an empty database would hide that the old one is gone.
     uri = f"{path.resolve().as_uri()}?mode=rw"
     return lambda: sqlite3.connect(uri, uri=True)
 

@@ -47,23 +47,23 @@ _decoder = msgspec.json.Decoder(_Line)
 def decode_line(line: bytes) -> Message:
     """Decode the message on one line; raises `Refused`, which names the field."""
     try:
-        found = _decoder.decode(line)
+        decoded = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Refused(f"not a message object: {error}", code="invalid_json", field="line") from error
-    if (found.body is None) == (found.body_base64 is None):
+    if (decoded.body is None) == (decoded.body_base64 is None):
         raise Refused("exactly one of body and body_base64 is needed", code="invalid_body", field="body")
-    body = found.body_base64 if found.body is None else found.body.encode()
+    body = decoded.body_base64 if decoded.body is None else decoded.body.encode()
     assert body is not None
     return Message(
         body,
-        found.key,
-        found.tag,
-        found.headers,
-        found.partition,
-        found.message_id,
-        found.born_time,
-        found.delay_ms,
-        found.deliver_time,
+        decoded.key,
+        decoded.tag,
+        decoded.headers,
+        decoded.partition,
+        decoded.message_id,
+        decoded.born_time,
+        decoded.delay_ms,
+        decoded.deliver_time,
     )
 
 
@@ -84,14 +84,13 @@ class _Range(msgspec.Struct, omit_defaults=True):
         self.last_offset = offset if self.last_offset is None else max(self.last_offset, offset)
 
     def line(self) -> str:
-        """Return for people how many messages have which offsets."""
         offsets = "" if self.first_offset is None else f" in offsets {self.first_offset}..{self.last_offset}"
         undecided = f" ({self.undecided:,} with offsets that are not decided yet)" if self.undecided else ""
         return f"{self.count:,}{offsets}{undecided}"
 
 
 class _Tally:
-    """What became of the lines sent so far."""
+    """The outcomes of the lines sent so far."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -100,7 +99,7 @@ class _Tally:
         self._pending: deque[tuple[int, SendFuture[Sent]]] = deque()
 
     def add(self, number: int, future: SendFuture[Sent]) -> None:
-        """Note a line under way; counts finished ones, and waits for the oldest when too many are not."""
+        """Note a line under way; counts finished ones, and waits for the oldest if too many are unfinished."""
         self._pending.append((number, future))
         while self._pending and (self._pending[0][1].done() or len(self._pending) > _PENDING_MAX):
             self._wait_first()
@@ -127,7 +126,6 @@ class _Tally:
 
 
 def _at_line(error: DeltaMQError, number: int) -> DeltaMQError:
-    """Add the number of the line to its error."""
     if "line" not in error.extra:
         error.extra["line"] = number
         error.detail = f"line {number}: {error.detail}"
@@ -170,7 +168,7 @@ def produce(topic: str, file: BinaryIO, timeout_s: float, url: str, access: Clie
 
 def _send_all(producer: Producer, topic: str, file: BinaryIO, tally: _Tally) -> None:
     """Send the lines of `file`; raises the error of the first that failed."""
-    found: DeltaMQError | None = None
+    failure: DeltaMQError | None = None
     try:
         with row_bar(f"sending to {topic}", None) as advance:
             for number, line in _lines(file):
@@ -182,12 +180,12 @@ def _send_all(producer: Producer, topic: str, file: BinaryIO, tally: _Tally) -> 
                 if number % _BAR_EVERY == 0:
                     advance(tally.sent)
     except DeltaMQError as error:
-        found = error
+        failure = error
     finally:
         # Also after an error: requests under way end first, so that the reported count is true.
         waited = tally.wait()
     # Lines under way come before one that could not be read or sent, and behind one that has failed.
-    errors = [error for error in (found, waited) if error is not None]
+    errors = [error for error in (failure, waited) if error is not None]
     if errors:
         raise min(errors, key=_line_of)
 

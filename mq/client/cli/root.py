@@ -26,7 +26,7 @@ _FAILED: Final = 1
 _UNKNOWN: Final = 3
 _INTERRUPTED: Final = 130
 
-#: The client's commands: the place of each, and its line in the help.
+#: The client's commands: module and name of each, and its line in the help.
 _OWN: Final = {
     "topic": ("deltamq.mq.client.cli.topics:topic", "Create, list, show, remap and delete topics."),
     "produce": ("deltamq.mq.client.cli.produce:produce", "Send NDJSON messages from a file or stdin."),
@@ -34,14 +34,14 @@ _OWN: Final = {
     "audit": ("deltamq.mq.client.cli.auth:audit", "Who did what, and what was refused."),
     "auth": ("deltamq.mq.client.cli.auth:auth", "Principals, keys and access rules: who may do what."),
     "broker": ("deltamq.mq.client.cli.cluster:broker", "Show brokers, close and open them for writes and reads."),
-    "consume": ("deltamq.mq.client.cli.consume:consume", "Print the messages of a topic, alone or for a group."),
+    "consume": ("deltamq.mq.client.cli.consume:consume", "Print the messages of a topic, for a group or without one."),
     "group": ("deltamq.mq.client.cli.groups:group", "Create, list, show, reset and delete consumer groups."),
     "outbox": ("deltamq.mq.client.cli.outbox:outbox", "Send what applications have committed in their database."),
     "dead-letters": (
         "deltamq.mq.client.cli.dead_letters:dead_letters",
         "List and count dead letters, send back, delete.",
     ),
-    "upgrade": ("deltamq.mq.client.cli.cluster:upgrade", "Switch on what every process of the cluster knows."),
+    "upgrade": ("deltamq.mq.client.cli.cluster:upgrade", "Switch on the features that every process knows."),
     "doctor": ("deltamq.mq.client.cli.doctor:doctor", "Check Java, jars, warehouse and service."),
     "up": ("deltamq.mq.client.cli.up:up", "Run the service and the jobs together, on one machine."),
 }
@@ -153,7 +153,7 @@ def _status(arguments: list[str]) -> int:
 
 
 def _drop_output() -> None:
-    """Give up what is not written yet."""
+    """Discard what stdout has not written yet."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

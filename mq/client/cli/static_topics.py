@@ -1,7 +1,6 @@
 """`deltamq topic remap|check|repair`, and what `topic create` and `topic show` print about static topics.
 
-A remapping or a repair is shown before it is made: first the plan, then what was done. With --json only the outcome is
-printed, as one document.
+A remapping or a repair prints first its plan, then its outcome; with --json only the outcome, as one document.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _MODES: Final = {
     "--cluster",
     "clusters",
     multiple=True,
-    help="Of a global topic: a cluster that is to take messages; may be repeated.",
+    help="For a global topic: a cluster that is to take messages; may be repeated.",
 )
 @click.option(
     "--mode",
@@ -92,7 +91,7 @@ def remap(
     """Move logical queues of static topic NAME, so that the named brokers lead them, evenly.
 
     Clients go on under the same names and offsets. A remapping that was cut short is finished by running it again.
-    Queues of a global topic move between the named clusters, or, within the asked one, between the named brokers.
+    Queues of a global topic move between the named clusters, or between the named brokers of the asked cluster.
     """
     if bool(brokers) == bool(clusters):
         raise click.UsageError("name the brokers that are to lead queues, or the clusters of a global topic")
@@ -108,7 +107,7 @@ def remap(
             done = admin.remap(name, brokers, mode=mode, queues=queues or None)
             info = _sealed(admin, name, wait_s)
             # A retry after a lost answer reports nothing.
-            outcome = replace(done, moved=tuple(_outcome(one, info) for one in done.moved or planned.moved))
+            outcome = replace(done, moved=tuple(_outcome(move, info) for move in done.moved or planned.moved))
     if as_json:
         print_json(planned if plan else outcome)
     elif not plan and outcome.moved:
@@ -124,7 +123,6 @@ def _remap_clusters(
     plan: bool,
     as_json: bool,
 ) -> None:
-    """Move queues of a global topic between clusters: print the plan, then what was done."""
     with admin:
         planned = admin.remap_clusters(name, clusters, mode=mode, queues=queues or None, plan=True)
         if not as_json:
@@ -142,7 +140,7 @@ def _print_cluster_moves(moves: Remapping, what: str) -> None:
         click.echo(f"{moves.topic}: no queue {what}")
         return
     click.echo(f"{moves.topic}: {_queues(len(moves.moved))} {what} ({_MODES[moves.mode]})")
-    rows = [(one.queue, one.source, one.target, _or_dash(one.logic_offset)) for one in moves.moved]
+    rows = [(move.queue, move.source, move.target, _or_dash(move.logic_offset)) for move in moves.moved]
     columns = ("queue", "from cluster", "to cluster", "begins at offset")
     print_table(columns, rows, right=("queue", "begins at offset"))
 
@@ -152,7 +150,7 @@ def _print_plan(planned: Remapping) -> None:
         click.echo(f"{planned.topic}: every queue is where it belongs, nothing moves")
         return
     click.echo(f"{planned.topic}: {_queues(len(planned.moved))} to move ({_MODES[planned.mode]})")
-    rows = [(one.queue, one.source, one.target, one.old_partition or "-") for one in planned.moved]
+    rows = [(move.queue, move.source, move.target, move.old_partition or "-") for move in planned.moved]
     print_table(("queue", "from", "to", "partition until now"), rows, right=("queue",))
 
 
@@ -162,13 +160,13 @@ def _print_outcome(done: Remapping) -> None:
     click.echo(f"moved {_queues(len(done.moved))}{longest}")
     rows = [
         (
-            one.queue,
-            one.old_partition or "-",
-            _or_dash(one.end_offset),
-            one.new_partition or "-",
-            _or_dash(one.logic_offset),
+            move.queue,
+            move.old_partition or "-",
+            _or_dash(move.end_offset),
+            move.new_partition or "-",
+            _or_dash(move.logic_offset),
         )
-        for one in done.moved
+        for move in done.moved
     ]
     columns = ("queue", "sealed partition", "its end", "new partition", "begins at logical offset")
     print_table(columns, rows, right=("queue", "its end", "begins at logical offset"))
@@ -202,12 +200,12 @@ def _sealed(admin: Admin, name: str, wait_s: float) -> TopicInfo:
 
 
 def _undecided(info: TopicInfo) -> list[QueueInfo]:
-    return [one for one in info.queues if one.leader is not None and not one.leader.is_decided]
+    return [queue for queue in info.queues if queue.leader is not None and not queue.leader.is_decided]
 
 
 def _outcome(moved: MovedQueue, info: TopicInfo) -> MovedQueue:
-    """Return the move as the topic shows it now: sealed where, begun where."""
-    queue = next((one for one in info.queues if one.queue == moved.queue), None)
+    """Return the move with the new partition and the offsets that the topic shows now."""
+    queue = next((queue for queue in info.queues if queue.queue == moved.queue), None)
     segments = () if queue is None else queue.segments
     for old, new in pairwise(segments):
         if old.partition == moved.old_partition:
@@ -224,27 +222,27 @@ def _outcome(moved: MovedQueue, info: TopicInfo) -> MovedQueue:
 def check(name: str, url: str, access: ClientAccess, as_json: bool) -> int:
     """Check the mappings of static topic NAME on all brokers; exits 1 and names what is missing or torn."""
     with Admin(url, patience=PATIENCE, **access) as admin:
-        found = admin.check_topic(name)
+        info = admin.check_topic(name)
     if as_json:
-        print_json(found)
+        print_json(info)
     else:
-        _print_check(found)
-    return 0 if found.complete else _FAILED
+        _print_check(info)
+    return 0 if info.complete else _FAILED
 
 
-def _print_check(found: TopicCheck) -> None:
-    state = "complete" if found.complete else f"not complete, {len(found.faults):,} faults"
-    click.echo(f"{found.topic}: {state}: {_queues(found.total_queues)}, epoch {found.epoch}")
-    rows = [(one.broker, str(one.epoch), one.total_queues, one.hosted, one.copies) for one in found.mappings]
+def _print_check(info: TopicCheck) -> None:
+    state = "complete" if info.complete else f"not complete, {len(info.faults):,} faults"
+    click.echo(f"{info.topic}: {state}: {_queues(info.total_queues)}, epoch {info.epoch}")
+    rows = [(m.broker, str(m.epoch), m.total_queues, m.hosted, m.copies) for m in info.mappings]
     columns = ("broker", "epoch", "queues", "leads", "copies")
     print_table(columns, rows, right=columns[1:])
-    _print_faults(found.faults)
+    _print_faults(info.faults)
 
 
 def _print_faults(faults: Sequence[FaultInfo]) -> None:
     if not faults:
         return
-    rows = [(one.kind, one.broker or "-", _or_dash(one.queue), one.detail) for one in faults]
+    rows = [(fault.kind, fault.broker or "-", _or_dash(fault.queue), fault.detail) for fault in faults]
     print_table(("fault", "broker", "queue", "detail"), rows, right=("queue",))
 
 
@@ -253,7 +251,7 @@ def _print_faults(faults: Sequence[FaultInfo]) -> None:
 @click.option("--plan", is_flag=True, help="Only print the faults and the brokers whose mappings would be written.")
 @service_options
 def repair(name: str, plan: bool, url: str, access: ClientAccess, as_json: bool) -> None:
-    """Write the mappings of static topic NAME anew from the copies that survive, if they have faults."""
+    """Rewrite the mappings of static topic NAME from the copies that survive, if they have faults."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         planned = admin.repair_topic(name, plan=True)
         if not as_json:
@@ -277,7 +275,7 @@ def static_line(info: TopicInfo) -> str:
     """Return a static topic in one line: its queues and the brokers, or the clusters, that lead them."""
     if info.clusters is not None:
         return f"{_queues(len(info.queues))} in clusters {', '.join(info.clusters)}, home {info.home}"
-    brokers = sorted({one.broker for one in info.queues if one.broker is not None})
+    brokers = sorted({queue.broker for queue in info.queues if queue.broker is not None})
     return f"{_queues(len(info.queues))} on {', '.join(brokers) or 'no broker'}"
 
 
@@ -301,9 +299,9 @@ def print_static_topic(info: TopicInfo) -> None:
     ]
     columns = ("logical queue", "LPs", "min", "max", "messages", "holes", "segments", "leader on", "state")
     print_table(columns, rows, right=("min", "max", "messages", "holes", "segments"))
-    of_queue = {one.partition: (queue, one) for queue in info.queues for one in queue.segments}
+    of_queue = {segment.partition: (queue, segment) for queue in info.queues for segment in queue.segments}
     shown = [(partition, *of_queue.get(partition.partition, (None, None))) for partition in info.partitions]
-    # Those of queues whose mapping cannot be had come last.
+    # Partitions whose queue is not known, because its mapping is missing, come last.
     shown.sort(key=lambda row: (len(info.queues) if row[1] is None else row[1].queue, row[2] and row[2].gen))
     print_table(
         ("queue", "gen", "logical offsets", *_PHYSICAL, "state", "last append", "location"),
@@ -313,7 +311,7 @@ def print_static_topic(info: TopicInfo) -> None:
 
 
 def _print_stays(info: TopicInfo) -> None:
-    """Print where the queues of a global topic lie (SPEC STATIC-19)."""
+    """Print which clusters have had the queues of a global topic (SPEC STATIC-19)."""
     click.echo(f"clusters {', '.join(info.clusters or ())}, home {info.home}")
     rows = [
         (
@@ -330,21 +328,25 @@ def _print_stays(info: TopicInfo) -> None:
     print_table(columns, rows, right=columns[2:])
 
 
-def _partition_row(one: PartitionInfo, queue: QueueInfo | None, segment: SegmentInfo | None) -> tuple[object, ...]:
+def _partition_row(
+    partition: PartitionInfo, queue: QueueInfo | None, segment: SegmentInfo | None
+) -> tuple[object, ...]:
+    numbers = (partition.min_offset, partition.max_offset, partition.messages, partition.bytes, partition.files)
+    appended = partition.last_append_time
     return (
         "-" if queue is None else queue.queue,
         "-" if segment is None else segment.gen,
         "-" if segment is None else _logical_range(segment),
-        one.partition,
-        *(_or_dash(number) for number in (one.min_offset, one.max_offset, one.messages, one.bytes, one.files)),
-        one.state if segment is None else segment.state,
-        "-" if one.last_append_time is None else one.last_append_time.isoformat(timespec="milliseconds"),
-        one.location,
+        partition.partition,
+        *map(_or_dash, numbers),
+        partition.state if segment is None else segment.state,
+        "-" if appended is None else appended.isoformat(timespec="milliseconds"),
+        partition.location,
     )
 
 
 def _logical_range(segment: SegmentInfo) -> str:
-    """Return the logical offsets of a segment: `[400,520)`, `[400,...)` of a leader, `undecided`."""
+    """Return `[400,520)`, for a leader `[400,...)`, or `undecided`."""
     if not segment.is_decided:
         return "undecided"
     if not segment.is_sealed:

@@ -1,4 +1,4 @@
-"""`deltamq topic ...`: create, list, show and delete topics; the commands of static topics alone are beside this."""
+"""`deltamq topic ...`: create, list, show and delete topics; `static_topics` has those for static topics only."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ for command in (remap, check, repair):
 @click.option(
     "--partitioner",
     type=click.Choice(["lp", "kafka"]),
-    help="By which hash keys go to partitions: Spark's (lp), or that of Kafka's clients; of a new topic.",
+    help="For a new topic: the hash that maps keys to partitions, Spark's (lp) or the one of Kafka's clients (kafka).",
 )
 @service_options
 def create(
@@ -139,7 +139,7 @@ def _print_topic(info: TopicInfo) -> None:
         (
             p.partition,
             " ".join(f"[{low},{high})" for low, high in p.logical_partitions) or "-",
-            *("-" if one is None else one for one in (p.min_offset, p.max_offset, p.messages, p.bytes, p.files)),
+            *("-" if count is None else count for count in (p.min_offset, p.max_offset, p.messages, p.bytes, p.files)),
             p.state,
             "-" if p.last_append_time is None else p.last_append_time.isoformat(timespec="milliseconds"),
             p.location,

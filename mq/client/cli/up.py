@@ -31,7 +31,7 @@ _PR_SET_PDEATHSIG: Final = 1
     type=click.Choice(["local", "spark"]),
     default="local",
     show_default=True,
-    help="What brings messages again: local follows them in memory, spark finds them in tasks.",
+    help="What delivers messages again: local follows them in memory, spark finds them in tasks.",
 )
 @click.option("--warehouse", metavar="DIR", help="Folder or URL of the tables.")
 @click.option("--profile", metavar="NAME", help="Settings of conf/NAME.toml (local).")
@@ -63,11 +63,11 @@ def up(
     # the jobs first: they may look into the service's warehouse until they end
     for process in reversed(processes):
         process.terminate()
-    told = 1
+    handed_on = 1
     for process in processes:
         while process.poll() is None:
-            if len(asked) > told:  # asked again while they drain: hand it on
-                told = len(asked)
+            if len(asked) > handed_on:  # asked again while they drain
+                handed_on = len(asked)
                 process.terminate()
             time.sleep(_LOOK_S)
     if asked:
@@ -85,7 +85,7 @@ def _options(**values: object) -> list[str]:
 
 
 def _started(command: list[str]) -> subprocess.Popen[bytes]:
-    # a group of its own: Ctrl-C reaches this process alone, which hands it on once
+    # a group of its own: Ctrl-C reaches only this process, which hands it on once
     return subprocess.Popen(command, process_group=0, preexec_fn=_end_with_parent if sys.platform == "linux" else None)
 
 

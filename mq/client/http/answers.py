@@ -1,4 +1,4 @@
-"""Answers of the service: JSON decoded as a type, and what is no success as the exception that the service meant.
+"""Answers of the service: JSON decoded as a type, errors as the exceptions that the service raised.
 
 The service maps each class of `mq.errors` to one status and `code` (RFC 9457 documents); `error_of` is the reverse
 mapping. An answer that is no problem document (a proxy's HTML page) becomes the class of its status, so that callers
@@ -57,8 +57,8 @@ def decode_as(raw: bytes | bytearray | memoryview | str, kind: type[T]) -> T:
     if decoder is None:
         with _reading:
             decoder = _decoders[kind] = msgspec.json.Decoder(kind)
-    found: T = decoder.decode(raw)
-    return found
+    decoded: T = decoder.decode(raw)
+    return decoded
 
 
 _BY_CODE: Final[dict[str, type[DeltaMQError]]] = {kind.code: kind for kind in (Fenced, Unknown, Corrupt, StorageFull)}

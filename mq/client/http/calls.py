@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class ClientAccess(TypedDict, total=False):
-    """How every client reaches a cluster and tells who it is; see `Calls`."""
+    """How a client reaches a cluster and authenticates; see `Calls`."""
 
     token: Token | None
     ca: str | None
@@ -58,11 +58,11 @@ class Calls(Closing):
     url
         The service, `http://HOST:PORT`, or several of its processes, as a list or separated by commas.
     token
-        Sent as `Authorization: Bearer ...`, to the cluster's processes and nobody else: a text, or a function that
-        gets one (`OidcClientCredentials`, say), which is asked again when the service refuses it. By default
+        Sent as `Authorization: Bearer ...`, only to the cluster's processes: a text, or a function that returns one
+        (such as `OidcClientCredentials`), which is called again when the service refuses its token. By default
         `DELTAMQ_CLIENT_TOKEN`; an empty text sends none.
     ca, cert, key, ssl_context
-        What is trusted and shown at `https://` URLs: files in PEM, or a context of the caller's own; see `Tls`.
+        Trusted authorities and the client's certificate for `https://` URLs: PEM files, or a context; see `Tls`.
     """
 
     def __init__(
@@ -177,16 +177,7 @@ class PagedCalls(Calls):
     ) -> Iterator[R]:
         """Yield the rows of a list, page by page, so that no answer is large; at most `limit` of them.
 
-        Parameters
-        ----------
-        path
-            The segments of its path behind `/v1`.
-        kind
-            What one page is.
-        rows_of
-            Returns the rows of a page.
-        asked
-            What else is asked for; None is left out.
+        `path` has the segments behind `/v1`; values of `asked` that are None are not sent.
         """
         query = {name: value for name, value in (asked or {}).items() if value is not None}
         while limit is None or limit > 0:

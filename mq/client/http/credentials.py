@@ -1,4 +1,4 @@
-"""The token of a client's requests: a text, or a function that gets one, which is asked again when one is refused.
+"""The token of a client's requests: a text, or a function, which is called again when its token is refused.
 
     request ──► token known, younger than TOKEN_KEPT_S ──► sent ──► 401 ──► `renew`: ask again, once ──► sent again
                     └── no ──► ask the function
@@ -7,7 +7,7 @@ A token goes into the header `Authorization` and nowhere else: no error, log lin
 gets tokens of an identity provider, by OAuth's client credentials as OIDC providers and Databricks have them:
 
      fetched                refresh begins                expires
-    ────┼──── used ─────────────┼──── used, while one thread ─┼──── everybody waits for a new one
+    ────┼──── used ─────────────┼──── used, while one thread ─┼──── all threads wait for a new one
                               REFRESH_S before the end,       fetches the next; if that fails, it
                               or at 4/5 of a short life       is tried again every RETRY_S
 """
@@ -37,9 +37,9 @@ from deltamq.mq.request_values import is_loopback
 
 log = logging.getLogger("deltamq.client")
 
-#: Code of a request that was not sent, because its token could not be had.
+#: Code of a request that was not sent, because there was no token for it.
 TOKEN_UNAVAILABLE: Final = "token_unavailable"
-#: What it may consist of: nothing that could end the header's line.
+#: The form of a token: nothing that could end the header's line.
 _FORM: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*", re.ASCII)
 
 
@@ -57,14 +57,14 @@ def check_token(token: object) -> str:
 
 Token = str | Callable[[], str]
 
-#: The variable that gives the token of a client that is not given one.
+#: The variable with the token of a client that is made without one.
 TOKEN_ENV: Final = "DELTAMQ_CLIENT_TOKEN"
-#: Seconds for which the result of a function is used. A token that others replace (in a file, say) is seen this soon.
+#: Seconds for which the result of a function is used: a token that is replaced, such as in a file, is seen this soon.
 TOKEN_KEPT_S: Final = 30.0
 
 
 def _from_environment() -> Token:
-    """Return the token of the environment, or a function that gets tokens as it says; empty for neither."""
+    """Return the environment's token, or a function that gets tokens from its provider; empty for neither."""
     text = os.environ.get(TOKEN_ENV, "")
     if text:
         return text
@@ -77,8 +77,8 @@ class Credentials:
     Parameters
     ----------
     token
-        A text, a function, or None for what `DELTAMQ_CLIENT_TOKEN` says, else for tokens of the provider that
-        `DELTAMQ_CLIENT_OIDC_ISSUER` names; an empty text sends no token.
+        A text or a function. None: the text in `DELTAMQ_CLIENT_TOKEN`, else tokens of the provider that
+        `DELTAMQ_CLIENT_OIDC_ISSUER` names. An empty text sends no token.
     """
 
     def __init__(self, token: Token | None = None) -> None:
@@ -135,22 +135,22 @@ class Credentials:
         except DeltaMQError:
             raise
         except Exception as error:
-            # What the error says may hold a secret, so only its cause does.
+            # The error's text may hold a secret, so it is not repeated here.
             detail = f"the function that gets the token raised {type(error).__name__}"
             raise Unavailable(detail, code=TOKEN_UNAVAILABLE) from error
         self._asked_at = time.monotonic()
         return token
 
 
-#: The variable with the provider of a client that is given neither a token nor a variable with one; others begin alike.
+#: The variable with the provider of a client that has no token; the provider's other variables begin alike.
 OIDC_ENV: Final = "DELTAMQ_CLIENT_OIDC_ISSUER"
 
-#: Seconds before a token's end at which the next one is fetched, and the part of a life after which a shorter one is.
+#: The next token is fetched this many seconds before the end of the present one, or after this part of a short life.
 REFRESH_S: Final = 60.0
 REFRESH_PART: Final = 0.8
 #: Seconds between two tries to fetch the next token while the present one is valid.
 RETRY_S: Final = 5.0
-#: Life of a token whose provider does not tell it, in seconds.
+#: Life of a token if its provider does not state it, in seconds.
 _LIFE_S: Final = 300.0
 _OK: Final = 200
 _DISCOVERY: Final = "/.well-known/openid-configuration"
@@ -181,9 +181,9 @@ class OidcClientCredentials:
     client_id, client_secret
         The client at the provider. The secret is sent to that URL and nowhere else.
     scope
-        What is asked for, for example `all-apis`.
+        The scope to ask for, for example `all-apis`.
     audience
-        The service that the token is for, for providers that ask for it.
+        The service that the token is for, if the provider requires it.
     issuer
         The provider, `https://...`, in place of `url`: its discovery document names the token endpoint.
     ssl_context
@@ -204,10 +204,10 @@ class OidcClientCredentials:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         if bool(url) == bool(issuer):
-            raise Refused("give the token endpoint (url) or the issuer, and one of them alone", field="url")
+            raise Refused("give either the token endpoint (url) or the issuer", field="url")
         if not client_id or not client_secret:
             raise Refused("give the client's id and secret at the provider", field="client_id")
-        #: The token endpoint; empty until it was asked for at the issuer.
+        #: The token endpoint; empty until the issuer has named it.
         self.url = _checked(url) if url else ""
         self.issuer = _checked(issuer, "issuer") if issuer else ""
         form = {"grant_type": "client_credentials", "scope": scope, "audience": audience}
@@ -260,7 +260,7 @@ class OidcClientCredentials:
                 self._token = None
 
     def _renewed_early(self, token: str) -> str:
-        """Fetch the next token, unless another thread does; if that fails, the present one is used on."""
+        """Fetch the next token, unless another thread does; if that fails, go on with the present one."""
         if not self._lock.acquire(blocking=False):
             return token
         try:
@@ -295,29 +295,28 @@ class OidcClientCredentials:
             return msgspec.json.decode(body, type=_Granted, strict=False)
         except (msgspec.MsgspecError, ValueError):
             # Without the cause: its text may show a part of the token.
-            detail = f"the answer of {self.url} is no answer of a token endpoint"
+            detail = f"{self.url} did not answer as a token endpoint does"
             raise Unavailable(detail, code=TOKEN_UNAVAILABLE) from None
 
     def _discovered(self) -> str:
-        """Return the token endpoint that the issuer's discovery document names; the secret goes there."""
-        place = self.issuer.rstrip("/") + _DISCOVERY
-        status, body = self._ask("GET", place, None, {"Accept": "application/json"})
+        address = self.issuer.rstrip("/") + _DISCOVERY
+        status, body = self._ask("GET", address, None, {"Accept": "application/json"})
         try:
-            found = msgspec.json.decode(body[:TOKEN_ANSWER_BYTES_MAX], type=_Discovered)
-            # Another issuer's document, or an endpoint that can be listened to, would be told the secret.
-            is_right = status == _OK and found.issuer == self.issuer
-            url = _checked(found.token_endpoint) if is_right else ""
+            document = msgspec.json.decode(body[:TOKEN_ANSWER_BYTES_MAX], type=_Discovered)
+            # The secret must not go to another issuer's endpoint, nor to one without TLS.
+            is_right = status == _OK and document.issuer == self.issuer
+            url = _checked(document.token_endpoint) if is_right else ""
             if self.issuer.startswith("https://") and not url.startswith("https://"):
                 url = ""
         except (msgspec.MsgspecError, ValueError, RecursionError, Refused):
             url = ""
         if not url:
-            detail = f"{place} (status {status}) is no discovery document of {self.issuer} with a token endpoint"
+            detail = f"{address} (status {status}) is not a discovery document of {self.issuer} with a token endpoint"
             raise Unavailable(detail, code=TOKEN_UNAVAILABLE)
         return url
 
     def _ask(self, method: str, url: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
-        """Return status and body of the provider's answer, one byte longer than the limit at most."""
+        """Return status and body of the provider's answer; the body has at most one byte more than the limit."""
         try:
             response = self._pool.request(
                 method, url, body=body, headers=headers, redirect=False, preload_content=False
@@ -346,7 +345,7 @@ def from_environment() -> OidcClientCredentials | None:
 
 
 def _checked(url: str, field: str = "url") -> str:
-    """Return the URL; a secret is sent there, so it must be encrypted, unless it stays on this machine."""
+    """Return the URL if a secret may be sent there: over TLS, or within this machine."""
     try:
         parsed = urllib3.util.parse_url(url)
     except LocationParseError:

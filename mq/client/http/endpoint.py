@@ -9,7 +9,7 @@ The exception says whether the failed request may have been applied:
     sending, waiting, reading       Unknown `no_answer`, `connection_lost`  yes
     answered with a problem         the exception of its code               as its class says
 
-`Tls` is what a client trusts, and what it shows, on connections with TLS.
+`Tls` holds what a client trusts and shows on connections with TLS.
 """
 
 from __future__ import annotations
@@ -93,26 +93,26 @@ class Tls:
         try:
             context = ssl.create_default_context(cafile=self._ca or None)
         except (OSError, ssl.SSLError) as error:
-            detail = f"ca: {self._ca} is no readable file of certificates in PEM: {error}"
+            detail = f"ca: {self._ca} is not a readable file of certificates in PEM: {error}"
             raise Refused(detail, code="tls_files_invalid", field="ca") from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self._cert:
             try:
                 context.load_cert_chain(self._cert, self._key or None, password=_no_password)
             except (OSError, ssl.SSLError) as error:
-                detail = f"cert, key: {self._cert} {self._key} are no readable certificate in PEM with its key: {error}"
+                detail = f"cert, key: {self._cert} {self._key} are not a certificate in PEM with its key: {error}"
                 raise Refused(detail, code="tls_files_invalid", field="cert") from error
         return context
 
 
 def _no_password() -> str:
-    # Without this, the terminal would be asked.
+    # Otherwise OpenSSL asks for the passphrase on the terminal.
     raise Refused("the key is encrypted: decrypt it, or pass an ssl_context", code="tls_files_invalid", field="key")
 
 
 CONNECT_FAILED: Final = "connect_failed"
 NO_ANSWER: Final = "no_answer"
-#: The service's certificate is not signed by a trusted authority, over, or another host's.
+#: The service's certificate is not signed by a trusted authority, expired, or another host's.
 NOT_TRUSTED: Final = "certificate_not_trusted"
 CONNECTION_LOST: Final = "connection_lost"
 
@@ -155,7 +155,7 @@ def lost_connection(url: str, error: BaseException) -> Unavailable | Unknown:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return Unavailable(f"the certificate of {url} is not trusted: {cause.verify_message}", code=NOT_TRUSTED)
         # urllib3 wraps the error of the ssl module as an argument of its own.
-        inner = next((one for one in cause.args if isinstance(one, BaseException)), None)
+        inner = next((argument for argument in cause.args if isinstance(argument, BaseException)), None)
         cause = cause.__cause__ if inner is None else inner
     return Unknown(f"the connection to {url} was lost", code=CONNECTION_LOST)
 

@@ -103,7 +103,7 @@ class Hosts:
     ) -> None:
         tls = Tls(ca, cert, key, ssl_context)
         self._endpoint_at = partial(Endpoint, credentials=Credentials(token), tls=tls, agent=agent)
-        self._seeds = [self._endpoint_at(one) for one in _urls(url)]
+        self._seeds = [self._endpoint_at(address) for address in _urls(url)]
         self.url = self._seeds[0].url
         self._lock = threading.Lock()
         #: Hosts learned from the cluster, by address.
@@ -124,16 +124,16 @@ class Hosts:
         in_child(self._renew)
 
     def __repr__(self) -> str:
-        return f"Hosts({[one.url for one in self._all]!r})"
+        return f"Hosts({[endpoint.url for endpoint in self._all]!r})"
 
     def _renew(self) -> None:
-        """In a child of a fork: its parent's threads hold no lock and fetch nothing here."""
+        """In a child of a fork: the parent's threads, which hold the lock or fetch, do not run here."""
         self._lock, self._asking = threading.Lock(), False
 
     def follow(self, age_s: float = _AGE_S) -> None:
         """Learn about the cluster's other hosts from now on, in the background, beginning after the next success.
 
-        A view older than `age_s` is fetched anew after the next answer, or when `keep_fresh` is called.
+        A view older than `age_s` is fetched again after the next answer, or when `keep_fresh` is called.
         """
         self._age_s = age_s
 
@@ -179,13 +179,13 @@ class Hosts:
         now = time.monotonic()
         with self._lock:
             wanted = self._all if owner is None else (owner, *self._all)
-            ends = {one: self._avoided.get(one, 0.0) for one in wanted}
-        return next((one for one, end in ends.items() if end <= now), min(ends, key=ends.__getitem__))
+            ends = {host: self._avoided.get(host, 0.0) for host in wanted}
+        return next((host for host, end in ends.items() if end <= now), min(ends, key=ends.__getitem__))
 
     def of(self, brokers: Collection[str], *, even_avoided: bool = False) -> list[Endpoint]:
-        """Return the hosts of these brokers, each once; for an unknown one, any host.
+        """Return the hosts of these brokers, each once; any host for a broker whose host is unknown, or avoided.
 
-        So also for one whose host is avoided, unless `even_avoided`.
+        With `even_avoided`, avoided hosts are returned, too.
         """
         known = self._owners if even_avoided else {}
         owners = dict.fromkeys(known.get(broker) or self.endpoint(broker) for broker in sorted(brokers))
@@ -196,7 +196,7 @@ class Hosts:
         if error.code in _MOVED:
             with self._lock:
                 # Any host knows better than this stale view.
-                self._owners = {role: one for role, one in self._owners.items() if one is not endpoint}
+                self._owners = {role: host for role, host in self._owners.items() if host is not endpoint}
         elif error.code in _NO_HOST or error.status == _UNAVAILABLE:
             if error.code == TOKEN_UNAVAILABLE:
                 return  # the request was never sent
@@ -263,33 +263,32 @@ class Hosts:
         with self._lock:
             if self._closed:
                 return
-            told = cluster.brokers if cluster.meta is None else [*cluster.brokers, cluster.meta]
-            hosts = {one.host: one.address for one in told if one.host is not None and one.address is not None}
-            hosts |= {one.host: one.address for one in cluster.hosts}
+            roles = cluster.brokers if cluster.meta is None else [*cluster.brokers, cluster.meta]
+            hosts = {role.host: role.address for role in roles if role.host is not None and role.address is not None}
+            hosts |= {host.host: host.address for host in cluster.hosts}
             self._note_name(asked, cluster.host, hosts.keys())
             by_host = {host: self._reached(host, address) for host, address in hosts.items()}
-            owners = {one.broker: by_host.get(one.host or "") for one in told if one.online}
+            owners = {role.broker: by_host.get(role.host or "") for role in roles if role.online}
             # An answer without `meta` lists the role among the roles of a broker.
-            owners.setdefault(META, next((owners.get(one.broker) for one in told if "meta" in one.roles), None))
-            known = {role: one for role, one in owners.items() if one is not None}
-            everybody = tuple(dict.fromkeys((*self._seeds, *(one for one in by_host.values() if one is not None))))
-            if (known, everybody) != (self._owners, self._all):
-                self._owners, self._all = known, everybody
+            owners.setdefault(META, next((owners.get(role.broker) for role in roles if "meta" in role.roles), None))
+            known = {name: owner for name, owner in owners.items() if owner is not None}
+            present = tuple(dict.fromkeys((*self._seeds, *(host for host in by_host.values() if host is not None))))
+            if (known, present) != (self._owners, self._all):
+                self._owners, self._all = known, present
                 self.epoch += 1
-            self._forget_gone(set(everybody))
+            self._forget_gone(set(present))
 
     def _forget_gone(self, present: Collection[Endpoint]) -> None:
-        """Drop the learned hosts that are gone, and what is noted about them.
+        """Drop the learned hosts that are gone, with their failures.
 
-        They are not closed here: a request may be under way at one. Its pool closes the idle connections when nobody
-        holds it any more, and so does the request when it ends.
+        They are not closed: a request may be under way. Their connections are closed when the last reference goes.
         """
-        self._learned = {address: one for address, one in self._learned.items() if one in present}
-        self._failures = {one: count for one, count in self._failures.items() if one in present}
-        self._avoided = {one: end for one, end in self._avoided.items() if one in present}
+        self._learned = {address: host for address, host in self._learned.items() if host in present}
+        self._failures = {host: count for host, count in self._failures.items() if host in present}
+        self._avoided = {host: end for host, end in self._avoided.items() if host in present}
 
     def _note_name(self, asked: Endpoint, host: str | None, present: Collection[str]) -> None:
-        """Remember that the host of this id answers at this URL; ids of hosts that are gone are forgotten."""
+        """Remember that the host with this id answers at this URL, and forget the ids of hosts that are gone."""
         if host is not None and asked in self._seeds:
             names = self._answered_as.setdefault(asked, set())
             names.intersection_update(present)
@@ -313,7 +312,7 @@ class Hosts:
         return self._learned[wanted]
 
     def _not_below(self, learned: Endpoint) -> Endpoint:
-        """Return a learned host, unless it is not encrypted while all given URLs are: a token could be read there."""
+        """Refuse a host without TLS if all given URLs have it: a token could be read on its way."""
         if learned.scheme != "https" and all(seed.scheme == "https" for seed in self._seeds):
             raise Refused(f"{learned.url} is not encrypted, unlike the given URL", code="invalid_url", field="url")
         return learned
@@ -324,14 +323,14 @@ class Hosts:
         """Close the kept connections."""
         with self._lock:
             self._closed = True
-            everybody = dict.fromkeys((*self._seeds, *self._learned.values()))
-        for endpoint in everybody:
+            endpoints = dict.fromkeys((*self._seeds, *self._learned.values()))
+        for endpoint in endpoints:
             endpoint.close()
 
 
 def _urls(url: str | Sequence[str]) -> list[str]:
     urls = url.split(",") if isinstance(url, str) else list(url)
-    wanted = [one.strip() for one in urls if one.strip()]
+    wanted = [part.strip() for part in urls if part.strip()]
     if not wanted:
         raise Refused("at least one URL of the service is needed", code="invalid_url", field="url")
     return list(dict.fromkeys(wanted))

@@ -141,8 +141,8 @@ class AfterFailure(enum.Enum):
     RETRY = "retry"  #: send the same bytes again
     REROUTE = "reroute"  #: get the route again and send to where it says
     SPLIT = "split"  #: send the calls of the batch one by one
-    FAIL = "fail"  #: tell the caller that it was not stored
-    UNKNOWN = "unknown"  #: tell the caller that the outcome is not known
+    FAIL = "fail"  #: report that it was not stored
+    UNKNOWN = "unknown"  #: report that the outcome is not known
 
 
 def certainly_not_applied(error: DeltaMQError) -> bool:
@@ -169,7 +169,7 @@ def judge(error: DeltaMQError, *, uncertain: bool, calls: int, may_go_on: bool) 
 
 
 def _was_refused_every_time(error: DeltaMQError) -> bool:
-    """Return whether an earlier attempt was refused, too, because that depends on the request alone."""
+    """Return whether an earlier attempt was refused, too, because that depends only on the request."""
     if not isinstance(error, Refused) or isinstance(error, _OF_THE_MOMENT):
         return False
     return error.code not in REQUEST_SIZE and error.status != TIMED_OUT

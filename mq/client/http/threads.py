@@ -6,8 +6,7 @@ same thread are refused.
 The child of a fork has copies of clients, without their threads. Connections would be shared with the parent, locks may
 be held by threads that the child has not, and a copied producer would go on with numbers that the parent uses, too. So
 clients that only ask are renewed in the child (`in_child`), and those that consume refuse there by name (`Birthplace`).
-`multiprocessing` with `fork`, gunicorn's --preload and Celery make such children; a program that is started anew has
-none of this.
+`multiprocessing` with `fork`, gunicorn's --preload and Celery make such children; a new program inherits none of this.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ def in_child(renew: Callable[[], None]) -> None:
     if hasattr(renew, "__self__"):
         _renewals.append(weakref.WeakMethod(renew))
         if len(_renewals) % 1_024 == 0:
-            _renewals[:] = [one for one in _renewals if one() is not None]
+            _renewals[:] = [renewal for renewal in _renewals if renewal() is not None]
     else:
         _renewals.append(lambda: renew)
 
@@ -125,8 +124,8 @@ def in_child(renew: Callable[[], None]) -> None:
 def _forked() -> None:
     global _forks
     _forks += 1
-    for one in list(_renewals):
-        renew = one()
+    for renewal in list(_renewals):
+        renew = renewal()
         if renew is not None:
             renew()
 
@@ -138,7 +137,7 @@ if _at_fork is not None:
 
 
 class Birthplace:
-    """The process in which an object was made, and alone works."""
+    """The process in which an object was made: it works only there."""
 
     __slots__ = ("_forks", "_kind", "_pid")
 

@@ -104,7 +104,7 @@ def check_message(message: Message, *, message_bytes_max: int = MESSAGE_BYTES_MA
 
 
 def _check_delay(delay_ms: int | None, deliver_time: datetime | None) -> None:
-    """Check the delay; the service alone decides, by its clock, whether a time is too far away."""
+    """Check the delay; whether a time is too far away is for the service to decide, by its clock."""
     if delay_ms is not None and deliver_time is not None:
         raise Unprocessable("give deliver_time or delay_ms, not both", field="delay_ms")
     if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
@@ -154,7 +154,7 @@ _UNDECIDED: Final = -1
 
 
 def offset_after(base_offset: int, count: int) -> int:
-    """Return the offset `count` messages after `base_offset`; undecided (-1) if that is."""
+    """Return the offset `count` messages after `base_offset`; -1 (undecided) stays -1."""
     return base_offset + count if base_offset != _UNDECIDED else _UNDECIDED
 
 

@@ -145,7 +145,7 @@ class PopBatch:
     invisible_ms: int
     #: Whether more messages were there.
     rest: bool = False
-    #: Refused ones of the acknowledgements that the pop carried.
+    #: The acknowledgements of this pop that were refused.
     failed_acks: Sequence[FailedHandle] = ()
 
 

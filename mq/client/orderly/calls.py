@@ -1,7 +1,7 @@
 """The calls of an exclusive client, one attempt each: heartbeats, locks, commits, and messages set aside (SPEC ORDER).
 
-Heartbeats go to the host of the meta role, other calls to the host of the partition's broker; those of a logical queue
-to that of its leader, as of the last look at the topic. The caller decides what a failure means, and repeats the call.
+Heartbeats go to the host of the meta role, other calls to the host of the partition's broker; for a logical queue, of
+its leader when the topic was last fetched. The caller decides what a failure means, and repeats the call.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OrderlyCalls(Calls):
         super().__init__(url, patience=patience, **access)
         self.group = check_group(group)
         self.client_id = client_id
-        #: The topics as they were when last looked at.
+        #: The topics as last fetched.
         self._views: dict[str, TopicView] = {}
         self.hosts.follow()
 

@@ -17,7 +17,7 @@ from typing import Final
 from deltamq.mq.client.http.retries import asked_s, is_worth_retrying
 from deltamq.mq.client.http.threads import Workers
 from deltamq.mq.client.orderly.calls import OrderlyCalls
-from deltamq.mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
+from deltamq.mq.client.orderly.work import OrderlyWork, WorkState, monotonic_ms
 from deltamq.mq.errors import Conflict, DeltaMQError
 from deltamq.mq.order.orderly import RunState
 
@@ -59,7 +59,7 @@ class Commits:
         self._next_ms = now_ms + self._every_ms
         for work in works:
             with work.mutex:
-                due = work.place is Place.ENDING or not work.is_committed
+                due = work.state is WorkState.ENDING or not work.is_committed
             if due:
                 self.soon(work)
 
@@ -124,7 +124,7 @@ class Commits:
     def _end(self, work: OrderlyWork) -> bool:
         """End a work whose run is over; returns True if it needs another commit first."""
         with work.mutex:
-            if work.place is not Place.ENDING:
+            if work.state is not WorkState.ENDING:
                 return False
             handed_over = work.run.may_commit(monotonic_ms()) and work.run.state is RunState.HANDED_OVER
             if handed_over and not work.is_committed:

@@ -125,13 +125,13 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         This client's id in the group; by default a new one.
     before, after
         Hooks: `before(message)` and `after(message, verdict, ending)`, or with the batch; they change nothing. An
-        `Ending` tells how the listener ended, how long it took, and the exception that it raised.
+        `Ending` says how the listener ended, how long it took, and the exception that it raised.
     consume_timeout_s
         Seconds after which the ending of a listener is `HandlerEnd.TIMED_OUT`.
     patience
         How the waits between attempts grow while the service is away; a consumer never gives up.
     access
-        How the service is reached, `token` for one; see `Calls`.
+        How the service is reached, for example `token`; see `Calls`.
     """
 
     def __init__(
@@ -194,7 +194,6 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         self._retrying = False
 
     def _build(self, topics: dict[str, SubscriptionRequest], listening: Listening, size: FetchSize) -> None:
-        """Make the parts and connect their callbacks."""
         self._poked = threading.Event()
         self._ended = threading.Event()
         self._requests = Workers(_REQUESTS_MAX, "deltamq-orderly")
@@ -308,7 +307,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
             if self._heartbeats.is_exclusive:
                 self._begin_retries()
             if self._retries.error is not None and self.error is None:
-                # Nobody would hear the retried messages any more.
+                # No listener would hear the retried messages any more.
                 self._fail(self._retries.error)
             self._rights.tick()
             self._turns.timers.tick()
@@ -325,7 +324,6 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
                 self._retries.start()
 
     def _settings_of(self, topic: str) -> OrderlySettings:
-        """Return the settings of a topic's runs."""
         strict = self._calls.view(topic).strict
         attempts = self._manner.max_attempts or self._group_attempts
         if attempts is None:

@@ -119,7 +119,7 @@ class Heartbeats:
         if not self._leaving.is_set():
             self._changed(answer.allocation)
         if answer.authorized_ms <= 0:
-            # The client counted as offline, and joins anew.
+            # The client counted as offline, and joins again.
             self._leaving.wait(_UNAUTHORIZED_S)
 
     def _make_group(self) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from deltamq.mq.client.orderly.listener import ListenerOutcome
-from deltamq.mq.client.orderly.work import OrderlyWork, Place, Timers, monotonic_ms
+from deltamq.mq.client.orderly.work import OrderlyWork, Timers, WorkState, monotonic_ms
 from deltamq.mq.order.keyed import Busy, KeyedRun
 from deltamq.mq.order.orderly import Fetch, MoveAway, Process, Stop, Verdict
 
@@ -63,13 +63,13 @@ class KeyedTurns:
         with work.mutex:
             step = _run(work).look(monotonic_ms())
             count = self._claim(work)
-            # With the mutex held, or the end of a listener in between would wake nobody.
-            work.place = Place.BUSY if isinstance(step, Busy) else Place.RUNNING
+            # With the mutex held: a listener that ends in between must find the new state, to wake the work.
+            work.state = WorkState.BUSY if isinstance(step, Busy) else WorkState.RUNNING
         self._start(work, count)
         if isinstance(step, Fetch):
             self._fetch(work, step.offset)
         elif isinstance(step, Stop):
-            work.place = Place.ENDING
+            work.state = WorkState.ENDING
             self._stopped(work)
 
     # Listeners --------------------------------------------------------------------------------------------------
@@ -86,7 +86,6 @@ class KeyedTurns:
             self._submit(work, self._listen)
 
     def _fill(self, work: OrderlyWork) -> None:
-        """Start listeners for what has become ready."""
         with work.mutex:
             count = self._claim(work)
             self._arm(work)
@@ -138,7 +137,7 @@ class KeyedTurns:
             # This thread takes the next batch itself.
             count = self._claim(work) if run.startable(monotonic_ms()) > 1 else 0
             self._arm(work)
-            is_due = work.place is Place.BUSY and not isinstance(run.look(monotonic_ms()), Busy)
+            is_due = work.state is WorkState.BUSY and not isinstance(run.look(monotonic_ms()), Busy)
         self._start(work, count)
         if is_due:
             self._wake(work)

@@ -3,7 +3,7 @@
 The same listener hears the group's retried messages, which were moved out of order (SPEC ORDER-8, RETRY-1). They are
 popped, so any client of the group may get them. A success acknowledges them; otherwise they are delivered again by the
 group's retry policy, until they become dead letters. If the listener commits by hand (CONS-8), `COMMIT` and `ROLLBACK`
-settle the retried message alone.
+settle only the retried message.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Listening:
 
 
 def _outcome(returned: object, *, by_hand: bool) -> ListenerOutcome:
-    """Return the outcome for a listener's return value; None is a suspension, since only `SUCCESS` is a success."""
+    """Return the outcome of a return value; None is a suspension, since only `SUCCESS` is a success."""
     if returned is None:
         return ListenerOutcome(Verdict.SUSPEND)
     if isinstance(returned, Verdict):
@@ -101,7 +101,7 @@ def _outcome(returned: object, *, by_hand: bool) -> ListenerOutcome:
 
 
 def _age_ms(heard: Heard) -> float | None:
-    """Return the age of the oldest message, in milliseconds since its `born_time`."""
+    """Return the age of the oldest message since its `born_time`; None if no message has one."""
     messages = (heard,) if isinstance(heard, OrderedMessage) else heard
     oldest_us = min((message.born_us for message in messages if message.born_us is not None), default=None)
     return None if oldest_us is None else max(0.0, time.time() * 1e3 - oldest_us / 1e3)

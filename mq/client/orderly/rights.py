@@ -147,15 +147,15 @@ class Rights:
             self._wake(work)
 
     def _to_take(self, now_ms: int) -> dict[tuple[str, str], list[str]]:
-        """Return the partitions to ask for, by topic and broker, each of which has one request at a time."""
+        """Return the partitions to ask for, by topic and broker; a broker has one request of a topic at a time."""
         if self._leaving or not self._authorization.holds(now_ms):
             return {}
         busy = {(topic, self._calls.broker(topic, name)) for topic, name in self._asking}
         wanted: dict[tuple[str, str], list[str]] = {}
         for key in sorted(self._allocation - self._works.keys() - self._releases.keys()):
-            place = (key[0], self._calls.broker(*key))
-            if place not in busy and self._ask_after_ms.get(key, 0) <= now_ms:
-                wanted.setdefault(place, []).append(key[1])
+            target = (key[0], self._calls.broker(*key))
+            if target not in busy and self._ask_after_ms.get(key, 0) <= now_ms:
+                wanted.setdefault(target, []).append(key[1])
                 self._asking.add(key)
         return wanted
 
@@ -170,7 +170,6 @@ class Rights:
     # Locks ------------------------------------------------------------------------------------------------------
 
     def _take(self, topic: str, partitions: Sequence[str]) -> None:
-        """Ask for locks of one broker, and begin the works of those that are granted."""
         keys = [(topic, name) for name in partitions]
         lapses = self._authorization.lapses
         try:
@@ -195,7 +194,7 @@ class Rights:
     def _work(
         self, key: Key, given: LocksGiven, settings: OrderlySettings, sent_ms: int, lapses: int
     ) -> OrderlyWork | None:
-        """Make the work of a granted lock; returns None, and plans the release, if the lock may not be used any more.
+        """Make the work of a granted lock; returns None, and plans the release, if the lock may not be used.
 
         That is so if the authorization or the lock has lapsed since the request, or the answer names no offset.
         """
@@ -229,10 +228,7 @@ class Rights:
         self._poke()
 
     def doubt(self, work: OrderlyWork) -> None:
-        """Claim a lock that the broker does not know: if the broker was taken over, the claim restores the lock.
-
-        So it does when the logical queue has moved to another broker.
-        """
+        """Claim a lock that the broker does not know: after a takeover, or a move of the queue, this restores it."""
         with self._lock:
             if work.renewing or self._works.get(work.key) is not work:
                 return
@@ -263,7 +259,7 @@ class Rights:
                 self._wake(work)
 
     def _follow(self, works: Sequence[OrderlyWork]) -> None:
-        """Look to which brokers logical queues have moved; without an answer, any host forwards."""
+        """Look up to which brokers logical queues have moved; without an answer, any host forwards."""
         if not any(is_queue_name(work.partition) for work in works):
             return
         with contextlib.suppress(DeltaMQError):
@@ -314,7 +310,6 @@ class Rights:
             self._release(work.key)
 
     def _release(self, key: Key) -> None:
-        """Release a lock; without an answer, plan another try."""
         with self._lock:
             number = self._releases[key][0]
         again = False
@@ -340,7 +335,6 @@ class Rights:
 
 
 def _run(right: Right, offset: int, settings: OrderlySettings, now_ms: int, attempts: int) -> OrderlyRun | KeyedRun:
-    """Return a run of one thread at a time, or of several, by the settings."""
     if settings.keys_in_parallel > 1:
         return KeyedRun(right, offset, settings, attempts=attempts)
     return OrderlyRun(right, offset, settings, now_ms, attempts=attempts)

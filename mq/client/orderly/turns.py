@@ -29,7 +29,7 @@ from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.fetches import OrderlyFetch, OrderlyFetches
 from deltamq.mq.client.orderly.keyed_turns import KeyedTurns
 from deltamq.mq.client.orderly.listener import Heard, ListenerOutcome, Listening
-from deltamq.mq.client.orderly.work import OrderlyWork, Place, Timers, monotonic_ms
+from deltamq.mq.client.orderly.work import OrderlyWork, Timers, WorkState, monotonic_ms
 from deltamq.mq.client.pop.telemetry import ConsumerCounters
 from deltamq.mq.client.pull.fetch import FetchAsk, Fetched
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
@@ -50,8 +50,8 @@ _DOUBLINGS_MAX: Final = 10
 _MISSING_MS: Final = 1_000
 _DOUBT_MS: Final = 50
 _FAILED_MS_MAX: Final = 1_000
-#: The places from which a change of any kind brings a work back.
-_WAKEFUL: Final = (Place.FETCHING, Place.WAITING, Place.BUSY)
+#: The states in which any change makes a work ready again.
+_WAKEFUL: Final = (WorkState.FETCHING, WorkState.WAITING, WorkState.BUSY)
 #: The reason of a dead letter whose listener returned `Verdict.DEAD`.
 _REJECTED: Final = "rejected by its listener"
 
@@ -130,11 +130,11 @@ class Turns:
         self._threads.submit(partial(self._guarded, work, turn))
 
     def wake(self, work: OrderlyWork, ticket: int | None = None) -> None:
-        """Queue a work that waits or fetches; with a `ticket`, only if the work still has that one."""
+        """Make a waiting work ready again; with a `ticket`, only if that wait is still current."""
         with work.mutex:
-            if work.place not in _WAKEFUL or ticket not in (None, work.ticket):
+            if work.state not in _WAKEFUL or ticket not in (None, work.ticket):
                 return
-            work.place = Place.QUEUED
+            work.state = WorkState.QUEUED
             work.ticket += 1
         self.begin(work)
 
@@ -143,7 +143,7 @@ class Turns:
         with work.mutex:
             if work.ticket != ticket:
                 return
-            work.place = Place.WAITING
+            work.state = WorkState.WAITING
             work.ticket += 1
             ticket = work.ticket
         self.timers.at(until_ms, partial(self.wake, work, ticket))
@@ -165,11 +165,10 @@ class Turns:
             self._fail(DeltaMQError(f"{work.partition} cannot go on: {error}", code="consumer_failed"))
 
     def _turn(self, work: OrderlyWork) -> None:
-        """Run a partition's steps until there is nothing to do in this thread."""
         run = work.run
         assert isinstance(run, OrderlyRun), "its messages are heard one after another"
         with work.mutex:
-            work.place = Place.RUNNING
+            work.state = WorkState.RUNNING
             run.begin_turn(monotonic_ms())
         while True:
             with work.mutex:
@@ -190,10 +189,10 @@ class Turns:
             elif isinstance(step, Wait):
                 self._park(work, step.until_ms, work.ticket)
             elif isinstance(step, Yield):
-                work.place = Place.QUEUED
+                work.state = WorkState.QUEUED
                 self.begin(work)
             elif isinstance(step, Stop):
-                work.place = Place.ENDING
+                work.state = WorkState.ENDING
                 self._stopped(work)
             return
 
@@ -212,7 +211,6 @@ class Turns:
             work.forget_done()
 
     def _hear(self, work: OrderlyWork, step: Process) -> ListenerOutcome:
-        """Call the listener with a batch."""
         messages = [work.messages[offset] for offset in step.offsets]
         if step.attempt > 1:
             messages = [replace(message, attempt=step.attempt) for message in messages]
@@ -223,7 +221,7 @@ class Turns:
         with work.mutex:
             lost = not work.run.may_commit(monotonic_ms())
         if lost:
-            log.warning("event=result_discarded message=%s the partition may be another's", place)
+            log.warning("event=result_discarded message=%s the partition may belong to another client", place)
         return outcome
 
     def _set_aside(self, work: OrderlyWork, away: MoveAway, verdict: Verdict) -> bool:
@@ -244,7 +242,7 @@ class Turns:
 
     def _fetch(self, work: OrderlyWork, offset: int) -> None:
         with work.mutex:
-            work.place = Place.FETCHING
+            work.state = WorkState.FETCHING
             work.ticket += 1
             ticket = work.ticket
         wanted = self._topics[work.topic]
@@ -269,18 +267,18 @@ class Turns:
         work = fetch.work
         pause_ms = 0
         with work.mutex:
-            if work.place is not Place.FETCHING or work.ticket != fetch.ticket:
+            if work.state is not WorkState.FETCHING or work.ticket != fetch.ticket:
                 return
             if isinstance(answer, Fetched):
-                pause_ms = self._found(work, fetch.ask, answer)
+                pause_ms = self._take_in(work, fetch.ask, answer)
         if isinstance(answer, DeltaMQError):
-            pause_ms = self._not_found(work, answer)
+            pause_ms = self._fetch_failed(work, answer)
         if pause_ms:
             self._park(work, monotonic_ms() + pause_ms, fetch.ticket)
         else:
             self.wake(work, fetch.ticket)
 
-    def _found(self, work: OrderlyWork, ask: FetchAsk, fetched: Fetched) -> int:
+    def _take_in(self, work: OrderlyWork, ask: FetchAsk, fetched: Fetched) -> int:
         """Take in fetched messages, with the mutex held; returns the milliseconds to pause."""
         work.failures = 0
         if fetched.status == "offset_too_small":
@@ -301,8 +299,8 @@ class Turns:
         work.empty_fetches += 1
         return min(_PAUSE_MS_MIN << min(work.empty_fetches - 1, _DOUBLINGS_MAX), _PAUSE_MS_MAX)
 
-    def _not_found(self, work: OrderlyWork, error: DeltaMQError) -> int:
-        """Handle a failed fetch; returns the milliseconds to pause."""
+    def _fetch_failed(self, work: OrderlyWork, error: DeltaMQError) -> int:
+        """Return the milliseconds to pause after a failed fetch."""
         if isinstance(error, Conflict) and not is_worth_retrying(error):
             self._refused(work, error)
             return _DOUBT_MS
@@ -323,7 +321,6 @@ class Turns:
 
 
 def _take(run: OrderlyRun | KeyedRun, messages: Sequence[OrderedMessage], next_offset: int) -> None:
-    """Give a run the messages of a fetch, with their keys if it hears these in parallel."""
     if isinstance(run, KeyedRun):
         run.fetched([(message.offset, message.key) for message in messages], next_offset)
     else:

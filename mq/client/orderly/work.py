@@ -1,4 +1,4 @@
-"""One partition that an ordered consumer has: its run, its lock, and its place among the threads (SPEC ORDER-6).
+"""One partition that an ordered consumer has: its run, its lock, and its state among the threads (SPEC ORDER-6).
 
     QUEUED ──► RUNNING ──┬──► FETCHING ──┐
       ▲                  ├──► WAITING ───┤ an answer, the end of a wait, or a change of the right
@@ -6,9 +6,9 @@
       │                  └──► ENDING     │
       └──────────────────────────────────┘
 
-A work is in one place at a time, so at most one thread runs it. If its keys are heard in parallel (ORDER-11), other
-threads hear the messages, whatever the place is, until it is ENDING. Calls that are due at a time, such as the end of a
-wait, are made by the scheduler's thread (`Timers`).
+A work has one state at a time, so at most one thread runs it. If its keys are heard in parallel (ORDER-11), other
+threads hear the messages in every state but ENDING. Calls that are due at a time, such as the end of a wait, are made
+by the scheduler's thread (`Timers`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-class Place(enum.Enum):
-    """The place of a work."""
+class WorkState(enum.Enum):
+    """What a work does, or waits for."""
 
     QUEUED = "queued"  #: waits for a thread
     RUNNING = "running"  #: a thread has it
@@ -60,11 +60,11 @@ class OrderlyWork:
         "messages",
         "mutex",
         "partition",
-        "place",
         "renew_after_ms",
         "renewing",
         "right",
         "run",
+        "state",
         "ticket",
         "timer_ms",
         "topic",
@@ -82,7 +82,7 @@ class OrderlyWork:
         self.committed_failures = run.failures
         #: The fetched messages that are not done, by offset.
         self.messages: dict[int, OrderedMessage] = {}
-        self.place = Place.QUEUED
+        self.state = WorkState.QUEUED
         #: Grows with each fetch and wait, so that a late answer or timer is recognized.
         self.ticket = 0
         self.renewing = False
@@ -115,7 +115,7 @@ class OrderlyWork:
     @property
     def is_heard(self) -> bool:
         """True if a thread hears messages or is about to."""
-        return self.place in (Place.QUEUED, Place.RUNNING, Place.BUSY) or self.listeners > 0
+        return self.state in (WorkState.QUEUED, WorkState.RUNNING, WorkState.BUSY) or self.listeners > 0
 
     @property
     def is_committed(self) -> bool:

@@ -182,7 +182,7 @@ class OutboxRelay(Closing):
         Called with each `SetAside`, after its commit. It is not called if that commit seems to fail, though it may have
         happened: only the database tells for certain what is set aside.
     access
-        How the service is reached, `token` for one, if `producer` is a URL; see `Calls`.
+        How the service is reached, for example `token`, if `producer` is a URL; see `Calls`.
     """
 
     def __init__(

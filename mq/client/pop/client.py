@@ -243,7 +243,7 @@ class PopClient(Calls):
     patience
         How long and how often a call is retried while the service is away.
     access
-        How the service is reached, `token` for one; see `Calls`.
+        How the service is reached, for example `token`; see `Calls`.
     """
 
     def __init__(

@@ -113,7 +113,7 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
     patience
         How the waits between attempts grow while the service is away; a consumer never gives up.
     access
-        How the service is reached, `token` for one; see `Calls`.
+        How the service is reached, for example `token`; see `Calls`.
     """
 
     def __init__(

@@ -72,7 +72,7 @@ class Producer:
     new_id
         Makes producer ids. Every id must be new, also across restarts: the service drops requests that it has seen.
     access
-        How the service is reached, `token` for one; see `Calls`.
+        How the service is reached, for example `token`; see `Calls`.
     """
 
     def __init__(

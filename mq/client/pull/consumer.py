@@ -72,7 +72,7 @@ class PullConsumer(Closing):
     partitions_age_s_max
         Seconds between look-ups of partitions that an expansion added.
     access
-        How the service is reached, `token` for one; see `Calls`.
+        How the service is reached, for example `token`; see `Calls`.
     """
 
     def __init__(
