@@ -32,8 +32,8 @@ from deltamq.mq.errors import DeltaMQError, Refused, Unknown
 
 #: The request may be stored, and a repeated one would not be recognised.
 OUTCOME_UNKNOWN: Final = "outbox_outcome_unknown"
-#: Most lanes at which one pass looks, in one transaction; of these, those that were held back when it looked last. Only
-#: a person ends that, so such lanes need not be looked at in every pass, and a look at one reads all that waits in it.
+#: Maximum number of lanes that a pass looks at, in one transaction, and of held-back lanes among them. Only a person
+#: ends that state, so these lanes need not be in every pass, and a look at one reads all its messages.
 LOOKS_MAX: Final = 1_024
 HELD_BACK_LOOKS_MAX: Final = 64
 #: Longest detail of an error that is stored, in characters.
@@ -86,7 +86,7 @@ class SetAside:
 
 
 class LaneLost(Exception):  # an outcome and no failure: another relay goes on with the lane
-    """Another relay has taken the lane over: nothing of this relay's is settled."""
+    """Another relay has taken the lane over: this one settles nothing of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +100,6 @@ class ClaimLimits:
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """A lane as it was read."""
-
     lane: str
     producer_id: str
     producer_seq: int
@@ -130,10 +128,10 @@ class Ledger:
         self._bounds = bounds
         self._strict = strict
         self._new_id = new_id
-        #: Rows that were set aside in this transaction, or are committed and not told yet.
+        #: Rows that were set aside in this transaction, or are committed and not reported yet.
         self._aside: list[SetAside] = []
         #: Lanes whose producer id this relay made or has seen in use. A database that was restored from a copy has
-        #: sequences that the service knows for other messages: so a new relay numbers its requests anew.
+        #: sequences that the service knows for other messages: so a new relay begins new numbers.
         self._numbered: set[str] = set()
         #: The latest request of a lane that this relay claimed, while no attempt may have stored it.
         self._certain: dict[str, tuple[str, int]] = {}
@@ -149,12 +147,12 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Run the block in one transaction; what it sets aside is told only if its commit succeeds."""
+        """Run the block in one transaction; what it sets aside is reported only if its commit succeeds."""
         try:
             with self._session.transaction():
                 yield
         except BaseException:
-            # A commit that failed may have happened, and is not told then: better than telling what never happened.
+            # A failed commit may have happened: leaving it out is better than reporting what never happened.
             self._aside.clear()
             raise
 
@@ -167,32 +165,32 @@ class Ledger:
         self.lanes_left = 0
         if not wanted:
             return []
-        found: list[Claim] = []
+        claims: list[Claim] = []
         looked = 0
         with self.transaction():
             dialect = self._session.dialect
             lanes = [_Lane(*row) for row in self._read_lanes(now_ms, dialect.lock)]
-            in_turn = self._in_turn([one for one in lanes if one.lane in wanted])
+            in_turn = self._in_turn([lane for lane in lanes if lane.lane in wanted])
             for lane in in_turn[:LOOKS_MAX]:
-                if len(found) == self._bounds.lanes_max:
+                if len(claims) == self._bounds.lanes_max:
                     break
                 looked += 1
                 claim = self._open(lane) if lane.claim is not None else self._new(lane, now_ms)
                 if claim is not None:
                     self._note(claim, lease_until_ms)
-                    found.append(claim)
+                    claims.append(claim)
         self._passes += 1
-        # Also those at which it looked in vain: they would come first for ever, and the others never.
+        # Also lanes without a claim: they would come first for ever, and the others never.
         self._turns.update((lane.lane, self._passes) for lane in in_turn[:looked])
         self.lanes_left = sum(not self._is_held_back(lane) for lane in in_turn[looked:])
-        for claim in found:
+        for claim in claims:
             if not claim.inherited:
                 self._numbered.add(claim.lane)
                 self._certain[claim.lane] = (claim.producer_id, claim.producer_seq)
-        return found
+        return claims
 
     def _due(self, now_ms: int) -> set[str]:
-        """Return the lanes with messages that this relay may take; an idle relay reads, and locks nothing."""
+        """Return the lanes with messages that this relay may take; an idle relay only reads, and locks nothing."""
         with self._session.transaction(reads_only=True):
             waiting = {str(lane) for (lane,) in self._session.rows(self._tables.lanes_with_messages)}
             if not waiting:
@@ -209,14 +207,11 @@ class Ledger:
         return self._session.rows(self._tables.read_lanes(lock), now_ms, now_ms, self._holder)
 
     def _in_turn(self, lanes: Collection[_Lane]) -> list[_Lane]:
-        """Return the lanes in the order in which a pass looks at them: one that had a turn waits for the others.
-
-        Of those that are held back it has only as many as one pass looks at.
-        """
-        ordered = sorted(lanes, key=lambda one: (self._turns.get(one.lane, 0), one.lane))
-        held_back = [one for one in ordered if self._is_held_back(one)]
-        later = {one.lane for one in held_back[HELD_BACK_LOOKS_MAX:]}
-        return [one for one in ordered if one.lane not in later]
+        """Return the lanes in the order of a pass: the longest ignored first, and not too many held-back ones."""
+        ordered = sorted(lanes, key=lambda lane: (self._turns.get(lane.lane, 0), lane.lane))
+        held_back = [lane for lane in ordered if self._is_held_back(lane)]
+        later = {lane.lane for lane in held_back[HELD_BACK_LOOKS_MAX:]}
+        return [lane for lane in ordered if lane.lane not in later]
 
     def _is_held_back(self, lane: _Lane) -> bool:
         return lane.claim is None and lane.lane in self._held_back
@@ -226,7 +221,7 @@ class Ledger:
         self._held_back.clear()
 
     def _open(self, lane: _Lane) -> Claim:
-        """Return the request that is under way already, exactly as it was."""
+        """Return the request that is under way already, with the rows that it listed."""
         ids = msgspec.json.decode(lane.claim or "[]", type=list[int])
         rows = []
         for number, *columns in self._read(ids):
@@ -313,7 +308,7 @@ class Ledger:
         self._grow(claim)
 
     def divided(self, claim: Claim) -> None:
-        """Give up a refused request, so that the next one of its lane has half of its messages; raises `LaneLost`."""
+        """Close a refused claim; the lane's next one takes half as many rows. Raises `LaneLost`."""
         assert len(claim.rows) > 1, "one message cannot be divided"
         self._close(claim)
         self._narrowed[claim.lane] = len(claim.rows) // 2
@@ -336,7 +331,7 @@ class Ledger:
         self._settle(self._tables.keep_claim, claim, now_ms + wait_ms, error.code, detail, first_attempt_ms)
 
     def take_set_aside(self) -> list[SetAside]:
-        """Return what was set aside since the last call; called after the commit, so that nothing is told twice."""
+        """Return what was set aside since the last call; called after the commit, so that nothing is reported twice."""
         taken, self._aside = self._aside, []
         return taken
 
@@ -360,7 +355,7 @@ class Ledger:
             raise LaneLost(claim.lane)
 
     def _grow(self, claim: Claim) -> None:
-        """After a request that found its end, let the next one of the lane have twice as many messages."""
+        """After a settled request of a narrowed lane, let the next one have twice as many messages."""
         if claim.lane in self._narrowed:
             self._narrowed[claim.lane] = max(2, len(claim.rows) * 2)
             if self._narrowed[claim.lane] >= self._bounds.messages_max:
@@ -389,7 +384,7 @@ def fitting(first: Iterable[Sequence[Any]], bytes_max: int) -> list[int]:
 
 
 def not_repeatable(claim: Claim) -> Unknown | None:
-    """Return the error of a claim of which rows are gone: the service would take a request without them for another."""
+    """Return the error of a claim that lacks rows: without them the service would not recognise its request."""
     if not claim.missing:
         return None
     return Unknown(

@@ -46,7 +46,7 @@ class Row:
 
 
 def lane_of(topic: str, key: str | None) -> str:
-    """Return the lane of a key, whose messages are sent one request after another; one lane has those without a key."""
+    """Return the lane of a key, whose messages are sent one request after another; without a key there is one lane."""
     return f"{topic}/{_KEYLESS if key is None else f'{lp_of(key) * LANES // LOGICAL_PARTITIONS:02}'}"
 
 
@@ -56,7 +56,7 @@ def topic_of(lane: str) -> str:
 
 
 def row_of(topic: str, message: Message) -> tuple[object, ...]:
-    """Return the columns of a new row: its lane, then those of `MESSAGE_COLUMNS`.
+    """Return the columns of a new row: its lane, then `MESSAGE_COLUMNS`.
 
     A message without an id or time gets one. Its delay begins now, and not when the message is sent.
     """
@@ -119,7 +119,7 @@ TABLE: Final = "mq_outbox"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxTopic:
-    """The messages of one topic: those that wait to be sent, and those that were set aside with an error."""
+    """How many messages of one topic wait to be sent, and how many were set aside with an error."""
 
     topic: str
     waiting: int
@@ -153,7 +153,7 @@ class SetAsideMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxStatus:
-    """What is in an outbox; `messages` are the first of those that were set aside."""
+    """What is in an outbox; `messages` are the first messages that were set aside."""
 
     topics: tuple[OutboxTopic, ...]
     lanes: tuple[WaitingLane, ...]
@@ -162,12 +162,12 @@ class OutboxStatus:
     @property
     def waiting(self) -> int:
         """Number of messages that wait to be sent."""
-        return sum(one.waiting for one in self.topics)
+        return sum(topic.waiting for topic in self.topics)
 
     @property
     def set_aside(self) -> int:
         """Number of messages that were set aside."""
-        return sum(one.set_aside for one in self.topics)
+        return sum(topic.set_aside for topic in self.topics)
 
 
 class Outbox:
@@ -252,19 +252,19 @@ class Outbox:
         dialect = self._dialect_of(connection)
         if not ids:
             return 0
-        found, _ = run(
+        rows, _ = run(
             connection, dialect, f"SELECT id, topic, message_key FROM {self.tables.messages} WHERE {ids_in(ids)}"
         )
         return sum(
             run(connection, dialect, self.tables.send_again, lane_of(topic, key), number)[1]
-            for number, topic, key in found
+            for number, topic, key in rows
         )
 
     def _dialect_of(self, connection: Connection) -> OutboxDialect:
         return self._dialect if self._dialect is not None else dialect_of(connection)
 
 
-#: The place of the message's id in a new row.
+#: The index of the message's id in a new row.
 _MESSAGE_ID: Final = 7
 
 

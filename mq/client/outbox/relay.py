@@ -16,7 +16,7 @@ stored twice, or out of order). What becomes of a request is a pure decision fro
     the topic or the named partition does not exist    SET_ASIDE   all its rows, which share both
     refused, several messages                          DIVIDE      nothing was stored: fewer messages, until one is left
     refused, one message                               SET_ASIDE
-    may be stored, and can no longer be recognised     SET_ASIDE   only a person can tell whether to send it again
+    may be stored, and can no longer be recognised     SET_ASIDE   only a person can decide whether to send it again
 
 If an earlier attempt may have been applied, a refusal means this only if that attempt would have met it, too
 (`after_unknown`). Fewer messages are another request, with another name: what is stored would be stored once more.
@@ -86,10 +86,10 @@ def step_after(error: DeltaMQError | None, rows: int) -> NextStep:
 
 
 def after_unknown(error: DeltaMQError) -> DeltaMQError:
-    """Return what `error` says of a request of which an earlier attempt may be stored.
+    """Return what `error` proves about a request of which an earlier attempt may be stored.
 
     What the service refuses by rules that do not change was refused every time. A limit may have been lowered since:
-    then the outcome stays unknown. A refusal by somebody who does not know the request, as a proxy, says nothing.
+    then the outcome stays unknown. A refusal by a proxy, which does not know the request, says nothing.
     """
     if error.code in REQUEST_SIZE:
         return Unknown(
@@ -119,7 +119,7 @@ _BYTES_MAX: Final = 32 * MIB
 
 
 class Sender(Protocol):
-    """What is used of a `Producer`."""
+    """The part of a `Producer` that a relay uses."""
 
     def send_fixed(
         self, topic: str, messages: Sequence[Message], *, producer_id: str, producer_seq: int, timeout_s: float
@@ -152,11 +152,11 @@ class RelayStats:
         return self.sent + self.set_aside + self.divided + self.lanes_left > 0
 
     def __add__(self, other: RelayStats) -> RelayStats:
-        return RelayStats(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+        return RelayStats(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
 
 class OutboxRelay(Closing):
-    """Sends the committed messages of an outbox, each once, those of a key in order.
+    """Sends the committed messages of an outbox, each once, messages of a key in order.
 
     One thread uses a relay; only `stop`, `wake` and `stats` may be called from others. Order is promised among messages
     whose transactions did not overlap.
@@ -180,7 +180,7 @@ class OutboxRelay(Closing):
         The wait after a failed request, which doubles with each further failure, up to a maximum.
     on_set_aside
         Called with each `SetAside`, after its commit. It is not called if that commit seems to fail, though it may have
-        happened: only the database tells for certain what is set aside.
+        happened: only the database knows for certain what is set aside.
     access
         How the service is reached, for example `token`, if `producer` is a URL; see `Calls`.
     """
@@ -284,7 +284,7 @@ class OutboxRelay(Closing):
             self._checked = True
         now_ms = self._now_ms()
         claims = self._ledger.claims(now_ms, now_ms + self._lease_ms)
-        done = self._told(RelayStats(lanes_left=self._ledger.lanes_left))
+        done = self._report_set_aside(RelayStats(lanes_left=self._ledger.lanes_left))
         # Counted now: it stays done if the rest of the pass fails.
         self._stats += done
         if not claims:
@@ -370,7 +370,7 @@ class OutboxRelay(Closing):
                 except LaneLost:
                     log.warning("event=outbox_lane_lost lane=%s", claim.lane)
                     done += RelayStats(lost=1)
-        return self._told(done)
+        return self._report_set_aside(done)
 
     def _settle(self, claim: Claim, error: DeltaMQError | None, duplicates: int) -> RelayStats:
         rows = len(claim.rows)
@@ -385,14 +385,14 @@ class OutboxRelay(Closing):
             return RelayStats(divided=1)
         if step is NextStep.SET_ASIDE:
             self._ledger.set_aside(claim, error, self._now_ms())
-            return RelayStats()  # counted when it is told
+            return RelayStats()  # counted when it is reported
         wait_ms = round(self._waits_ms.after(claim.failures + 1))
         self._ledger.repeat(claim, error, now_ms=self._now_ms(), wait_ms=wait_ms)
         log.info("event=outbox_repeated lane=%s failures=%d code=%s", claim.lane, claim.failures + 1, error.code)
         return RelayStats(repeated=1)
 
-    def _told(self, done: RelayStats) -> RelayStats:
-        """Tell and count what was set aside, now that it is committed."""
+    def _report_set_aside(self, done: RelayStats) -> RelayStats:
+        """Report and count what was set aside; called after the commit."""
         for aside in self._ledger.take_set_aside():
             log.warning(
                 "event=outbox_set_aside topic=%s messages=%d first_id=%d code=%s",
@@ -414,7 +414,7 @@ def _outcome(send: SendFuture[tuple[SentRange, ...]] | DeltaMQError) -> tuple[De
         ranges = send.result()
     except DeltaMQError as error:
         return error, 0
-    return None, sum(one.count for one in ranges if one.duplicate)
+    return None, sum(placed.count for placed in ranges if placed.duplicate)
 
 
 def _check(
@@ -427,7 +427,6 @@ def _check(
     first_wait_ms: int,
     wait_ms_max: int,
 ) -> None:
-    """Raise `Refused` for a setting out of its bounds."""
     for name, value, low, high in (
         ("messages_max", messages_max, 1, REQUEST_MESSAGES_MAX),
         ("bytes_max", bytes_max, 1, _BYTES_MAX),

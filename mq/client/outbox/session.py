@@ -28,7 +28,7 @@ def run(
 
 
 class Session:
-    """The relay's connection, made when it is needed, and made anew after a failure. Used by one thread."""
+    """The relay's connection, made when it is needed, and again after a failure. Used by one thread."""
 
     def __init__(self, connect: Callable[[], Connection], dialect: OutboxDialect | None) -> None:
         self._connect = connect
@@ -111,7 +111,7 @@ class Session:
 
     def _opened(self) -> Connection:
         if self._connection is None:
-            self._failures = Exception  # until it is known whose errors they are
+            self._failures = Exception  # until the driver's own error class is known
             connection = self._connect()
             self._failures = _errors_of(connection)
             if getattr(connection, "autocommit", False) is True:

@@ -3,8 +3,8 @@
     messages (TABLE)         one row for each message that is not acknowledged; `lane` is null once it is set aside
     lanes    (TABLE_lanes)   one row for each lane: its relay, until when, and the request that is under way (its claim)
 
-Statements are written with `?` once. A dialect turns them into those of its driver: the marks of parameters, the types
-of columns, how rows are locked.
+Statements are written with `?` once. A dialect adapts them to its driver: the marks of parameters, the types of
+columns, how rows are locked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Parameters = Sequence[object] | Mapping[str, object]
 
 
 class Cursor(Protocol):
-    """What is used of a cursor of the DB-API."""
+    """The part of a DB-API cursor that is used here."""
 
     @property
     def description(self) -> Any: ...
@@ -38,7 +38,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """What is used of a connection of the DB-API (PEP 249)."""
+    """The part of a DB-API connection (PEP 249) that is used here."""
 
     def cursor(self) -> Cursor: ...
 
@@ -56,15 +56,15 @@ class OutboxDialect:
     Parameters
     ----------
     paramstyle
-        That of the driver: `qmark`, `format`, `pyformat`, `numeric` or `named`.
+        The driver's: `qmark`, `format`, `pyformat`, `numeric` or `named`.
     id_column, bytes_type
-        The type of a column that numbers rows in the order of their inserts and never uses a number twice, and that of
-        a column of bytes.
+        The type of a column that numbers rows in the order of their inserts and never uses a number twice, and the
+        type of a column of bytes.
     begin
         The statement that begins a transaction of the relay; None if the driver begins one by itself.
     lock
-        What follows a SELECT that locks its rows and leaves out those that another has locked; empty if `begin` keeps
-        other writers out.
+        The end of a SELECT that locks its rows and skips rows that another transaction has locked; empty if `begin`
+        keeps other writers out.
     """
 
     name: str
@@ -214,7 +214,7 @@ class Tables:
         )
 
     def read(self, ids: Sequence[int]) -> str:
-        """Read these messages in order: id, then `MESSAGE_COLUMNS`. Those that are set aside are left out."""
+        """Read these messages in order: id, then `MESSAGE_COLUMNS`. Messages that are set aside are left out."""
         columns = ", ".join(MESSAGE_COLUMNS)
         return f"SELECT id, {columns} FROM {self.messages} WHERE lane IS NOT NULL AND {ids_in(ids)} ORDER BY id"
 
@@ -321,4 +321,4 @@ class Tables:
 
 def ids_in(ids: Sequence[int]) -> str:
     """Return the condition that the id is one of these; written out, since drivers limit the number of parameters."""
-    return f"id IN ({', '.join(str(int(one)) for one in ids)})"
+    return f"id IN ({', '.join(str(int(number)) for number in ids)})"

@@ -55,7 +55,7 @@ HANDLES_MAX: Final = POP_MESSAGES_MAX
 HANDLE_EXPIRED: Final = "handle_expired"
 #: Code: the message was settled so late that it is not known whether that counts.
 OUTCOME_UNKNOWN: Final = "outcome_unknown"
-#: The cluster that gave the handle, of a global topic, cannot be reached.
+#: Code: the cluster that gave the handle, of a global topic, cannot be reached.
 QUEUE_UNSERVED: Final = "queue_unserved"
 
 JSON_HEADERS: Final = {"Content-Type": "application/json"}
@@ -75,15 +75,15 @@ class PopOptions(TypedDict, total=False):
     filter: str | None
     #: `NAME@BROKER`: pop from this partition only.
     partition: str | None
-    #: True: a partition's messages one after another (POP-16); `"key"`: those of a key (POP-17); False: no order. By
+    #: True: a partition's messages one after another (POP-16); `"key"`: messages of a key (POP-17); False: no order. By
     #: default the group's setting.
     order: Ordering | None
     #: Handles to acknowledge first, in the same call.
     ack: Sequence[str]
     #: `only`: pop only messages that are delivered again; an exclusive group allows no other pops.
     retry: Literal["only"] | None
-    #: An id of this pop in order, such as a UUID: repeated with it, it gets the same messages again (POP-20). A pop
-    #: that asks for order has one of its own by default.
+    #: An id of this pop in order, such as a UUID: a pop that is repeated with it gets the same messages (POP-20). A
+    #: pop that asks for order makes one by default.
     attempt_id: str | None
 
 

@@ -94,7 +94,6 @@ class PopConnection:
         return Answer(response.status, response.headers, body)
 
     def _exchange(self, ask: PopAsk, token: str | None) -> tuple[BaseHTTPResponse, bytes]:
-        """Send the pop with this token and read the whole answer."""
         try:
             self._connect()
             self._set_timeout(self._timeout_s + ask.wait_ms / 1000)
@@ -124,7 +123,6 @@ class PopConnection:
         return Unknown(f"the connection to {self._endpoint.url} was lost", code=CONNECTION_LOST)
 
     def _connect(self) -> None:
-        """Connect, if there is no connection or the service has closed it."""
         connection = self._connection
         if connection.sock is not None and not connection.is_connected:
             connection.close()

@@ -95,7 +95,7 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
     filter
         A SQL condition, for example `region = 'eu' AND amount > 5`: messages that it is not true for count as consumed.
     order
-        True: messages of a partition one after another (POP-16); `"key"`: those of a key (POP-17); False: no order.
+        True: messages of a partition one after another (POP-16); `"key"`: messages of a key (POP-17); False: no order.
         By default the group's setting when the consumer begins.
     retry
         `only`: pop only messages that are delivered again; an exclusive group allows no other pops. These pops create
@@ -107,7 +107,7 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         Milliseconds that an acknowledgement may wait for the next pop to carry it; ordered consumers do not wait.
     before, after
         Hooks: `before(message)` and `after(message, results, ending)`, or with the batch; they change nothing. An
-        `Ending` tells how the handler ended, how long it took, and the exception that it raised.
+        `Ending` says how the handler ended, how long it took, and the exception that it raised.
     consume_timeout_s
         Seconds after which the ending of a handler is `HandlerEnd.TIMED_OUT`.
     patience
@@ -166,7 +166,6 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
     def _build(
         self, handling: Handling, concurrency: int, prefetch: int, renew_for_s: float | None, ack_within_ms: float
     ) -> None:
-        """Make the parts and connect their callbacks."""
         self._settler = Settler(self._client, ack_within_ms=ack_within_ms)
         self._leases = Leases(self._settler.put, renew_for_s=renew_for_s)
         self._renewer = Renewer(self._client, self._leases)
@@ -239,7 +238,6 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _popping(self, topic: str, order: Ordering, alone: bool) -> Popping:
-        """Return how one topic is popped; this depends on the order."""
         in_order = order is True
         if self._batch:
             most = self._max_messages or POP_MESSAGES_MAX

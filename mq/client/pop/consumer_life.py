@@ -210,7 +210,7 @@ class OrderlyManner:
                 raise Refused(f"{name} must be {low:,} to {high:,}", field=name)
         if self.keys_in_parallel > 1 and not self.autocommit:
             raise Refused("commits by hand need keys_in_parallel=1", field="autocommit")
-        names = [one.value for one in OnFailure]
+        names = [choice.value for choice in OnFailure]
         if self.on_failure not in names:
             raise Refused(f"on_failure must be {', '.join(names)}", field="on_failure")
 

@@ -124,20 +124,20 @@ class Handling:
 
 
 def _results(returned: object, count: int) -> list[Result]:
-    """Return one result for each message; raises if the return value is not a valid result."""
+    """Return one result for each message; raises if `returned` is not valid."""
     if returned is None:
         return [Result.OK] * count
     if isinstance(returned, Result):
         return [returned] * count
     if isinstance(returned, list | tuple) and len(returned) == count:
-        each = [Result.OK if one is None else one for one in returned]
-        if all(isinstance(one, Result) for one in each):
-            return each
+        results = [Result.OK if result is None else result for result in returned]
+        if all(isinstance(result, Result) for result in results):
+            return results
     raise Refused(f"{_NO_RESULT}; this one returned {type(returned).__name__}", code="invalid_handler_result")
 
 
 def _age_ms(subject: Handled) -> float | None:
-    """Return the age of the oldest message, in milliseconds since its `born_time`."""
+    """Return the age of the oldest message since its `born_time`; None if no message has one."""
     born_us = _born_us(subject)
     return None if born_us is None else max(0.0, time.time() * 1e3 - born_us / 1e3)
 
@@ -182,42 +182,42 @@ class Work:
         return self.messages if self.batch else self.messages[index]
 
 
-def leases_of(topic: str, found: PopBatch | PopTable) -> list[Lease]:
+def leases_of(topic: str, popped: PopBatch | PopTable) -> list[Lease]:
     """Make a lease for each message; their invisible times are counted from now."""
     popped_at = time.monotonic()
-    if isinstance(found, PopBatch):
-        places = [(message.partition, message.offset, message.handle) for message in found.messages]
+    if isinstance(popped, PopBatch):
+        rows = [(message.partition, message.offset, message.handle) for message in popped.messages]
     else:
-        columns = (found.rows.column(name).to_pylist() for name in ("partition", "offset", "handle"))
-        places = list(zip(*columns, strict=True))
+        columns = (popped.rows.column(name).to_pylist() for name in ("partition", "offset", "handle"))
+        rows = list(zip(*columns, strict=True))
     return [
-        Lease(topic, partition, offset, handle, invisible_ms=found.invisible_ms, popped_at=popped_at)
-        for partition, offset, handle in places
+        Lease(topic, partition, offset, handle, invisible_ms=popped.invisible_ms, popped_at=popped_at)
+        for partition, offset, handle in rows
     ]
 
 
 def works_of(
-    found: PopBatch | PopTable, leases: Sequence[Lease], slots: int, *, batch: bool, in_order: bool
+    popped: PopBatch | PopTable, leases: Sequence[Lease], slots: int, *, batch: bool, in_order: bool
 ) -> list[Work]:
     """Cut a pop into pieces: the whole batch, a run for each partition (in order, POP-16), or each message by itself.
 
     The messages of a run are handled one after another.
     """
-    if isinstance(found, PopTable):
-        return [Work(leases, found.rows, Ticket(slots, 1), True)]
+    if isinstance(popped, PopTable):
+        return [Work(leases, popped.rows, Ticket(slots, 1), True)]
     if batch:
-        return [Work(leases, found.messages, Ticket(slots, 1), True)]
+        return [Work(leases, popped.messages, Ticket(slots, 1), True)]
     if not in_order:
         ticket = Ticket(slots, len(leases))
         return [
-            Work((lease,), (message,), ticket, False) for lease, message in zip(leases, found.messages, strict=True)
+            Work((lease,), (message,), ticket, False) for lease, message in zip(leases, popped.messages, strict=True)
         ]
     runs: dict[str, list[int]] = {}
     for at, lease in enumerate(leases):
         runs.setdefault(lease.partition, []).append(at)
     ticket = Ticket(slots, len(runs))
     return [
-        Work([leases[at] for at in run], [found.messages[at] for at in run], ticket, False) for run in runs.values()
+        Work([leases[at] for at in run], [popped.messages[at] for at in run], ticket, False) for run in runs.values()
     ]
 
 
@@ -249,12 +249,12 @@ class Deliveries:
         self._queued: dict[Work, None] = {}
         self._closing = False
 
-    def deliver(self, topic: str, in_order: bool, found: PopBatch | PopTable, slots: int) -> None:
+    def deliver(self, topic: str, in_order: bool, popped: PopBatch | PopTable, slots: int) -> None:
         """Queue the messages of a pop for the handlers; the pop holds this number of slots."""
-        leases = leases_of(topic, found)
+        leases = leases_of(topic, popped)
         self._counters.add(received=len(leases))
         self._leases.hold(leases)
-        works = works_of(found, leases, slots, batch=self._batch, in_order=in_order)
+        works = works_of(popped, leases, slots, batch=self._batch, in_order=in_order)
         self._slots.give_back(max(0, slots - len(works)))
         with self._lock:
             closing = self._closing
@@ -303,7 +303,6 @@ class Deliveries:
             self._leases.finish((lease,), result)
 
     def _give_back(self, work: Work, start: int) -> None:
-        """Release the messages from `start` on, unhandled."""
         rest = work.leases[start:]
         self._counters.add(released=len(rest))
         self._leases.finish(rest, Release())

@@ -56,7 +56,7 @@ class Lease:
         "invisible_ms",
         "offset",
         "partition",
-        "perhaps_told",
+        "perhaps_reported",
         "renew_at",
         "renew_until",
         "renewal_lost",
@@ -80,7 +80,7 @@ class Lease:
         #: The handler's result, if it came while a new handle was being asked for.
         self.settlement: Settlement | None = None
         #: Whether its outcome was sent and the answer lost.
-        self.perhaps_told = False
+        self.perhaps_reported = False
         #: Whether a renewal was sent and the answer lost.
         self.renewal_lost = False
 
@@ -217,7 +217,6 @@ class Leases:
 
 
 def _wake_at(lease: Lease) -> float:
-    """Return when a lease needs attention: its renewal, or its expiry."""
     return min(lease.renew_at, lease.expires_at) if lease.renew_at < lease.renew_until else lease.expires_at
 
 

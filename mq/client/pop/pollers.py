@@ -6,7 +6,7 @@
 
 A pop returns messages of the brokers that the asked process serves, so the consumer pops at all processes. With a
 single process, or while no others are known, each topic has one poller. An expansion may put partitions on a broker
-whose host is known already: no host tells that, so the topics' brokers are looked up again every few seconds. The
+whose host is known already: no host reports that, so the topics' brokers are looked up again every few seconds. The
 group's `order` is looked up once, for consumers that set none.
 
     free slots ──► pop (carries acknowledgements, waits at the service) ──► messages ──► handlers ──► free slots
@@ -85,7 +85,7 @@ class Pollers:
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._targets: Sequence[Target] = ()
-        #: The brokers of each topic, as far as they are known, and whether some are wanted that are not.
+        #: The brokers of each topic, as far as they are known, and whether all are known.
         self._brokers: dict[str, Collection[str]] = {}
         self._complete = False
         self._pollers: list[Poller] = []
@@ -120,8 +120,8 @@ class Pollers:
             Poller(self._client, self._popping(topic, order, len(targets) == 1), self._slots, self._settler, endpoint)
             for topic, endpoint in targets
         ]
-        threads = [self._thread("deltamq-poller", one.run) for one in pollers]
-        # The waiting pop of each further poller holds a slot in addition to those of the handlers.
+        threads = [self._thread("deltamq-poller", poller.run) for poller in pollers]
+        # The waiting pop of each further poller holds a slot in addition to the handlers' slots.
         self._slots.grow(len(targets) - max(1, len(self._targets)))
         with self._lock:
             if self._ending.is_set():
@@ -129,7 +129,7 @@ class Pollers:
                     poller.close()
                 return
             before, self._pollers = self._pollers, pollers
-            self._threads = [*(one for one in self._threads if one.is_alive()), *threads]
+            self._threads = [*(thread for thread in self._threads if thread.is_alive()), *threads]
             self._targets = targets
             # Under the lock, because `end` joins all threads that it finds.
             for thread in threads:
@@ -247,20 +247,20 @@ class Poller:
         began = time.monotonic()
         try:
             answer = self._connection.pop(ask)
-            found = parse_table(answer.headers, answer.body) if ask.arrow else parse_batch(ask.topic, answer.body)
+            popped = parse_table(answer.headers, answer.body) if ask.arrow else parse_batch(ask.topic, answer.body)
         except DeltaMQError as error:
             self._slots.give_back(slots)
             self._settler.not_carried(acks)
             self._failed(error)
             return
-        self._settler.carried(acks, found.failed_acks)
+        self._settler.carried(acks, popped.failed_acks)
         self._attempt_id = None
         self._failures = 0
         self._popping.count(True)
-        if _count(found):
+        if _count(popped):
             self._flowing = True
             self._pauses = 0
-            self._popping.deliver(found, slots)
+            self._popping.deliver(popped, slots)
             return
         self._slots.give_back(slots)
         self._flowing = False
@@ -281,7 +281,7 @@ class Poller:
             return
         self._popping.count(False)
         # Not final: the topic may be created later, and messages popped in another order be settled. So may the group
-        # of a pop that creates none: an ordered consumer makes a group that was deleted anew.
+        # of a pop that creates none: an ordered consumer makes a deleted group again.
         codes = ("topic_not_found",) if self._popping.ask.retry is None else ("topic_not_found", "group_not_found")
         missing = isinstance(error, NotFound) and error.code in codes
         if not (missing or isinstance(error, Conflict) or is_worth_retrying(error)):
@@ -313,8 +313,8 @@ class Poller:
         self._connection.abort()
 
 
-def _count(found: PopBatch | PopTable) -> int:
-    return len(found.messages) if isinstance(found, PopBatch) else len(found.rows)
+def _count(popped: PopBatch | PopTable) -> int:
+    return len(popped.messages) if isinstance(popped, PopBatch) else len(popped.rows)
 
 
 class _Group(msgspec.Struct):

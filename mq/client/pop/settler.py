@@ -97,9 +97,9 @@ class Settler:
     def carried(self, leases: Sequence[Lease], failed: Sequence[FailedHandle]) -> None:
         """Note that the service has these acknowledgements, except the failed ones.
 
-        Those of a cluster that is away are queued again, as long as their leases last: nothing was sent there.
+        Acknowledgements for a cluster that is away are queued again while their leases last: nothing was sent there.
         """
-        now, unserved = time.monotonic(), {one.handle for one in failed if one.code == QUEUE_UNSERVED}
+        now, unserved = time.monotonic(), {refused.handle for refused in failed if refused.code == QUEUE_UNSERVED}
         again = [lease for lease in leases if lease.handle in unserved and now < lease.expires_at]
         with self._lock:
             self._under_way -= len(leases)
@@ -107,7 +107,7 @@ class Settler:
             self._give_back(again)
             self._changed.notify_all()
         left = {lease.handle for lease in again}
-        self._note(leases, [one for one in failed if one.handle not in left])
+        self._note(leases, [refused for refused in failed if refused.handle not in left])
 
     def not_carried(self, leases: Sequence[Lease]) -> None:
         """Queue acknowledgements again, because it is not known whether the service has them."""
@@ -125,9 +125,9 @@ class Settler:
         if not failed:
             return
         by_handle = {lease.handle: lease for lease in leases}
-        refused = [(by_handle[one.handle], one.code) for one in failed if one.handle in by_handle]
+        refused = [(by_handle[f.handle], f.code) for f in failed if f.handle in by_handle]
         # A call whose answer was lost may have been applied; then that is why its handles have expired.
-        late = [(lease, code) for lease, code in refused if not (lease.perhaps_told and code == HANDLE_EXPIRED)]
+        late = [(lease, code) for lease, code in refused if not (lease.perhaps_reported and code == HANDLE_EXPIRED)]
         if not late:
             return
         with self._lock:
@@ -150,13 +150,13 @@ class Settler:
                 if not self._wait_for_work():
                     return
                 work = self._next()
-            self._tell(*work)
+            self._report(*work)
 
     def _wait_for_work(self) -> bool:
         """Wait until a call is due; returns False if a drain is complete, or its time is over."""
         while True:
             now = time.monotonic()
-            if self._draining_until is not None and (now >= self._draining_until or not self._untold()):
+            if self._draining_until is not None and (now >= self._draining_until or not self._unreported()):
                 return False
             due_at = self._due_at()
             if due_at <= now:
@@ -166,7 +166,6 @@ class Settler:
             self._changed.wait(min(self._wake_at - now, _WAIT_S_MAX))
 
     def _due_at(self) -> float:
-        """Return when the next call is due."""
         if self._others:
             return self._not_before
         firsts = [waiting for waiting in self._acks.values() if waiting]
@@ -177,7 +176,7 @@ class Settler:
             wait_s = 0.0
         return max(self._not_before, min(waiting[0][0] for waiting in firsts) + wait_s)
 
-    def _untold(self) -> int:
+    def _unreported(self) -> int:
         return self._under_way + len(self._others) + sum(len(waiting) for waiting in self._acks.values())
 
     def _next(self) -> tuple[Settlement | None, list[Lease]]:
@@ -196,7 +195,7 @@ class Settler:
         self._under_way += len(same)
         return settlement, [lease for lease, _ in same]
 
-    def _tell(self, settlement: Settlement | None, leases: list[Lease]) -> None:
+    def _report(self, settlement: Settlement | None, leases: list[Lease]) -> None:
         """Make one attempt of one call; unanswered outcomes go back to the queue."""
         lost = 0
         again: list[Lease] = []
@@ -212,7 +211,7 @@ class Settler:
                 # An acknowledgement may be repeated; any other outcome ends its handle.
                 if settlement is not None and isinstance(error, Unknown):
                     for lease in again:
-                        lease.perhaps_told = True
+                        lease.perhaps_reported = True
                 lost = len(leases) - len(again)
                 log.warning("event=answer_not_told count=%d code=%s again=%d", len(leases), error.code, len(again))
             else:
@@ -278,4 +277,4 @@ class Settler:
     def untold(self) -> int:
         """Number of outcomes that the service does not know yet."""
         with self._lock:
-            return self._untold()
+            return self._unreported()

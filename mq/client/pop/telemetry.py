@@ -1,6 +1,6 @@
-"""What a consumer tells of its work (SPEC CONS-6): hooks around handlers and listeners, and statistics.
+"""What a consumer reports of its work (SPEC CONS-6): hooks around handlers and listeners, and statistics.
 
-Hooks are told how a handler ended. Rates and times are those of the last minute, counts those since it was made.
+Hooks get a handler's ending. Rates and times cover the last minute, counts begin when the consumer is made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 log = logging.getLogger("deltamq.client")
 
-#: Default of the seconds after which hooks are told that a handler took too long.
+#: Default of the seconds after which a handler's ending is `TIMED_OUT`.
 CONSUME_TIMEOUT_S: Final = 900.0
 
 
@@ -35,7 +35,7 @@ class HandlerEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What an `after` hook is told of a handler's run, which took `took_ms` milliseconds."""
+    """How a handler's run ended, for `after` hooks."""
 
     how: HandlerEnd
     took_ms: float
@@ -99,8 +99,6 @@ class ConsumerStats:
 
 
 class _Second:
-    """The sums of one second."""
-
     __slots__ = (
         "born_max",
         "born_messages",
@@ -155,7 +153,7 @@ class ConsumerCounters:
         """Return the bucket of the current second, and drop those outside the window."""
         second = int(now)
         if not self._seconds or self._seconds[-1].second != second:
-            self._seconds = [one for one in self._seconds if one.second > second - _WINDOW_S]
+            self._seconds = [bucket for bucket in self._seconds if bucket.second > second - _WINDOW_S]
             self._seconds.append(_Second(second))
         return self._seconds[-1]
 
@@ -166,15 +164,15 @@ class ConsumerCounters:
             self._second(now)
             seconds = self._seconds
             span_s = max(1.0, min(float(_WINDOW_S), now - self._began))
-            handled = sum(one.handled for one in seconds)
-            born = sum(one.born_messages for one in seconds)
+            handled = sum(second.handled for second in seconds)
+            born = sum(second.born_messages for second in seconds)
             return ConsumerStats(
-                ok_rate=sum(one.ok for one in seconds) / span_s,
-                failed_rate=sum(one.failed for one in seconds) / span_s,
-                consume_ms_mean=sum(one.consume_sum for one in seconds) / handled if handled else None,
-                consume_ms_max=max(one.consume_max for one in seconds) if handled else None,
-                born_to_consumed_ms_mean=sum(one.born_sum for one in seconds) / born if born else None,
-                born_to_consumed_ms_max=max(one.born_max for one in seconds) if born else None,
+                ok_rate=sum(second.ok for second in seconds) / span_s,
+                failed_rate=sum(second.failed for second in seconds) / span_s,
+                consume_ms_mean=sum(second.consume_sum for second in seconds) / handled if handled else None,
+                consume_ms_max=max(second.consume_max for second in seconds) if handled else None,
+                born_to_consumed_ms_mean=sum(second.born_sum for second in seconds) / born if born else None,
+                born_to_consumed_ms_max=max(second.born_max for second in seconds) if born else None,
                 expired=expired,
                 renewals=renewals,
                 held=held,

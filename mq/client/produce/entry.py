@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 #: Guards the step from light to full; held for a few instructions.
 _growing = threading.Lock()
-#: Futures of before a fork are settled in the parent alone.
+#: Number of forks: a future that was made before one is settled only in the parent.
 _forks = 0
 
 
@@ -118,7 +118,6 @@ class SendFuture(Future[Result], Generic[Result]):
         return super().exception(timeout)
 
     def _check_here(self) -> None:
-        """Refuse to wait for what happens in the parent."""
         if self._made_after != _forks and not self.done():
             raise ForkedClient("this send was queued before a fork: its outcome is in the parent", field="process")
 

@@ -53,7 +53,7 @@ class Failing(enum.Enum):
 
 
 class Owner(Protocol):
-    """The owner of a topic's executors, which decides what an executor alone cannot."""
+    """The owner of a topic's executors, which decides what one executor cannot."""
 
     def wrong_route(self, executor: Executor, entries: list[Entry], error: DeltaMQError) -> None:
         """Handle entries whose partition or topic does not exist; none of `entries` is stored."""
@@ -88,7 +88,7 @@ class Executor:
         held: bool = False,
     ) -> None:
         self.partition = partition
-        #: The broker to whose host requests go, empty if unknown; that of a logical queue changes when it moves.
+        #: The broker to whose host requests go, empty if unknown; a logical queue that moves changes it.
         self.broker = broker
         self.failing = failing
         self._path = path_of("topics", topic, "messages")
@@ -251,7 +251,7 @@ class Executor:
         self._attempt(batch, request)
 
     def _request(self, batch: list[Entry], partition: str | None) -> EncodedRequest:
-        """Return the request of a batch, under the next sequence."""
+        """Take the next sequence, and return the request of a batch under it."""
         request = encode_request(
             batch, partition=partition, producer_id=self._producer_id, producer_seq=self._producer_seq
         )
@@ -344,7 +344,7 @@ class Executor:
         return True
 
     def _may_go_elsewhere(self, batch: list[Entry], error: DeltaMQError) -> bool:
-        """Return whether the service shall choose another partition, since ours is closed (SPEC ROUTE-9)."""
+        """Return whether the service may choose another partition, since this one is closed (SPEC ROUTE-9)."""
         is_free = self.failing is Failing.GO_ON and not any(entry.named for entry in batch)
         return is_free and error.code == NOT_WRITABLE
 
@@ -380,7 +380,6 @@ class Executor:
         self.fail(batch, error)
 
     def _put_back(self, batch: list[Entry]) -> None:
-        """Send the calls of a refused batch one by one: a bad message must not fail the others."""
         with self._lock:
             self._queue.put_back(batch)
 

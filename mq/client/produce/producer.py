@@ -133,7 +133,7 @@ class Producer:
         flushed_at_exit(self._shared.buffer)
 
     def _begin_in_child(self) -> None:
-        """Begin anew in a child of a fork, with new ids; what is queued is for the parent to send (SPEC SEND-8)."""
+        """Begin again in a child of a fork, with new ids; the parent sends what is queued (SPEC SEND-8)."""
         if not self._routers.is_closed:
             self._begin()
 
@@ -266,7 +266,7 @@ class Producer:
     ) -> SentBatch:
         """Send the rows of an Arrow table and wait for all; no Python object is made for a message.
 
-        Columns are those of a message (`body`, `key`, `tag`, `headers`, `message_id`, `born_time`, `delay_ms`,
+        The columns are a message's fields (`body`, `key`, `tag`, `headers`, `message_id`, `born_time`, `delay_ms`,
         `deliver_time`); only `body` is needed. Rows of one key keep their order.
         """
         self._may_wait()
@@ -295,8 +295,8 @@ class Producer:
         progress
             True draws a bar on stderr; a function is called with each `TableProgress`.
         state
-            State of an interrupted send of the same table (`TableSendInterrupted.state`, or that of the last progress,
-            also in another process): the send goes on from there, and stores nothing twice.
+            State of an interrupted send of the same table (`TableSendInterrupted.state`, or `TableProgress.state`, also in
+            another process): the send goes on from there, and stores nothing twice.
 
         Raises
         ------
@@ -392,7 +392,7 @@ class Producer:
         check_message(message, message_bytes_max=self._settings.message_bytes_max)
 
     def _chunk_bytes(self) -> int:
-        """Return the bytes of a chunk: half the buffer, so that the next chunk is split while one is being sent."""
+        """Return half the buffer, so that the next chunk is split while one is being sent."""
         return self._settings.buffer_bytes_max // 2
 
     def _entry(

@@ -8,7 +8,7 @@ A table is sent chunk by chunk, with progress; an interrupted send can be resume
     table   |   chunk 0   |   chunk 1   |   chunk 2   |  ...      each chunk is split by partition, and each
     state       stored        in flight     in flight             part is one request with a sequence of its own
 
-Chunks, routes, producer ids and sequences follow from the table and the `TableSendState` alone. A resumed send
+Chunks, routes, producer ids and sequences follow only from the table and the `TableSendState`. A resumed send
 therefore repeats the very same requests, and the service stores none of them twice. The chunks in flight stay within
 the number of requests that the service remembers for each producer.
 """
@@ -181,7 +181,7 @@ class TableSend(FixedRequests):
         self._rows = rows
         self._state = state if state is not None else _first_state(shared, topic, rows, view)
         _check_same(self._state, topic, rows)
-        # Of the state alone, so that a resumed send splits the rows in the same way.
+        # Only from the state, so that a resumed send splits the rows in the same way.
         self._view = TopicView(
             Route.from_json(self._state.route), strict=self._state.strict, partitioner=self._state.partitioner
         )
@@ -210,7 +210,7 @@ class TableSend(FixedRequests):
             try:
                 self._send_all(in_flight, report)
             except DeltaMQError as error:
-                # A resumed send must not overlap with requests of this run: wait for those under way.
+                # A resumed send must not overlap with requests of this run: wait for them.
                 for chunk in in_flight:
                     chunk.parts.wait(self._deadline())
                 raise TableSendInterrupted(self._state, error) from error
@@ -300,7 +300,6 @@ def _body_bytes(rows: pa.Table) -> int:
 
 @contextmanager
 def _reporting(progress: bool | Progress, state: TableSendState) -> Iterator[Progress]:
-    """Yield the function to call with each progress: a no-op, the caller's function, or a bar on stderr."""
     if callable(progress):
         yield progress
         return

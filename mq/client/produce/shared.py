@@ -128,7 +128,7 @@ class BrokerHealth:
             self._until[broker] = max(until, self._until.get(broker, 0.0))
 
     def avoided(self, brokers: Collection[str], now: float) -> frozenset[str]:
-        """Return those of `brokers` to avoid now; none if that would be all of them."""
+        """Return which of `brokers` to avoid now; none if that would be all of them."""
         if not self._until:
             return frozenset()
         with self._lock:
@@ -245,5 +245,5 @@ def flush_all(within_s: float = EXIT_S) -> None:
 
 
 atexit.register(flush_all)
-# What was queued before a fork is the parent's.
+# The parent sends what was queued before a fork.
 in_child(_buffers.clear)

@@ -135,7 +135,7 @@ def checked_rows(table: pa.Table, message_bytes_max: int) -> pa.Table:
     for name in table.column_names:
         if name not in ROW_SCHEMA.names:
             raise Refused(
-                f"{name} is not a column of a message; those are {', '.join(ROW_SCHEMA.names)}",
+                f"{name} is not a column of a message; the columns are {', '.join(ROW_SCHEMA.names)}",
                 code="unknown_field",
                 field=name,
             )
@@ -234,7 +234,7 @@ def _row_targets(keys: pa.StringArray, view: TopicView, draw: int) -> NDArray[np
 
 
 def _slots(keys: pa.StringArray, view: TopicView) -> Slots:
-    """Return the slot of each key; a null gets that of the empty key."""
+    """Return the slot of each key; a null gets the slot of the empty key."""
     slots = slots_of(*column_buffers(keys), view.partitioner, len(view.table))
     assert slots.max(initial=0) < len(view.table)
     return slots

@@ -8,7 +8,7 @@
 
 The route here only decides which messages share a request: the service, which knows the newest route, routes keyed
 messages again. If it stores some in another partition, the route is fetched again, and the executors of the new route
-wait for those of the old one. A selector of the caller chooses a message's partition instead (SPEC SEND-3).
+wait for the old ones. A selector of the caller chooses a message's partition instead (SPEC SEND-3).
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class TopicRouter:
             self._view = view
 
     def _drain_all(self) -> None:
-        """Retire all executors after keys have moved: their queues are sent before those of the new executors."""
+        """Retire all executors after keys have moved: their queues are sent before the new executors' queues."""
         self._draining.update(executor for executor in self._executors.values() if executor.retire())
         self._executors = {}
 

@@ -200,7 +200,7 @@ def tell_stored(batch: Sequence[Entry], ranges: Sequence[SentRange]) -> None:
 
 
 def shares(ranges: Sequence[SentRange], counts: Sequence[int]) -> list[tuple[SentRange, ...]]:
-    """Cut the ranges of one request into those of its consecutive parts, which have `counts` messages.
+    """Divide the ranges of one request among its consecutive parts, which have `counts` messages.
 
     Indexes in the result count from the first message of the part.
     """

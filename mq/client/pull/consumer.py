@@ -4,7 +4,7 @@
     for message in consumer:                     # for ever; `poll` returns when there is nothing for a while
         print(message.partition, message.offset, message.text)
 
-All partitions are read in turn, so none starves another. Fetches that find nothing wait at the service, those of all
+All partitions are read in turn, so none starves another. Fetches that find nothing wait at the service, for all
 partitions at once. While the caller works on its messages, the next fetch is already under way.
 """
 
@@ -51,8 +51,8 @@ class PullConsumer(Closing):
     url, topic
         The service, and the topic to read.
     partitions
-        `NAME@BROKER` names, of a static topic those of logical queues; by default all partitions, including those that
-        an expansion adds later (read from their first message, also by a consumer that goes on from stored offsets).
+        `NAME@BROKER` names, or names of logical queues; by default all partitions, including those that an expansion
+        adds later (read from their first message, also by a consumer that goes on from stored offsets).
     start
         `first`, `last` (only new messages), an offset, a time, or offsets by partition.
     offsets
@@ -65,8 +65,8 @@ class PullConsumer(Closing):
     on_data_loss
         What to do when retention has removed messages that were not read yet, or the log ends before the position:
         `raise` `OffsetOutOfRange`, or `skip` to the nearest offset that exists (`lost_messages` counts; in a logical
-        queue also the offsets of holes). So also when the topic was deleted and made again: the next
-        poll goes on at the first message of the new one; `raise` raises `Conflict` (`topic_made_again`) once before.
+        queue also the offsets of holes). The same holds when the topic was deleted and made again: the next poll goes
+        on at the first message of the new one; `raise` raises `Conflict` (`topic_made_again`) once before.
     fetch_messages, fetch_bytes
         Maximum size of one fetch.
     partitions_age_s_max
@@ -121,8 +121,8 @@ class PullConsumer(Closing):
         self._follows_route = self._looks = partitions is None
         self._partitions_age_s_max = partitions_age_s_max
         self._closed = False
-        #: What failed in a call that had messages to return; the next one raises it.
-        self._untold: DeltaMQError | None = None
+        #: The error of a call that had messages to return; the next call raises it.
+        self._deferred: DeltaMQError | None = None
         try:
             self.assign(partitions, start=start)
         except BaseException:
@@ -151,7 +151,7 @@ class PullConsumer(Closing):
             )
         for reader in self._readers:
             self._drop_fetch(reader)
-        self._untold = None
+        self._deferred = None
         self._made_again = False
         self._topic_id = info.id
         self._follows_route = partitions is None
@@ -213,7 +213,7 @@ class PullConsumer(Closing):
         for reader in self._readers:
             if reader.partition == partition:
                 return reader
-        raise NotFound(f"{partition!r} is not read by this consumer", code="partition_not_found", field="partition")
+        raise NotFound(f"this consumer does not read {partition!r}", code="partition_not_found", field="partition")
 
     # Reading ----------------------------------------------------------------------------------------------------
 
@@ -242,8 +242,8 @@ class PullConsumer(Closing):
             raise Refused("the consumer is closed", code="consumer_closed")
         if max_messages < 1 or wait_ms < 0:
             raise Refused("max_messages must be at least 1 and wait_ms at least 0", field="max_messages")
-        if self._untold is not None:
-            error, self._untold = self._untold, None
+        if self._deferred is not None:
+            error, self._deferred = self._deferred, None
             raise error
         if self._made_again:
             self._begin_again(_made_again(self.topic))
@@ -293,7 +293,7 @@ class PullConsumer(Closing):
             # If connections are scarce, partitions that wait for one come before prefetches of others.
             self._ask_all(max_messages, wait_ms, only_flowing=len(self._readers) <= _CONNECTIONS_MAX)
         except DeltaMQError as error:
-            self._untold = error
+            self._deferred = error
 
     def _ask_all(self, max_messages: int, wait_ms: int, *, only_flowing: bool) -> None:
         """Open a fetch for every partition that holds nothing and has none open."""
@@ -388,7 +388,7 @@ class PullConsumer(Closing):
 
     def _begin_again(self, error: Conflict) -> None:
         """Go to the first message of the topic that was made again; raise once, unless `on_data_loss` is `skip`."""
-        self.assign(None if self._follows_route else [one.partition for one in self._readers], start="first")
+        self.assign(None if self._follows_route else [reader.partition for reader in self._readers], start="first")
         if not self._skip:
             raise error
         self.skips += 1
@@ -397,18 +397,18 @@ class PullConsumer(Closing):
     def _out_of_range(self, reader: PartitionReader, fetched: Fetched) -> None:
         wanted = reader.fetch_offset
         too_small = fetched.status == "offset_too_small"
-        there = fetched.min_offset if too_small else fetched.max_offset
+        nearest = fetched.min_offset if too_small else fetched.max_offset
         if not self._skip:
             raise out_of_range(reader, fetched)
         self.skips += 1
         if too_small:
-            self.lost_messages += there - wanted
-        reader.seek(there)
+            self.lost_messages += nearest - wanted
+        reader.seek(nearest)
 
     def _find_partitions(self) -> None:
         """Look up, if due, partitions that an expansion added; they are read from their first message.
 
-        Logical queues that have moved to another broker are asked for there.
+        Logical queues that have moved are then fetched from their new broker.
         """
         if not self._looks or time.monotonic() < self._partitions_until:
             return
@@ -423,21 +423,21 @@ class PullConsumer(Closing):
         if info.id != self._topic_id:
             self._made_again = True
             return
-        there = info.named
-        gone = [reader for reader in self._readers if reader.partition not in there]
+        present = info.named
+        gone = [reader for reader in self._readers if reader.partition not in present]
         for reader in gone if self._follows_route else ():
             self._drop_fetch(reader)
             self._readers.remove(reader)
         for reader in self._readers:
-            reader.broker = there[reader.partition].broker if reader.partition in there else None
+            reader.broker = present[reader.partition].broker if reader.partition in present else None
         self._connections.keep({self._hosts.endpoint(reader.broker) for reader in self._readers})
         if not self._follows_route:
             return
         known = {reader.partition for reader in self._readers}
-        for name, found in there.items():
-            # One that is damaged is looked at again: where it begins is not known.
-            if name not in known and found.min_offset is not None:
-                self._readers.append(PartitionReader(name, found.min_offset, self._patience, found.broker))
+        for name, partition in present.items():
+            # A damaged one has no known first offset, and is looked up again.
+            if name not in known and partition.min_offset is not None:
+                self._readers.append(PartitionReader(name, partition.min_offset, self._patience, partition.broker))
 
     # The end ----------------------------------------------------------------------------------------------------
 

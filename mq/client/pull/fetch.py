@@ -204,12 +204,11 @@ class FetchConnections:
 
     def keep(self, endpoints: Collection[Endpoint]) -> None:
         """Close the idle connections to hosts other than these, which may have left the cluster."""
-        for endpoint in [one for one in self._idle if one not in endpoints]:
+        for endpoint in [endpoint for endpoint in self._idle if endpoint not in endpoints]:
             for connection in self._idle.pop(endpoint):
                 self.discard(connection)
 
     def _close_idle(self) -> None:
-        """Close one idle connection to another host, if there is one."""
         kept = next((idle for idle in self._idle.values() if idle), None)
         if kept:
             self.discard(kept.pop())

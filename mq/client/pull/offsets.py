@@ -4,7 +4,7 @@ It starts at the first offsets, the ends, an offset, a time, or one by partition
 
     shared      GroupOffsets("audit")              the group's offsets: the next consumer of the group goes on from them
     broadcast   BroadcastOffsets("prices", "web1") every client reads all messages; the service has the offsets of each
-    alone       FileOffsets("audit.json")          the same, without a group: the service knows nothing of the client
+    no group    FileOffsets("audit.json")          the same, without a group: the service knows nothing of the client
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def start_offsets(admin: Admin, info: TopicInfo, start: Start, names: Collection
     """
     wanted = [name for name in info.named if names is None or name in names]
     if isinstance(start, datetime):
-        found = admin.offsets_at(info.topic, start) if wanted else {}
-        return {name: found[name] for name in wanted if name in found}
+        offsets = admin.offsets_at(info.topic, start) if wanted else {}
+        return _kept(offsets, wanted)
     if isinstance(start, Mapping):
         return {**info.min_offsets([name for name in wanted if name not in start]), **_kept(start, wanted)}
     if start == "first":
@@ -63,7 +63,7 @@ def resume_offsets(
     kept: Mapping[str, int],
     names: Collection[str] | None = None,
 ) -> dict[str, int]:
-    """Return the offset at which to go on, for each of these partitions: the stored one, else that of `start`.
+    """Return the offset at which to go on, for each of these partitions: the stored one, else the one by `start`.
 
     For a consumer of the whole topic (`names` is None) with stored offsets, partitions behind the last stored one were
     added by an expansion since: they are read from their first message (SPEC MODEL-4), unless `start` names them.
@@ -71,7 +71,7 @@ def resume_offsets(
     everything = list(info.named)
     last = max((at for at, name in enumerate(everything) if name in kept), default=None)
     named = start if isinstance(start, Mapping) else {}
-    added = [] if names is not None or last is None else [one for one in everything[last + 1 :] if one not in named]
+    added = [] if names is not None or last is None else [name for name in everything[last + 1 :] if name not in named]
     stored = _kept(kept, everything if names is None else names)
     asked = [name for name in everything if (names is None or name in names) and name not in {*added, *stored}]
     offsets = {**start_offsets(admin, info, start, asked), **info.min_offsets(added), **stored}
@@ -154,7 +154,7 @@ class BroadcastOffsets(GroupOffsets):
         super().__init__(member_name(group, client_id))
         if split_member(self.group) is None:
             raise Refused(
-                f"{group!r} or {client_id!r} is no name of a group or of a client",
+                f"{group!r} or {client_id!r} is not a name of a group or of a client",
                 code="invalid_client_id",
                 field="client_id",
             )
@@ -200,7 +200,7 @@ class FileOffsets:
         if kept is None:
             return {}
         if kept.topic_id != topic_id:
-            log.warning("event=topic_made_again topic=%s file=%s detail='its offsets are of before'", topic, self.path)
+            log.warning("event=topic_made_again topic=%s file=%s detail='offsets of the old topic'", topic, self.path)
             return {}
         return kept.offsets
 
@@ -227,7 +227,7 @@ class FileOffsets:
 
 
 def _sync(fd: int) -> None:
-    """Write a file to the drive; on macOS, `fsync` alone leaves it in the drive's cache."""
+    """Write a file to the drive; on macOS, `fsync` leaves it in the drive's cache."""
     full = getattr(fcntl, "F_FULLFSYNC", None)
     if full is not None:
         with contextlib.suppress(OSError):  # some file systems do not know it

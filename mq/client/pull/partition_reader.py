@@ -24,7 +24,7 @@ class PartitionReader:
 
     def __init__(self, partition: str, offset: int, patience: Patience, broker: str | None) -> None:
         self.partition = partition
-        #: The broker to ask; that of a logical queue's leader changes when the queue moves. None: any host.
+        #: The broker to ask, which changes when a logical queue moves. None: any host.
         self.broker = broker
         self.connection: FetchConnection | None = None
         #: Whether the open fetch has no wait: then a poll waits for its answer even after the poll's own time is over.
@@ -100,7 +100,7 @@ def out_of_range(reader: PartitionReader, fetched: Fetched) -> OffsetOutOfRange:
     """Return the error for an answer that says that the offset is out of range."""
     return OffsetOutOfRange(
         f"offset {reader.fetch_offset} of {reader.partition} is not stored: it has [{fetched.min_offset}, "
-        f"{fetched.max_offset}); seek to one of those, or set on_data_loss='skip'",
+        f"{fetched.max_offset}); seek to an offset in there, or set on_data_loss='skip'",
         code=fetched.status,
         field="offset",
         extra={
