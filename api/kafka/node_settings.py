@@ -1,7 +1,7 @@
 """Kafka's settings of nodes that say something true of a process of this service; none can be changed by Kafka's calls.
 
-Those by which topics have their defaults are all there. Of the others, those are that a client or a tool can go by:
-addresses, limits, what is switched on. What is about Kafka's threads, replicas and controllers would be invented.
+All defaults of topics are here. Of the other settings, those are here that a client or a tool can use: addresses,
+limits, switches. Values about Kafka's threads, replicas and controllers would be invented.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def _of_groups(settings: ServiceSettings) -> Iterator[Shown]:
 
 def _of_topics() -> Iterator[Shown]:
     says = "The default of a topic's "
-    for name, one in TOPIC_SETTINGS.items():
-        if one.of_node is not None:
-            yield Shown(one.of_node, one.default, Source.DEFAULT, one.kind, f"{says}{name}.", True)
+    for name, setting in TOPIC_SETTINGS.items():
+        if setting.of_node is not None:
+            yield Shown(setting.of_node, setting.default, Source.DEFAULT, setting.kind, f"{says}{name}.", True)
     for name, of_topic, hours in (
         ("log.retention.hours", "retention.ms", RETENTION_MS_DEFAULT // _HOUR_MS),
         ("log.roll.hours", "segment.ms", int(TOPIC_SETTINGS["segment.ms"].default) // _HOUR_MS),

@@ -51,7 +51,7 @@ RECORD_COLUMNS: Final = ("offset", "key", "headers", "body", "born_time")
 _US: Final = 1_000
 _LEAST_MS: Final = TIME_US_MIN // _US
 _GREATEST_MS: Final = TIME_US_MAX // _US
-#: What a client gives that has no time.
+#: The time that a client sends which has none.
 _NO_TIME: Final = -1
 
 _Pairs: TypeAlias = list[tuple[bytes, bytes | None]]
@@ -130,7 +130,7 @@ def _keys(keys: pa.BinaryArray, extra: dict[int, _Row]) -> pa.StringArray:
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        found: list[str | None] = []
+        texts: list[str | None] = []
         for at, raw in enumerate(keys.to_pylist()):
             text = None if raw is None else _text(raw)
             if raw is not None and text is None:
@@ -138,8 +138,8 @@ def _keys(keys: pa.BinaryArray, extra: dict[int, _Row]) -> pa.StringArray:
                     raise _invalid(f"key: binary keys have at most {KEY_BYTES_MAX * 3 // 4} bytes") from None
                 text = base64.b64encode(raw).decode("ascii")
                 extra.setdefault(at, {})[KEY_FORM] = BASE64
-            found.append(text)
-        return pa.array(found, pa.string())
+            texts.append(text)
+        return pa.array(texts, pa.string())
 
 
 def _text(raw: bytes) -> str | None:
@@ -185,7 +185,7 @@ def _headers(records: Records, extra: dict[int, _Row]) -> pa.MapArray | None:
 
 
 def _plain(headers: pa.MapArray) -> pa.MapArray | None:
-    """Return headers of which all fit into the column as they are; None if some do not."""
+    """Return the headers if all of them fit into the column as they are, else None."""
     if headers.items.null_count:
         return None
     try:

@@ -2,8 +2,8 @@
 
 Two decide how long messages are kept (`mq/meta/topic_settings.py`), `deltamq.partitioner` by which hash keys are
 placed. The others mean nothing here: they are kept as they were given, and shown. A value that Kafka does not take is
-refused, and one that promises what is not done here. Changes are taken name by name: what cannot be is refused by its
-name, and the rest can be.
+refused, and so is one that promises what this service does not do. Changes are taken name by name: a refused one does
+not keep the others from being made.
 """
 
 from __future__ import annotations
@@ -76,18 +76,18 @@ class Shown(NamedTuple):
 
     @property
     def synonyms(self) -> list[tuple[str, str | None, Source]]:
-        """Return name, value and source of what says the value, the first is that which counts."""
-        found: list[tuple[str, str | None, Source]] = []
+        """Name, value and source of each setting that says the value; the first one counts."""
+        synonyms: list[tuple[str, str | None, Source]] = []
         if self.of_node is None or self.source != Source.DEFAULT:
-            found.append((self.name, self.value, self.source))
+            synonyms.append((self.name, self.value, self.source))
         if self.of_node is not None:
-            found.append((*self.of_node, Source.DEFAULT))
-        return found
+            synonyms.append((*self.of_node, Source.DEFAULT))
+        return synonyms
 
 
 def whole(low: int, high: int, *others: int, must: str = "") -> Read:
-    """Take whole numbers from `low` to `high`, and others; `must` says it to who gives something else."""
-    must = must or f"must be a whole number from {low} to {high}" + "".join(f" or {one}" for one in others)
+    """Take whole numbers from `low` to `high`, and others; `must` is the error text."""
+    must = must or f"must be a whole number from {low} to {high}" + "".join(f" or {other}" for other in others)
 
     def read(text: str) -> str:
         if not _WHOLE.fullmatch(text):
@@ -124,7 +124,7 @@ def either(text: str) -> str:
 
 
 def one_of(*values: str, why: str = "") -> Read:
-    """Take some values only; `why` says more to who gives another."""
+    """Take only these values; `why` is added to the error text."""
 
     def read(text: str) -> str:
         if text not in values:
@@ -138,27 +138,27 @@ def some_of(*values: str) -> Read:
     """Take lists of some values, which may be empty."""
 
     def read(text: str) -> str:
-        found = _items(text)
-        if not set(found) <= set(values):
+        items = _items(text)
+        if not set(items) <= set(values):
             raise ValueError(f"must be a list of {' and '.join(values)}")
-        return ",".join(found)
+        return ",".join(items)
 
     return read
 
 
 def throttled(text: str) -> str:
     """Take lists of replicas, each a partition and a broker, or all."""
-    found = _items(text)
-    if found != ["*"] and not all(map(_REPLICA.fullmatch, found)):
+    items = _items(text)
+    if items != ["*"] and not all(map(_REPLICA.fullmatch, items)):
         raise ValueError("must be * or a list of PARTITION:BROKER")
-    if len(found) > _REPLICAS_MAX:
+    if len(items) > _REPLICAS_MAX:
         raise ValueError(f"must have at most {_REPLICAS_MAX} replicas")
-    return ",".join(found)
+    return ",".join(items)
 
 
 def _items(text: str) -> Sequence[str]:
     """Return the items of a list, each once."""
-    return [*dict.fromkeys(one.strip() for one in text.split(","))] if text else []
+    return [*dict.fromkeys(item.strip() for item in text.split(","))] if text else []
 
 
 PARTITIONER: Final = "deltamq.partitioner"
@@ -291,18 +291,18 @@ def clash(kept: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def compression_of(kept: Mapping[str, str]) -> Compression:
-    """Return how the records of a topic go out that keeps these settings of Kafka's."""
+    """Return how clients get the records of a topic that keeps these settings of Kafka's."""
     return _COMPRESSIONS[kept.get(_COMPRESSION, "producer")]
 
 
 def shown_of_topic(settings: TopicSettings, kept: Mapping[str, str]) -> list[Shown]:
-    """Return all settings of a topic that has these, and keeps these of Kafka's."""
+    """Return all settings of a topic; `kept` are its settings of Kafka's."""
     values = dict(kept)
     if removes_by_time(kept) and settings.retention_ms != RETENTION_MS_DEFAULT:
         values.setdefault(RETENTION, str(settings.retention_ms))
     if settings.partitioner != TopicSettings().partitioner:
         values[PARTITIONER] = settings.partitioner
-    return [_shown(name, values.get(name), one) for name, one in TOPIC_SETTINGS.items()]
+    return [_shown(name, values.get(name), setting) for name, setting in TOPIC_SETTINGS.items()]
 
 
 def _shown(name: str, value: str | None, setting: Setting) -> Shown:
@@ -342,7 +342,7 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Changes:
-    """The changes that can be made, and for the others, by name, why not."""
+    """The changes that can be made, and the problems of the others by name."""
 
     kafka: dict[str, str | None] = field(default_factory=dict)
     partitioner: Partitioner | None = None
@@ -358,52 +358,52 @@ class Changes:
 
 def changes_of(asked: Iterable[Change], kept: Mapping[str, str]) -> Changes:
     """Return the changes of a topic that keeps these settings of Kafka's."""
-    found = Changes()
+    changes = Changes()
     seen: set[str] = set()
-    for one in asked:
-        if one.name in seen:
-            found.refuse(one.name, "is named twice")
-        seen.add(one.name)
-        if one.name not in found.problems:
-            _take(found, one, kept)
-    pair = clash({name: value for name, value in {**kept, **found.kafka}.items() if value is not None})
+    for change in asked:
+        if change.name in seen:
+            changes.refuse(change.name, "is named twice")
+        seen.add(change.name)
+        if change.name not in changes.problems:
+            _take(changes, change, kept)
+    pair = clash({name: value for name, value in {**kept, **changes.kafka}.items() if value is not None})
     for name in pair or ():
-        if name in found.kafka:
-            found.refuse(name, "would make the smallest compaction lag greater than the largest")
-    return found
+        if name in changes.kafka:
+            changes.refuse(name, "would make the smallest compaction lag greater than the largest")
+    return changes
 
 
-def _take(found: Changes, one: Change, kept: Mapping[str, str]) -> None:
-    setting = TOPIC_SETTINGS.get(one.name)
-    if one.operation == Operation.RESET:
-        if one.name == PARTITIONER and setting is not None:
-            found.partitioner = cast(Partitioner, setting.default)
+def _take(changes: Changes, change: Change, kept: Mapping[str, str]) -> None:
+    setting = TOPIC_SETTINGS.get(change.name)
+    if change.operation == Operation.RESET:
+        if change.name == PARTITIONER and setting is not None:
+            changes.partitioner = cast(Partitioner, setting.default)
         elif setting is not None:  # Kafka puts back what it does not know, too
-            found.kafka[one.name] = None
+            changes.kafka[change.name] = None
     elif setting is None:
-        found.refuse(one.name, "is no setting of a topic")
-    elif one.value is None:
-        found.refuse(one.name, "has no value")
-    elif one.operation != Operation.SET and (one.operation not in _OF_LISTS or setting.kind is not Kind.LIST):
-        found.refuse(one.name, "is no list: it can be set, or deleted, which means its default")
+        changes.refuse(change.name, "is no setting of a topic")
+    elif change.value is None:
+        changes.refuse(change.name, "has no value")
+    elif change.operation != Operation.SET and (change.operation not in _OF_LISTS or setting.kind is not Kind.LIST):
+        changes.refuse(change.name, "is no list: it can be set, or deleted, which means its default")
     else:
         try:
-            value = setting.read(_whole(one, kept.get(one.name, setting.default)))
+            value = setting.read(_whole(change, kept.get(change.name, setting.default)))
         except ValueError as error:
-            found.refuse(one.name, f"{error}, and was {one.value[:_SHOWN_CHARS]!r}")
+            changes.refuse(change.name, f"{error}, and was {change.value[:_SHOWN_CHARS]!r}")
         else:
-            if one.name == PARTITIONER:
-                found.partitioner = cast(Partitioner, value)
+            if change.name == PARTITIONER:
+                changes.partitioner = cast(Partitioner, value)
             else:
-                found.kafka[one.name] = value
+                changes.kafka[change.name] = value
 
 
-def _whole(one: Change, present: str) -> str:
+def _whole(change: Change, present: str) -> str:
     """Return the whole value that a setting has after a change."""
-    value = (one.value or "").strip()
+    value = (change.value or "").strip()
     there, named = ([part.strip() for part in text.split(",") if part.strip()] for text in (present, value))
-    if one.operation == Operation.ADD:
+    if change.operation == Operation.ADD:
         return ",".join([*there, *named])
-    if one.operation == Operation.TAKE:
+    if change.operation == Operation.TAKE:
         return ",".join(part for part in there if part not in named)
     return value

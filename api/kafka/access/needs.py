@@ -27,7 +27,7 @@ _NEEDS: Final = {api.request: needs_of(api.needs) for api in APIS.values()}
 
 
 class Asker:
-    """The sender of a request, and what was allowed to it so far: if that is taken back while it waits, it ends."""
+    """The sender of a request, and what it was allowed so far: if that is revoked while the request waits, it ends."""
 
     __slots__ = ("_allowed", "_on_refused", "address", "call", "caller", "headers")
 
@@ -40,8 +40,8 @@ class Asker:
         self.call = self.address = ""
         self._on_refused: Callable[[Forbidden, str], None] | None = None
 
-    def told(self, call: str, address: str, on_refused: Callable[[Forbidden, str], None] | None) -> None:
-        """Take what is asked and from where; `on_refused` is called with each refusal, and the call's name."""
+    def set_call(self, call: str, address: str, on_refused: Callable[[Forbidden, str], None] | None) -> None:
+        """Set the call's name and the client's address; `on_refused` gets each refusal, and the call's name."""
         self.call, self.address, self._on_refused = call, address, on_refused
 
     def _refused(self, error: Forbidden) -> Forbidden:
@@ -57,12 +57,12 @@ class Asker:
     def check(self, call: type[Message], *, topic: str | None = None, group: str | None = None) -> None:
         """Return if the caller may do this to the topic, to the group, and to the cluster if the call is about that.
 
-        Of a call that needs nothing it returns if the caller may do anything.
+        A call that needs nothing is allowed to a caller with any grant.
 
         Raises
         ------
         Forbidden
-            It may not.
+            The caller may not.
         """
         if self.is_anybody:
             return
@@ -88,12 +88,12 @@ class Asker:
 
     def shown(self, resource: Resource) -> Callable[[str], bool]:
         """Return a function that says of a topic's or group's name whether the caller sees it in lists."""
-        found = self.caller.filter(resource, "describe")
-        return (lambda _: True) if found is None else (lambda name: found(named_by(resource, name)))
+        may = self.caller.filter(resource, "describe")
+        return (lambda _: True) if may is None else (lambda name: may(named_by(resource, name)))
 
     def is_allowed_still(self) -> bool:
         """Whether all that was allowed is allowed by the newest rules."""
-        return all(self.caller.allows(*one) for one in self._allowed)
+        return all(self.caller.allows(*grant) for grant in self._allowed)
 
 
 #: Kafka's numbers of the operations that each verb allows.
@@ -103,7 +103,7 @@ _OPERATIONS: Final[Mapping[Resource, Mapping[Verb, Sequence[int]]]] = {
         "publish": (4,),
         "create": (5,),
         "delete": (6,),
-        "alter": (7, 11),  # 11 is that of settings
+        "alter": (7, 11),  # 11 is for settings
         "describe": (8, 10),
     },
     "group": {"subscribe": (3,), "delete": (6,), "describe": (8,)},
@@ -114,7 +114,7 @@ _OPERATIONS: Final[Mapping[Resource, Mapping[Verb, Sequence[int]]]] = {
 def operations(asker: Asker, resource: Resource, name: str) -> int:
     """Return a bit for each operation that the caller may do to a topic, a group or the cluster (`CLUSTER`)."""
     name, entries = named_by(resource, name), _OPERATIONS[resource].items()
-    return sum(1 << one for verb, bits in entries if asker.caller.allows(resource, name, verb) for one in bits)
+    return sum(1 << bit for verb, bits in entries if asker.caller.allows(resource, name, verb) for bit in bits)
 
 
 def recorded(

@@ -1,4 +1,4 @@
-"""The client at the other end of a connection, from its first call to its last, and how it shows who it is (KAFKA-11).
+"""The client at the other end of a connection, from its first call to its last, and how it authenticates (KAFKA-11).
 
     ApiVersions* --SaslHandshake--> mechanism --SaslAuthenticate*--> known --any call--> ...
                                         ^                              |
@@ -8,7 +8,7 @@
     OAUTHBEARER     key or token          as HTTP's `Authorization: Bearer`; likewise
     SCRAM-SHA-*     user, proof           the key does not go over the wire, and the service proves that it knows it
 
-A user is the name of a principal, or the id of one of its keys. A refusal does not say whether there is such a user.
+A user is the name of a principal, or the id of one of its keys. A refusal does not say whether the user exists.
 A connection whose credential is revoked or over is closed, whatever it waits for.
 """
 
@@ -50,27 +50,27 @@ class Session:
     def __init__(self, gate: Gate | None, now_ms: Callable[[], int], *, is_private: bool) -> None:
         """`gate` is None without authentication; `now_ms` is its clock.
 
-        `is_private` says that nobody listens in between: then keys may be sent as they are.
+        `is_private`: the connection cannot be overheard, so that keys may be sent as they are.
         """
         self._now_ms = now_ms
         self._gate = gate
-        self._mechanisms = [one for one in MECHANISMS if is_private or one not in (PLAIN, BEARER)]
+        self._mechanisms = [mechanism for mechanism in MECHANISMS if is_private or mechanism not in (PLAIN, BEARER)]
         self._mechanism = ""
         self._exchange: Exchange | None = None
         self._credential: Credential | None = None
         #: Requests under way.
         self._asking: set[Asker] = set()
-        #: Whether the client has tried and failed: there is one answer more.
+        #: Whether authentication failed: there is one answer more.
         self.is_refused = False
 
     @property
     def is_open(self) -> bool:
-        """Whether the client may call: it is known, or nobody has to be."""
+        """Whether the client may call: it has authenticated, or need not."""
         return self._gate is None or self._credential is not None
 
     @property
     def principal(self) -> str:
-        """The client's principal; empty if it is not known, or if none is needed."""
+        """The client's principal; empty before authentication, and if there is none."""
         return "" if self._credential is None else self._credential.principal
 
     # Requests.
@@ -81,7 +81,7 @@ class Session:
         Raises
         ------
         Unauthenticated
-            The client must say first who it is, its credential is over, or its principal is disabled.
+            The client has not authenticated, its credential is over, or its principal is disabled.
         """
         if self._gate is None or isinstance(request, _OPEN):
             return Asker(EVERYBODY)
@@ -128,24 +128,24 @@ class Session:
         if self._gate is None or self._exchange is None:
             return self._refused(ErrorCode.ILLEGAL_SASL_STATE, "SaslHandshake must come first")
         try:
-            answer, found = await self._exchange.step(bytes(request.auth_bytes))
-            lifetime_ms = 0 if found is None else self._known(found)
+            answer, credential = await self._exchange.step(bytes(request.auth_bytes))
+            lifetime_ms = 0 if credential is None else self._known(credential)
         except (Unauthenticated, Unavailable) as error:
             return self._refused(ErrorCode.SASL_AUTHENTICATION_FAILED, error.detail)
         return SaslAuthenticateResponse(error_code=ErrorCode.NONE, auth_bytes=answer, session_lifetime_ms=lifetime_ms)
 
-    def _known(self, found: Credential) -> int:
-        """Take who it is from now on; return how long that is good for, in milliseconds, 0 if nobody knows."""
+    def _known(self, credential: Credential) -> int:
+        """Take the caller's credential; return for how many milliseconds it is good, 0 if it has no end."""
         assert self._gate is not None
         self._exchange = None
-        if self._credential is not None and self._credential.principal != found.principal:
-            raise Unauthenticated("a connection stays its principal's: connect anew as another one")
-        self._check(found)
-        self._credential = found
-        return 0 if found.until_ms is None else max(1, found.until_ms - self._now_ms())
+        if self._credential is not None and self._credential.principal != credential.principal:
+            raise Unauthenticated("this connection is already authenticated; open a new one for another principal")
+        self._check(credential)
+        self._credential = credential
+        return 0 if credential.until_ms is None else max(1, credential.until_ms - self._now_ms())
 
     def _check(self, credential: Credential) -> None:
-        """Raise `Unauthenticated` if a credential opens nothing now: Kafka knows no other end of a connection."""
+        """Raise `Unauthenticated` if a credential is not valid now: Kafka has no other error that ends a connection."""
         assert self._gate is not None
         refusal = self._gate.credentials.refusal(credential)
         if refusal is not None:
@@ -156,15 +156,15 @@ class Session:
         log.info("event=kafka_authentication_refused mechanism=%r detail=%r", self._mechanism, detail)
         return SaslAuthenticateResponse(error_code=error, error_message=detail)
 
-    # Whose a key or token is.
+    # Keys and tokens.
 
     async def of_token(self, token: str) -> Credential:
-        """Return whose a key or token is, or raise `Unauthenticated`."""
+        """Return the credential of a key or token, or raise `Unauthenticated`."""
         assert self._gate is not None
         return await self._gate.credentials.of_any(token)
 
     def keys_of(self, user: str) -> Sequence[Key]:
-        """Return the live keys of a principal, or the one with this id."""
+        """Return the live keys of a principal, or the key with this id."""
         assert self._gate is not None
         return self._gate.credentials.keys_of(user)
 
@@ -180,17 +180,17 @@ _WRONG: Final = "the user or the key is wrong: unknown, revoked or over"
 
 
 class Identities(Protocol):
-    """Whose a key or a token is."""
+    """Finds the principals of keys and tokens."""
 
     async def of_token(self, token: str) -> Credential:
-        """Return whose a key or token is, or raise `Unauthenticated`."""
+        """Return the credential of a key or token, or raise `Unauthenticated`."""
 
     def keys_of(self, user: str) -> Sequence[Key]:
-        """Return the live keys of a principal, or the one with this id."""
+        """Return the live keys of a principal, or the key with this id."""
 
 
 class Step(NamedTuple):
-    """The answer to one message of a client; `credential` is there when it has proved who it is."""
+    """The answer to one message of a client; with `credential`, the client has authenticated."""
 
     answer: bytes
     credential: Credential | None = None
@@ -223,11 +223,11 @@ class _Plain:
         if len(parts) != 3:
             raise _malformed(PLAIN)
         as_whom, user, token = parts
-        found = await self._identities.of_token(token)
-        its_id = None if found.key is None else found.key.id
-        if user not in (found.principal, its_id) or as_whom not in ("", user):
+        credential = await self._identities.of_token(token)
+        key_id = None if credential.key is None else credential.key.id
+        if user not in (credential.principal, key_id) or as_whom not in ("", user):
             raise Unauthenticated(_WRONG)
-        return Step(b"", found)
+        return Step(b"", credential)
 
 
 class _Bearer:
@@ -246,10 +246,10 @@ class _Bearer:
         scheme, _, token = sent[0].partition(" ") if len(sent) == 1 else ("", "", "")
         if scheme.lower() != "bearer":
             raise _malformed(BEARER)
-        found = await self._identities.of_token(token.strip())
-        if as_whom.rstrip(",") not in ("", f"a={found.principal}"):
-            raise Unauthenticated("a caller can act for itself alone: send no other authorization id")
-        return Step(b"", found)
+        credential = await self._identities.of_token(token.strip())
+        if as_whom.rstrip(",") not in ("", f"a={credential.principal}"):
+            raise Unauthenticated("a caller can act only for itself: send no other authorization id")
+        return Step(b"", credential)
 
 
 class _Scram:
@@ -259,7 +259,7 @@ class _Scram:
         self._mechanism = mechanism
         self._identities = identities
         self._own_nonce = nonce
-        #: The keys that the client may mean, each with what proves it; None before the first message.
+        #: The keys that the client may mean, each with its verifier; None before the first message.
         self._keys: list[tuple[Key, Scram]] | None = None
         self._header = self._nonce = ""
         self._said = b""
@@ -275,7 +275,7 @@ class _Scram:
             raise _malformed(self._mechanism)
         user = user.replace("=2C", ",").replace("=3D", "=")
         if as_whom not in ("", f"a={user}"):
-            raise Unauthenticated("a caller can act for itself alone: send no other authorization id")
+            raise Unauthenticated("a caller can act only for itself: send no other authorization id")
         keys = self._identities.keys_of(user)
         proofs = [(key, key.scram_for(self._mechanism)) for key in keys]
         self._keys = [(key, scram) for key, scram in proofs if scram is not None]
@@ -316,11 +316,11 @@ def _text(message: bytes) -> str:
 
 def _pairs(message: str, mechanism: str) -> dict[str, str]:
     """Return `name=value` pairs between commas; each name once, in ASCII."""
-    pairs = [one.partition("=") for one in message.split(",")]
-    found = {name: value for name, _, value in pairs}
-    if len(found) != len(pairs) or not message.isascii():
+    pairs = [pair.partition("=") for pair in message.split(",")]
+    values = {name: value for name, _, value in pairs}
+    if len(values) != len(pairs) or not message.isascii():
         raise _malformed(mechanism)
-    return found
+    return values
 
 
 def _malformed(mechanism: str) -> Unauthenticated:

@@ -10,7 +10,7 @@ from typing import Final
 from deltamq.api.auth.caller import permit_put
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.kafka.access.needs import Asker, operations
-from deltamq.api.kafka.calls.places import EPOCH, Node, Places, topic_id_of
+from deltamq.api.kafka.calls.layout import EPOCH, Layout, Node, topic_id_of
 from deltamq.api.kafka.messages.cluster_messages import (
     BROKERS,
     CONTROLLERS,
@@ -60,8 +60,8 @@ from deltamq.mq.errors import DeltaMQError, NotFound, Unprocessable
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import check_client_topic, is_system
 
-#: How long a topic that was deleted is not made again by a question for it, in seconds. Kafka makes topics after its
-#: answer, so that who deletes one and asks then hears that it is gone.
+#: For so many seconds a metadata request does not make a deleted topic again. Kafka makes topics after its answer, so
+#: that a client that deletes one, and asks then, learns that it is gone.
 _GONE_S: Final = 1.0
 #: Most partitions in one answer to DescribeTopicPartitions, as in Kafka.
 _DESCRIBED_MAX: Final = 2_000
@@ -71,23 +71,23 @@ class Cluster:
     """The calls about the cluster; used on the event loop."""
 
     def __init__(
-        self, places: Places, topics: Topics, logs: Partitions, *, warehouse: str, auto_create: bool, partitions: int
+        self, layout: Layout, topics: Topics, logs: Partitions, *, warehouse: str, auto_create: bool, partitions: int
     ) -> None:
         """`warehouse` is where the tables are; topics that are made get `partitions`, 0 for the default route."""
         self._logs = logs
         self._warehouse = warehouse
         self._made_partitions = partitions or None
-        self._places = places
+        self._layout = layout
         self._topics = topics
         self._create = auto_create
         self._loop = asyncio.get_running_loop()
-        #: Until when questions do not make a topic again that was deleted, by name, the oldest first.
+        #: Until when metadata requests do not make a deleted topic again, by name, the oldest first.
         self._gone: dict[str, float] = {}
 
     def deleted(self, name: str) -> None:
-        """Let nobody make a topic again, by asking whether it is gone, while its deletion is news (SPEC KAFKA-23)."""
+        """Let no metadata request make a topic again that was deleted just now (SPEC KAFKA-23)."""
         now = self._loop.time()
-        self._gone = {one: until for one, until in self._gone.items() if until > now and one != name}
+        self._gone = {other: until for other, until in self._gone.items() if until > now and other != name}
         self._gone[name] = now + _GONE_S
 
     def _is_gone(self, name: str) -> bool:
@@ -97,19 +97,19 @@ class Cluster:
         """Return the nodes, and the topics that are asked for: all for null, in version 0 for an empty list."""
         if request.topics is None or (version == 0 and not request.topics):
             is_shown, known = asker.shown("topic"), self._topics.state.topics.values()
-            topics = [self._shown(one) for one in known if self._places.served(one) and is_shown(one.name)]
+            topics = [self._shown(topic) for topic in known if self._layout.served(topic) and is_shown(topic.name)]
         else:
             create = self._create and request.allow_auto_topic_creation
             once = {(topic.name, topic.topic_id): topic for topic in request.topics}.values()
             topics = [await self._called(topic, create, asker) for topic in once]
         if request.include_topic_operations:
-            for one in topics:
-                if one.name is not None and one.error_code == ErrorCode.NONE:
-                    one.operations = operations(asker, "topic", one.name)
+            for topic in topics:
+                if topic.name is not None and topic.error_code == ErrorCode.NONE:
+                    topic.operations = operations(asker, "topic", topic.name)
         return MetadataResponse(
-            brokers=[BrokerNode(*node) for node in self._places.nodes()],
-            cluster_id=self._places.cluster,
-            controller_id=self._places.here.id,
+            brokers=[BrokerNode(*node) for node in self._layout.nodes()],
+            cluster_id=self._layout.cluster,
+            controller_id=self._layout.here.id,
             topics=topics,
             operations=operations(asker, "cluster", CLUSTER) if request.include_cluster_operations else NO_OPERATIONS,
         )
@@ -119,19 +119,19 @@ class Cluster:
         name, is_named = wanted.name, wanted.topic_id == NO_TOPIC_ID
         try:
             if name is None or not is_named:
-                name = await self._places.ids.name(wanted.topic_id)
+                name = await self._layout.ids.name(wanted.topic_id)
             check_client_topic(name)
             asker.check(MetadataRequest, topic=name)
             if create and is_named and not self._is_gone(name):
                 await self._topics.for_produce(
                     name, lambda _: None, permit_put(asker.caller, name), self._made_partitions
                 )
-            return self._shown((await self._places.topic(name)).topic)
+            return self._shown((await self._layout.topic(name)).topic)
         except DeltaMQError as error:
             return MetadataTopic(error_code_of(error), name if is_named else None, wanted.topic_id)
 
     def _shown(self, topic: Topic) -> MetadataTopic:
-        partitions = [_partition(index, leader) for index, leader in enumerate(self._places.shown(topic))]
+        partitions = [_partition(index, leader) for index, leader in enumerate(self._layout.shown(topic))]
         return MetadataTopic(ErrorCode.NONE, topic.name, topic_id_of(topic), is_system(topic.name), partitions)
 
     async def partitions(
@@ -141,10 +141,10 @@ class Cluster:
 
         If there are more, the answer says where the next one begins.
         """
-        names = sorted({one.name for one in request.topics})
+        names = sorted({wanted.name for wanted in request.topics})
         if not names:
             is_shown, known = asker.shown("topic"), self._topics.state.topics.values()
-            names = sorted(one.name for one in known if self._places.served(one) and is_shown(one.name))
+            names = sorted(topic.name for topic in known if self._layout.served(topic) and is_shown(topic.name))
         at = request.cursor or PartitionCursor("", 0)
         room = max(1, min(request.partitions_max, _DESCRIBED_MAX))
         topics: list[DescribedTopic] = []
@@ -161,23 +161,23 @@ class Cluster:
         return DescribeTopicPartitionsResponse(topics=topics)
 
     async def _described(self, name: str, first: int, room: int, asker: Asker) -> tuple[DescribedTopic, int]:
-        """Return some partitions of a topic, from the first on, and how many it has."""
+        """Return at most `room` partitions of a topic, from `first` on, and how many it has."""
         try:
             check_client_topic(name)
             asker.check(DescribeTopicPartitionsRequest, topic=name)
-            topic = (await self._places.topic(name)).topic
+            topic = (await self._layout.topic(name)).topic
         except DeltaMQError as error:
             return DescribedTopic(error_code=error_code_of(error), name=name), 0
         shown = self._shown(topic)
-        found = DescribedTopic(
+        described = DescribedTopic(
             error_code=ErrorCode.NONE,
             name=name,
             topic_id=shown.topic_id,
             is_internal=shown.is_internal,
-            partitions=[_described(one) for one in shown.partitions[first : first + room]],
+            partitions=[_described(partition) for partition in shown.partitions[first : first + room]],
             operations=operations(asker, "topic", name),
         )
-        return found, len(shown.partitions)
+        return described, len(shown.partitions)
 
     def describe(self, request: DescribeClusterRequest, asker: Asker) -> DescribeClusterResponse:
         """Return the nodes of the cluster."""
@@ -185,7 +185,7 @@ class Cluster:
         try:
             asker.check(DescribeClusterRequest)
             if kind != BROKERS:
-                detail = f"endpoint type {kind}: there are brokers alone (type {BROKERS}), which do what controllers do"
+                detail = f"endpoint type {kind}: there are only brokers (type {BROKERS}), which do what controllers do"
                 raise Unprocessable(detail, code="endpoint_type" if kind == CONTROLLERS else "endpoint_type_unknown")
         except DeltaMQError as error:
             refused = error_code_of(error), error.detail
@@ -198,9 +198,9 @@ class Cluster:
                 brokers=[],
             )
         return DescribeClusterResponse(
-            cluster_id=self._places.cluster,
-            controller_id=self._places.here.id,
-            brokers=[ClusterNode(*node) for node in self._places.nodes()],
+            cluster_id=self._layout.cluster,
+            controller_id=self._layout.here.id,
+            brokers=[ClusterNode(*node) for node in self._layout.nodes()],
             operations=operations(asker, "cluster", CLUSTER) if request.include_operations else NO_OPERATIONS,
         )
 
@@ -213,25 +213,25 @@ class Cluster:
         is_shown, known = asker.shown("topic"), self._topics.state.topics
         wanted: dict[str, Sequence[int]]
         if request.topics is None:
-            wanted = {name: range(self._places.count(topic)) for name, topic in known.items()}
+            wanted = {name: range(self._layout.count(topic)) for name, topic in known.items()}
         else:
-            wanted = {one.name: one.partitions for one in request.topics if one.name in known}
+            wanted = {topic.name: topic.partitions for topic in request.topics if topic.name in known}
         topics = []
         for name, indexes in wanted.items():
-            if self._places.served(known[name]) and is_shown(name):
-                found = [await self._sized(known[name], index) for index in indexes]
-                topics.append(LogDirTopic(name, [one for one in found if one is not None]))
-        shown = [one for one in topics if one.partitions]
+            if self._layout.served(known[name]) and is_shown(name):
+                sized = [await self._sized(known[name], index) for index in indexes]
+                topics.append(LogDirTopic(name, [partition for partition in sized if partition is not None]))
+        shown = [topic for topic in topics if topic.partitions]
         return DescribeLogDirsResponse(results=[LogDir(log_dir=self._warehouse, topics=shown)])
 
     async def _sized(self, topic: Topic, index: int) -> LogDirPartition | None:
-        """Return the bytes of a partition, of a queue those of its segments; None if another node leads it."""
-        leaders = self._places.shown(topic)
-        if not 0 <= index < len(leaders) or leaders[index] != self._places.here:
+        """Return the bytes of a partition, or of all segments of a queue; None if another node leads it."""
+        leaders = self._layout.shown(topic)
+        if not 0 <= index < len(leaders) or leaders[index] != self._layout.here:
             return None
         queues = self._topics.queues_of(topic)
         queue = None if queues is None else queues.served.get(index)
-        names = [topic.route.partitions[index]] if queue is None else [one.partition for one in queue.readable]
+        names = [topic.route.partitions[index]] if queue is None else [segment.partition for segment in queue.readable]
         try:
             logs = [await self._logs.get(topic, name).opened() for name in names]
         except DeltaMQError:
@@ -246,12 +246,13 @@ def _partition(index: int, leader: Node | None) -> MetadataPartition:
     return MetadataPartition(ErrorCode.NONE, index, leader.id, EPOCH, [leader.id], [leader.id])
 
 
-def _described(one: MetadataPartition) -> DescribedPartition:
-    """Return the same partition as another call shows it."""
-    return DescribedPartition(one.error_code, one.index, one.leader_id, one.leader_epoch, one.replicas, one.in_sync)
+def _described(shown: MetadataPartition) -> DescribedPartition:
+    return DescribedPartition(
+        shown.error_code, shown.index, shown.leader_id, shown.leader_epoch, shown.replicas, shown.in_sync
+    )
 
 
-#: What is said of a partition without a leader, by the type of election: of the preferred one, or of any.
+#: The error for a partition without a leader, by the type of election: of the preferred one, or of any.
 _NO_LEADER = (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
 
 
@@ -259,24 +260,24 @@ class Replicas:
     """The calls about replicas; used on the event loop.
 
     The store keeps the copies of a partition, and the service places partitions itself: the process that serves a
-    partition is its only replica. What asks for that is answered as done, and what cannot be is refused as by Kafka
-    (SPEC KAFKA-22).
+    partition is its only replica. A request for that is answered as done, and any other is refused as by Kafka (SPEC
+    KAFKA-22).
     """
 
-    def __init__(self, places: Places, *, warehouse: str) -> None:
+    def __init__(self, layout: Layout, *, warehouse: str) -> None:
         """`warehouse` is where the tables are, the one folder of logs."""
-        self._places = places
+        self._layout = layout
         self._warehouse = warehouse
 
     async def elect(self, request: ElectLeadersRequest, asker: Asker) -> ElectLeadersResponse:
-        """Return of each partition that it has the leader that it should have; of all, as Kafka, only others."""
+        """Return that no named partition needs an election; for null, Kafka names only partitions that do: none."""
         if request.election_type not in range(len(_NO_LEADER)):
             return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST, topics=[])
         missing = _NO_LEADER[request.election_type]
         topics = []
         for named in request.topics or ():
-            found = [await self._elected(named.name, index, missing, asker) for index in named.partitions]
-            topics.append(ElectedTopic(named.name, found))
+            elected = [await self._elected(named.name, index, missing, asker) for index in named.partitions]
+            topics.append(ElectedTopic(named.name, elected))
         return ElectLeadersResponse(topics=topics)
 
     async def _elected(self, name: str, index: int, missing: ErrorCode, asker: Asker) -> ElectedPartition:
@@ -284,7 +285,7 @@ class Replicas:
             topic = await self._partition(ElectLeadersRequest, name, index, asker)
         except DeltaMQError as error:
             return ElectedPartition(index, error_code_of(error), error.detail)
-        if self._places.shown(topic.topic)[index] is None:
+        if self._layout.shown(topic.topic)[index] is None:
             return ElectedPartition(index, missing, "no process serves the partition")
         return ElectedPartition(index, ErrorCode.ELECTION_NOT_NEEDED, "the process that serves it is its only replica")
 
@@ -295,7 +296,7 @@ class Replicas:
         may_grow = request.allow_replication_factor_change
         topics = []
         for named in request.topics:
-            done = [await self._reassigned(named.name, one, may_grow, asker) for one in named.partitions]
+            done = [await self._reassigned(named.name, partition, may_grow, asker) for partition in named.partitions]
             topics.append(ReassignedTopic(named.name, done))
         return AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_grow, topics=topics)
 
@@ -306,7 +307,7 @@ class Replicas:
             await self._partition(AlterPartitionReassignmentsRequest, name, wanted.index, asker)
             if wanted.replicas is None:
                 raise NotFound(f"topic {name}: no partition is being moved", code="no_reassignment")
-            self._places.check_assignment([wanted.replicas])
+            self._layout.check_assignment([wanted.replicas])
             if len(wanted.replicas) > 1 and not may_grow:
                 detail = f"topic {name}: partition {wanted.index} has one replica, and {len(wanted.replicas)} are named"
                 raise Unprocessable(detail, code="invalid_replication_factor")
@@ -317,7 +318,7 @@ class Replicas:
     def reassignments(
         self, request: ListPartitionReassignmentsRequest, asker: Asker
     ) -> ListPartitionReassignmentsResponse:
-        """Return that no partition is on its way from one node to another."""
+        """Return that no partition is being moved."""
         try:
             asker.check(ListPartitionReassignmentsRequest)
         except DeltaMQError as error:
@@ -327,7 +328,7 @@ class Replicas:
         return ListPartitionReassignmentsResponse(topics=[])
 
     async def move_logs(self, request: AlterReplicaLogDirsRequest, asker: Asker) -> AlterReplicaLogDirsResponse:
-        """Take moves of partitions to where they are; there is no other folder."""
+        """Accept moves of partitions to the folder where they are; there is no other."""
         topics = []
         for folder in request.dirs:
             for named in folder.topics:
@@ -346,8 +347,8 @@ class Replicas:
         return MovedLog(index, ErrorCode.NONE)
 
     async def _partition(self, call: type[Message], name: str, index: int, asker: Asker) -> HostedTopic:
-        """Return the topic of a partition that the caller may do this to, and that is there."""
+        """Return the topic of a partition, once the caller's rights and the partition are checked."""
         asker.check(call, topic=name)
-        topic = await self._places.topic(name)
-        self._places.check(topic, index)
+        topic = await self._layout.topic(name)
+        self._layout.check(topic, index)
         return topic

@@ -1,4 +1,4 @@
-"""All calls of Kafka's clients, and the one place that every request passes.
+"""All calls of Kafka's clients; every request passes here.
 
 Each call gets its caller, and checks what it needs (`api/kafka/messages/apis.py`), for each topic and group that it
 names.
@@ -14,9 +14,9 @@ from deltamq.api.kafka.calls.cluster import Cluster, Replicas
 from deltamq.api.kafka.calls.fetching import Fetching
 from deltamq.api.kafka.calls.group_lists import GroupLists
 from deltamq.api.kafka.calls.group_offsets import OffsetChanges, OffsetFetches
+from deltamq.api.kafka.calls.layout import Layout
 from deltamq.api.kafka.calls.members import Members
 from deltamq.api.kafka.calls.partition_bounds import OffsetLists, Removal
-from deltamq.api.kafka.calls.places import Places
 from deltamq.api.kafka.calls.producing import Producing, Reply
 from deltamq.api.kafka.calls.topics import Configs, TopicCalls
 from deltamq.api.kafka.calls.users import Users
@@ -38,23 +38,23 @@ class Door:
     def __init__(self, service: Service, advertised: str) -> None:
         """`advertised` is the address, `HOST:PORT`, under which clients reach this process."""
         topics, groups, audit = service.topics, service.groups, service.audit
-        places = Places(topics, service.hosting, service.meta, here=advertised)
-        self._producing = _producing(service, places)
-        self._fetching = _fetching(service, places)
-        self._offset_lists = OffsetLists(places, topics, service.partitions, service.progress)
+        layout = Layout(topics, service.hosting, service.meta, here=advertised)
+        self._producing = _producing(service, layout)
+        self._fetching = _fetching(service, layout)
+        self._offset_lists = OffsetLists(layout, topics, service.partitions, service.progress)
         settings = service.settings
         self._cluster = Cluster(
-            places,
+            layout,
             topics,
             service.partitions,
             warehouse=service.config.warehouse.uri,
             auto_create=settings.auto_create_topics,
             partitions=settings.kafka_partitions,
         )
-        self._replicas = Replicas(places, warehouse=service.config.warehouse.uri)
+        self._replicas = Replicas(layout, warehouse=service.config.warehouse.uri)
         self._users = Users(service.meta, service.now_ms)
         self._removal = Removal(
-            places,
+            layout,
             topics,
             service.partitions,
             service.progress,
@@ -67,16 +67,16 @@ class Door:
             await service.delete_topic(name)
             self._cluster.deleted(name)
 
-        self._topics = TopicCalls(places, topics, delete, audit, default_partitions=settings.kafka_partitions)
-        node = shown_of_node(service.settings, places.here.id, advertised, MECHANISMS)
-        self._configs = Configs(places, topics, audit, node)
+        self._topics = TopicCalls(layout, topics, delete, audit, default_partitions=settings.kafka_partitions)
+        node = shown_of_node(service.settings, layout.here.id, advertised, MECHANISMS)
+        self._configs = Configs(layout, topics, audit, node)
         self._members = Members(groups, service.hosting, session_ms_min=settings.kafka_session_min_ms)
         self._lists = GroupLists(self._members, groups, service.hosting, audit)
         self._committed = OffsetFetches(
-            places, topics, service.meta, groups, service.lanes, service.moved, service.progress
+            layout, topics, service.meta, groups, service.lanes, service.moved, service.progress
         )
         self._offsets = OffsetChanges(
-            places,
+            layout,
             self._members,
             self._committed,
             groups,
@@ -92,9 +92,9 @@ class Door:
         self._fetching.begin_stop()
 
     def begin_at_once(self, frame: Frame, asker: Asker, ticket: Ticket, reply: Reply) -> bool:
-        """Begin an append for which nothing has to be waited; False for all other requests, which are not begun.
+        """Begin an append that need not wait for anything; return False for other requests, which are not begun.
 
-        Its batches are in the queues of their partitions when this returns, and the bytes that they take more than the
+        Its batches are in the queues of their partitions when this returns, and the bytes that they take beyond the
         request are reserved in `ticket`.
         """
         request = frame.request
@@ -104,7 +104,7 @@ class Door:
         """Begin a request that others may not overtake; return what waits for its answer.
 
         The answer is None if the client wants none. When this returns, appends are in the queues of their partitions,
-        and of a call about it, it is known who the client is. `ticket` is as for `begin_at_once`.
+        and a call that authenticates has done so. `ticket` is as for `begin_at_once`.
         """
         match frame.request:
             case log.ProduceRequest() as request:
@@ -139,8 +139,8 @@ class Door:
                 return self._producing.init_producer_id(request, asker)
             case cluster.ApiVersionsRequest():
                 return offered() if frame.is_known else unknown_version()
-        found = await self._of_member(frame, host, asker) or await self._of_group(frame, asker)
-        return found or await self._of_replica_or_user(frame, asker) or await self._administered(frame, asker)
+        answer = await self._of_member(frame, host, asker) or await self._of_group(frame, asker)
+        return answer or await self._of_replica_or_user(frame, asker) or await self._administered(frame, asker)
 
     async def _of_member(self, frame: Frame, host: str, asker: Asker) -> Message | None:
         match frame.request:
@@ -213,10 +213,10 @@ class Door:
         raise AssertionError(f"call {frame.api.key} is offered, so it has an answer")
 
 
-def _producing(service: Service, places: Places) -> Producing:
+def _producing(service: Service, layout: Layout) -> Producing:
     topics, partitions = service.topics, service.partitions
     return Producing(
-        places,
+        layout,
         topics,
         partitions,
         PartitionAppender(topics, service.meta, partitions, service.sealer),
@@ -227,9 +227,9 @@ def _producing(service: Service, places: Places) -> Producing:
     )
 
 
-def _fetching(service: Service, places: Places) -> Fetching:
+def _fetching(service: Service, layout: Layout) -> Fetching:
     return Fetching(
-        places,
+        layout,
         service.topics,
         service.partitions,
         service.reader,

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
 from deltamq.api.kafka.access.needs import Asker
-from deltamq.api.kafka.calls.places import Places, check_epoch
+from deltamq.api.kafka.calls.layout import Layout, check_epoch
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.messages.log_messages import (
     FetchedPartition,
@@ -49,13 +49,13 @@ _TRY_AGAIN: Final = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE
 
 @dataclass(slots=True)
 class _Asked:
-    """One partition of a fetch; of a static topic, a logical queue, whose newest readable segment is the partition."""
+    """One partition of a fetch; for a logical queue, `partition` is its newest readable segment."""
 
     topic: HostedTopic
     partition: Partition
     wanted: FetchPartition
     queue: LogicalQueue | None = None
-    #: What was read of it, up to where, and where it ended then.
+    #: The messages and bytes that were read, where to read on, and where the partition ended then.
     messages: int = 0
     size: int = 0
     next_offset: int = 0
@@ -67,7 +67,7 @@ class _Round:
     """What one read of all partitions found."""
 
     topics: list[FetchedTopic]
-    #: Whether it is the answer however few bytes it has: one is an error, or there was no more room.
+    #: Whether it is the answer however few bytes it has: a partition has an error, or there was no more room.
     is_final: bool = False
     #: The partitions without an error.
     read: list[_Asked] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Fetching:
 
     def __init__(
         self,
-        places: Places,
+        layout: Layout,
         topics: Topics,
         partitions: Partitions,
         reader: PartitionReader,
@@ -96,7 +96,7 @@ class Fetching:
         metrics: Metrics,
     ) -> None:
         """`metrics` shows how much was read ahead."""
-        self._places = places
+        self._layout = layout
         self._topics = topics
         self._partitions = partitions
         self._reader = reader
@@ -123,36 +123,35 @@ class Fetching:
         bytes_min = min(request.min_bytes, bytes_max)
         worth = 1
         while True:
-            found = await self._read_all(request, bytes_max, ticket, asker)
+            result = await self._read_all(request, bytes_max, ticket, asker)
             left_s = deadline - self._loop.time()
-            if found.is_final or found.size >= bytes_min or left_s <= 0 or self._reader.stopping or not found.read:
-                self._note(found.read)
-                return FetchResponse(topics=found.topics)
+            if result.is_final or result.size >= bytes_min or left_s <= 0 or self._reader.stopping or not result.read:
+                self._note(result.read)
+                return FetchResponse(topics=result.topics)
             # Messages may be larger than those before them, so a few are worth a look, more with each look in vain.
-            await self._more(found.read, min(worth, found.missing(bytes_min)), deadline)
+            await self._more(result.read, min(worth, result.missing(bytes_min)), deadline)
             worth *= 2
 
     async def _read_all(self, request: FetchRequest, bytes_max: int, ticket: Ticket, asker: Asker) -> _Round:
-        """Read each partition once."""
-        found = _Round(topics=[])
+        result = _Round(topics=[])
         for topic in request.topics:
             answers = []
             for wanted in topic.partitions:
                 try:
-                    name = topic.name or await self._places.ids.name(topic.topic_id)
+                    name = topic.name or await self._layout.ids.name(topic.topic_id)
                     asked = await self._asked(name, wanted, asker)
-                    left = bytes_max - found.size
-                    one = await self._read(asked, left, found.size, ticket)
-                    found.read.append(asked)
+                    left = bytes_max - result.size
+                    answer = await self._read(asked, left, result.size, ticket)
+                    result.read.append(asked)
                     is_cut = left < wanted.partition_max_bytes and asked.next_offset < asked.end_offset
-                    found.is_final = found.is_final or is_cut
+                    result.is_final = result.is_final or is_cut
                 except DeltaMQError as error:
-                    one = FetchedPartition(wanted.partition, _code_of(error))
-                found.is_final = found.is_final or one.error_code != ErrorCode.NONE
-                found.size += len(one.records or b"")
-                answers.append(one)
-            found.topics.append(FetchedTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
-        return found
+                    answer = FetchedPartition(wanted.partition, _code_of(error))
+                result.is_final = result.is_final or answer.error_code != ErrorCode.NONE
+                result.size += len(answer.records or b"")
+                answers.append(answer)
+            result.topics.append(FetchedTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
+        return result
 
     def _note(self, read: list[_Asked]) -> None:
         for asked in read:
@@ -161,9 +160,9 @@ class Fetching:
 
     async def _asked(self, name: str, wanted: FetchPartition, asker: Asker) -> _Asked:
         asker.check(FetchRequest, topic=name)
-        topic = await self._places.topic(name)
-        queue = self._places.queue(topic, wanted.partition)
-        partition = "" if queue is not None else self._places.partition(topic, wanted.partition)
+        topic = await self._layout.topic(name)
+        queue = self._layout.queue(topic, wanted.partition)
+        partition = "" if queue is not None else self._layout.partition(topic, wanted.partition)
         check_epoch(wanted.current_leader_epoch)
         if queue is not None:
             return _Asked(topic, topic.partition(queue.newest_readable.partition), wanted, queue)
@@ -171,17 +170,17 @@ class Fetching:
         return _Asked(topic, topic.partition(partition), wanted)
 
     async def _read(self, asked: _Asked, left: int, size: int, ticket: Ticket) -> FetchedPartition:
-        """Read one partition without waiting, for an answer that has `size` bytes and may get so many more.
+        """Read one partition without waiting, for an answer that has `size` bytes and may get `left` more.
 
-        Only the first partition that has messages may go beyond these.
+        Only the first partition that has messages may go beyond that.
         """
         wanted = asked.wanted
         bytes_max = min(left, max(wanted.partition_max_bytes, 1)) if left > 0 else 0
-        place = Place(asked.topic.topic.id, wanted.partition, wanted.fetch_offset)
-        was_expected = place in self._ahead
-        chunk = await self._read_ahead(asked, place, bytes_max)
+        position = Position(asked.topic.topic.id, wanted.partition, wanted.fetch_offset)
+        was_expected = position in self._ahead
+        chunk = await self._read_ahead(asked, position, bytes_max)
         # It is still expected if what was read ahead is too large for this answer: reading on would be in vain, too.
-        reads_on = was_expected and place not in self._ahead
+        reads_on = was_expected and position not in self._ahead
         if chunk is None:
             chunk = await self._chunk(asked, wanted.fetch_offset, bytes_max, ticket, size)
         asked.queue, asked.next_offset, asked.end_offset = chunk.queue, chunk.next_offset, chunk.max_offset
@@ -194,7 +193,7 @@ class Fetching:
             if chunk.max_offset - chunk.next_offset >= chunk.messages:  # as much again: the next one will be full, too
                 limit = min(size + left, max(wanted.partition_max_bytes, 1))
                 read = partial(self._chunk, asked, chunk.next_offset, limit)
-                self._ahead.expect(place._replace(offset=chunk.next_offset), limit, read if reads_on else None)
+                self._ahead.expect(position._replace(offset=chunk.next_offset), limit, read if reads_on else None)
         out = wanted.fetch_offset < 0 or chunk.status in (FetchStatus.OFFSET_TOO_SMALL, FetchStatus.OFFSET_TOO_LARGE)
         return FetchedPartition(
             wanted.partition,
@@ -205,41 +204,47 @@ class Fetching:
             records=records,
         )
 
-    async def _read_ahead(self, asked: _Asked, place: Place, bytes_max: int) -> Chunk | None:
+    async def _read_ahead(self, asked: _Asked, position: Position, bytes_max: int) -> Chunk | None:
         """Return what was read ahead, if a read would still find it: it was not removed, and may be read."""
-        chunk = await self._ahead.take(place, bytes_max)
+        chunk = await self._ahead.take(position, bytes_max)
         if chunk is None or not chunk.records:
             return None
         queue, log = asked.queue, asked.partition.log
         if queue is not None:
-            self._topics.check_readable(asked.topic, place_of(queue, place.offset).segment.partition, queue.name)
+            self._topics.check_readable(asked.topic, place_of(queue, position.offset).segment.partition, queue.name)
             return chunk if queue == chunk.queue else None
-        if log is None or log.min_offset > place.offset:
+        if log is None or log.min_offset > position.offset:
             return None
         return replace(chunk, min_offset=log.min_offset, max_offset=log.end_offset)
 
     async def _chunk(self, asked: _Asked, offset: int, bytes_max: int, ticket: Ticket, held: int = 0) -> Chunk:
-        """Read and encode what a partition has now, about `bytes_max`, of 0 nothing; `ticket` holds `held` already."""
+        """Read and encode about `bytes_max` of a partition, nothing for 0; `ticket` holds `held` bytes already."""
         count = FETCH_MESSAGES_MAX if bytes_max else 1
         query = FetchQuery(max(offset, 0), count, bytes_max or 1, 0, None, RECORD_COLUMNS)
         queue = asked.queue
         try:
             if queue is not None:
-                found, queue = await self._queues.look(asked.topic, queue.name, query)
+                fetched, queue = await self._queues.look(asked.topic, queue.name, query)
             else:
                 log = await asked.partition.opened()
-                found = await self._reader.look(asked.partition, log, query, query.offset)
+                fetched = await self._reader.look(asked.partition, log, query, query.offset)
         except GONE as error:
             raise await self._topics.explained(asked.topic, error) from error
         records = b""
-        if found.rows.num_rows and bytes_max:
-            ticket.grow(max(0, held + found.rows.nbytes - ticket.bytes))
+        if fetched.rows.num_rows and bytes_max:
+            ticket.grow(max(0, held + fetched.rows.nbytes - ticket.bytes))
             compression = compression_of(asked.topic.topic.kafka)
-            encode = partial(_encoded, found, compression)
-            is_short = found.rows.nbytes <= INLINE_BYTES and compression is Compression.NONE
+            encode = partial(_encoded, fetched, compression)
+            is_short = fetched.rows.nbytes <= INLINE_BYTES and compression is Compression.NONE
             records = encode() if is_short else await self._partitions.run(encode)
         return Chunk(
-            found.status, records, found.rows.num_rows, found.next_offset, found.min_offset, found.max_offset, queue
+            fetched.status,
+            records,
+            fetched.rows.num_rows,
+            fetched.next_offset,
+            fetched.min_offset,
+            fetched.max_offset,
+            queue,
         )
 
     async def _more(self, read: list[_Asked], messages: int, deadline: float) -> None:
@@ -281,10 +286,10 @@ def _code_of(error: DeltaMQError) -> ErrorCode:
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _TRY_AGAIN else code
 
 
-def _encoded(found: Fetched, compression: Compression) -> bytes:
+def _encoded(fetched: Fetched, compression: Compression) -> bytes:
     """Return rows as one batch: their offsets are dense."""
-    base_offset = found.rows.column("offset")[0].as_py()
-    records = records_of(found.rows)
+    base_offset = fetched.rows.column("offset")[0].as_py()
+    records = records_of(fetched.rows)
     return encode_records(records, base_offset=base_offset, compression=compression, native=native_encoder())
 
 
@@ -292,12 +297,12 @@ log = logging.getLogger("deltamq.api")
 
 #: Seconds for which a client is expected, and what was read for it is kept.
 _EXPECTED_S: Final = 1.0
-#: What is read ahead, for all clients together.
+#: How much is read ahead at most, for all clients together.
 _BYTES_MAX: Final = 64 * MIB
 _CHUNKS_MAX: Final = 1_024
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a client reads on. Topics have another id in each of their lives."""
 
     topic_id: str
@@ -307,7 +312,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One partition's part of an answer: record batches, empty if there are no messages, and what was known then."""
+    """One partition's part of an answer: record batches, empty if there are no messages, and its bounds then."""
 
     status: FetchStatus
     records: bytes
@@ -324,7 +329,7 @@ Read = Callable[[Ticket], Awaitable[Chunk]]
 
 @dataclass(slots=True)
 class _Expected:
-    """A client that is expected at a place, and what is read for it, if anything is."""
+    """A client that is expected at a position, and the task that reads for it, if one does."""
 
     until: float
     bytes_max: int
@@ -333,15 +338,15 @@ class _Expected:
 
 
 class ReadAhead:
-    """The places where clients are expected; used on the event loop.
+    """The positions where clients are expected; used on the event loop.
 
         fetch at 0 ----> read, and there is more: a client is expected at 100
         fetch at 100 --> expected: read, and at once a task reads on from 200
         fetch at 200 --> its answer is there, and a task reads on from 300
-                         nobody asks within a second: it is dropped
+                         no client asks within a second: it is dropped
 
-    A consumer asks again for a partition once it has worked off what it got of it. Without this it would wait then, for
-    a read that could have been done meanwhile. A client that comes once, or seldom, costs nothing: only one that came
+    A consumer asks again for a partition once it has handled what it got of it. Without this it would wait then, for a
+    read that could have been done meanwhile. A client that comes once, or seldom, costs nothing: only one that came
     back within a second is read ahead for, one answer of each partition.
     """
 
@@ -349,7 +354,7 @@ class ReadAhead:
         self._loop = asyncio.get_running_loop()
         self._room = Admission("read-ahead", bytes_max=_BYTES_MAX, requests_max=_CHUNKS_MAX)
         #: In the order in which their times end.
-        self._expected: dict[Place, _Expected] = {}
+        self._expected: dict[Position, _Expected] = {}
         self._tasks: set[asyncio.Task[Chunk | None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
@@ -361,19 +366,19 @@ class ReadAhead:
         """The bytes that are reserved for what is read ahead."""
         return self._room.bytes
 
-    def __contains__(self, place: Place) -> bool:
+    def __contains__(self, position: Position) -> bool:
         """Whether a client is expected here now."""
-        found = self._expected.get(place)
-        return found is not None and found.until > self._loop.time()
+        expected = self._expected.get(position)
+        return expected is not None and expected.until > self._loop.time()
 
-    async def take(self, place: Place, bytes_max: int) -> Chunk | None:
+    async def take(self, position: Position, bytes_max: int) -> Chunk | None:
         """Return what was read ahead for a client that takes so many bytes, once; None if there is nothing for it.
 
         There is nothing either if the service stops while it is read: the client's own read answers then.
         """
-        if place not in self or self._expected[place].bytes_max > bytes_max:
+        if position not in self or self._expected[position].bytes_max > bytes_max:
             return None
-        expected = self._expected.pop(place)
+        expected = self._expected.pop(position)
         _release(expected)
         if expected.task is None:
             return None
@@ -387,12 +392,12 @@ class ReadAhead:
         self.taken += 0 if chunk is None else chunk.messages
         return chunk
 
-    def expect(self, place: Place, bytes_max: int, read: Read | None) -> None:
+    def expect(self, position: Position, bytes_max: int, read: Read | None) -> None:
         """Expect a client that takes so many bytes; with `read`, read for it, if there is room."""
-        if self._is_over or place in self:
+        if self._is_over or position in self:
             return
         self._drop(self._loop.time())
-        expected = self._expected[place] = _Expected(self._loop.time() + _EXPECTED_S, bytes_max)
+        expected = self._expected[position] = _Expected(self._loop.time() + _EXPECTED_S, bytes_max)
         if self._timer is None:
             self._timer = self._loop.call_at(expected.until, self._look)
         if read is None:
@@ -401,7 +406,7 @@ class ReadAhead:
             expected.ticket = self._room.enter(bytes_max)
         except Overloaded:
             return
-        expected.task = self._loop.create_task(_read(read, expected.ticket, place))
+        expected.task = self._loop.create_task(_read(read, expected.ticket, position))
         self._tasks.add(expected.task)
         expected.task.add_done_callback(self._tasks.discard)
 
@@ -415,12 +420,12 @@ class ReadAhead:
             self._timer.cancel()
 
     def _drop(self, until: float) -> None:
-        """Drop what is expected until then at most, by the loop's clock."""
+        """Drop clients that are expected until then at most, by the loop's clock."""
         while self._expected:
-            place, expected = next(iter(self._expected.items()))
+            position, expected = next(iter(self._expected.items()))
             if expected.until > until:
                 return
-            del self._expected[place]
+            del self._expected[position]
             _release(expected)
 
     def _look(self) -> None:
@@ -437,12 +442,12 @@ def _release(expected: _Expected) -> None:
         task.add_done_callback(lambda _: ticket.release())
 
 
-async def _read(read: Read, ticket: Ticket, place: Place) -> Chunk | None:
+async def _read(read: Read, ticket: Ticket, position: Position) -> Chunk | None:
     """Read ahead; what fails is left to the client's own read, whose answer can say why."""
     try:
         return await read(ticket)
     except DeltaMQError:
         return None
     except Exception:
-        log.exception("event=kafka_read_ahead_failed topic=%s partition=%d", place.topic_id, place.partition)
+        log.exception("event=kafka_read_ahead_failed topic=%s partition=%d", position.topic_id, position.partition)
         return None

@@ -49,8 +49,8 @@ class GroupLists:
     def listed(self, request: ListGroupsRequest, asker: Asker) -> ListGroupsResponse:
         """Return all groups that the caller may see, also those that Kafka's consumers never used.
 
-        As clients ask every process, and put the answers together, the one that knows the members lists them; any does,
-        if that one has no Kafka port.
+        Clients ask every process and join the answers, so only the process that knows the members lists the groups;
+        every process does if that one has no Kafka port.
         """
         try:
             asker.check(ListGroupsRequest)
@@ -62,9 +62,9 @@ class GroupLists:
         states, types = _folded(request.states), _folded(request.types)
         groups = [self._listed(name) for name in self._groups.state.groups if is_shown(name)]
         wanted = [
-            one
-            for one in groups
-            if (not states or one.state.casefold() in states) and (not types or one.type.casefold() in types)
+            group
+            for group in groups
+            if (not states or group.state.casefold() in states) and (not types or group.type.casefold() in types)
         ]
         return ListGroupsResponse(error_code=ErrorCode.NONE, groups=wanted)
 
@@ -87,12 +87,12 @@ class GroupLists:
 
     def described(self, request: DescribeGroupsRequest, version: int, asker: Asker) -> DescribeGroupsResponse:
         """Return the members of groups."""
-        found = [self._described(name, version, asker) for name in request.groups]
+        groups = [self._described(name, version, asker) for name in request.groups]
         if request.include_operations:
-            for one in found:
-                if one.error_code == ErrorCode.NONE:
-                    one.operations = operations(asker, "group", one.group_id)
-        return DescribeGroupsResponse(groups=found)
+            for group in groups:
+                if group.error_code == ErrorCode.NONE:
+                    group.operations = operations(asker, "group", group.group_id)
+        return DescribeGroupsResponse(groups=groups)
 
     def _described(self, name: str, version: int, asker: Asker) -> DescribedGroup:
         try:
@@ -129,7 +129,7 @@ class GroupLists:
 
 
 def _folded(texts: Collection[str]) -> set[str]:
-    return {one.casefold() for one in texts}
+    return {text.casefold() for text in texts}
 
 
 def _shown(name: str, group: ClassicGroup) -> DescribedGroup:
@@ -141,13 +141,13 @@ def _shown(name: str, group: ClassicGroup) -> DescribedGroup:
         protocol=group.protocol,
         members=[
             DescribedMember(
-                member_id=one.id,
-                group_instance_id=one.said.instance_id,
-                client_id=one.said.client_id,
-                client_host=one.said.client_host,
-                metadata=one.data_of(group.protocol),
-                assignment=one.assignment,
+                member_id=member.id,
+                group_instance_id=member.said.instance_id,
+                client_id=member.said.client_id,
+                client_host=member.said.client_host,
+                metadata=member.data_of(group.protocol),
+                assignment=member.assignment,
             )
-            for one in group.members.values()
+            for member in group.members.values()
         ],
     )

@@ -1,8 +1,8 @@
 """OffsetFetch, OffsetCommit and OffsetDelete: a group's offsets, which are the same in REST, SQL and the console.
 
-A commit is in the tables before its answer. That of a member never moves back. Who commits an earlier offset while the
-group has no members means a reset, as Kafka's tools do (`kafka-consumer-groups --reset-offsets`), and gets one: a new
-epoch, in which commits that are still on their way count for nothing (SPEC POP-18).
+A commit is in the tables before its answer. A member's commit never moves back. An earlier offset that is committed
+while the group has no members means a reset, as from Kafka's tools (`kafka-consumer-groups --reset-offsets`): it begins
+a new epoch, in which commits that are still on their way have no effect (SPEC POP-18).
 
 An offset beyond the partition's end, for instance one of the topic's earlier life, is stored in the same way, because
 nothing there was consumed: what the group commits next puts it where it really is, even if that is earlier (SPEC
@@ -24,8 +24,8 @@ from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Call
 from deltamq.api.kafka.access.needs import Asker, recorded
+from deltamq.api.kafka.calls.layout import Layout, topic_id_of
 from deltamq.api.kafka.calls.members import Members
-from deltamq.api.kafka.calls.places import Places, topic_id_of
 from deltamq.api.kafka.messages.errors import ErrorCode, group_code_of, offset_code_of
 from deltamq.api.kafka.messages.group_messages import (
     CommitPartition,
@@ -53,7 +53,7 @@ from deltamq.mq.names import broker_of, check_group
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import check_metadata, is_storable_metadata
 
-#: Most partitions of groups of which it is remembered that an offset beyond the end was committed.
+#: Most partitions of groups whose committed offset beyond the end is remembered.
 _BEYOND_MAX: Final = 10_000
 
 
@@ -62,7 +62,7 @@ class OffsetChanges:
 
     def __init__(
         self,
-        places: Places,
+        layout: Layout,
         members: Members,
         committed: OffsetFetches,
         groups: Groups,
@@ -71,7 +71,7 @@ class OffsetChanges:
         owners: Owners,
         audit: Audit | None,
     ) -> None:
-        self._places = places
+        self._layout = layout
         self._members = members
         self._committed = committed
         self._groups = groups
@@ -83,7 +83,7 @@ class OffsetChanges:
         self._beyond: dict[tuple[str, str, int], int] = {}
 
     async def commit(self, request: OffsetCommitRequest, version: int, asker: Asker) -> OffsetCommitResponse:
-        """Store offsets of a member, or of anybody while the group has no members.
+        """Store offsets of a member, or of any client while the group has no members.
 
         The first offset that is stored makes the group.
         """
@@ -97,11 +97,11 @@ class OffsetChanges:
             group = error
         topics = [
             CommittedTopic(
-                name=one.name,
-                topic_id=one.topic_id,
-                partitions=await self._committed_in(group, one, version, asker, is_member=bool(request.member_id)),
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=await self._committed_in(group, topic, version, asker, is_member=bool(request.member_id)),
             )
-            for one in request.topics
+            for topic in request.topics
         ]
         return OffsetCommitResponse(topics=topics)
 
@@ -110,15 +110,15 @@ class OffsetChanges:
     ) -> list[CommittedOffset]:
         if version >= BY_ID:
             try:
-                topic.name = await self._places.ids.name(topic.topic_id)
+                topic.name = await self._layout.ids.name(topic.topic_id)
             except DeltaMQError as error:
                 group = group if isinstance(group, DeltaMQError) else error
         back = {} if is_member else await self._put_back(group, topic, asker)
-        # A reset has no text: that of the commit is stored in the new epoch.
-        texts = {one.index for one in topic.partitions if one.metadata}
-        over = {index: one for index, one in back.items() if one.error_code or index not in texts}
-        left = [one for one in topic.partitions if one.index not in over]
-        return [*over.values(), *[await self._stored(group, topic.name, one, asker) for one in left]]
+        # A reset has no text: the commit's text is stored in the new epoch.
+        texts = {partition.index for partition in topic.partitions if partition.metadata}
+        over = {index: outcome for index, outcome in back.items() if outcome.error_code or index not in texts}
+        left = [partition for partition in topic.partitions if partition.index not in over]
+        return [*over.values(), *[await self._stored(group, topic.name, partition, asker) for partition in left]]
 
     async def _stored(
         self, name: str | DeltaMQError, topic_name: str, asked: CommitPartition, asker: Asker
@@ -128,8 +128,8 @@ class OffsetChanges:
             return CommittedOffset(index, group_code_of(name))
         try:
             asker.check(OffsetCommitRequest, topic=topic_name)
-            topic = await self._places.topic(topic_name)
-            self._places.check(topic, index)
+            topic = await self._layout.topic(topic_name)
+            self._layout.check(topic, index)
             check_metadata(str(index), asked.metadata or "")
             group = await self._groups.for_use(name)
             if not await self._is_stored(group, topic, asked, asker):
@@ -144,13 +144,13 @@ class OffsetChanges:
     async def _is_stored(self, group: Group, topic: HostedTopic, asked: CommitPartition, asker: Asker) -> bool:
         """Commit an offset; return False if it, or a greater one that the group has, is beyond the partition's end."""
         index, at, text = asked.index, max(asked.offset, 0), asked.metadata or ""
-        place = topic.topic.id, group.name, index
-        queue = self._places.queue(topic, index)
+        key = topic.topic.id, group.name, index
+        queue = self._layout.queue(topic, index)
         try:
             if queue is not None:
                 store = self._commits.in_queue(topic.topic, group, queue, at, metadata=text, headers=asker.headers)
             else:
-                partition = self._places.partition(topic, index)
+                partition = self._layout.partition(topic, index)
                 store = self._commits.in_partition(
                     topic.topic, group, partition, at, metadata=text, headers=asker.headers
                 )
@@ -158,23 +158,23 @@ class OffsetChanges:
         except Unprocessable as error:
             if error.code != "offset_out_of_range":
                 raise
-            self._beyond[place] = at
+            self._beyond[key] = at
             if len(self._beyond) > _BEYOND_MAX:
                 del self._beyond[next(iter(self._beyond))]
             return False
-        if reached > at and (self._beyond.get(place) == reached or reached > await self._end(topic, index)):
+        if reached > at and (self._beyond.get(key) == reached or reached > await self._end(topic, index)):
             # It was never consumed up to there. The end may have passed that offset since.
-            self._beyond.pop(place, None)
+            self._beyond.pop(key, None)
             return False
-        if reached != self._beyond.get(place):
-            self._beyond.pop(place, None)
+        if reached != self._beyond.get(key):
+            self._beyond.pop(key, None)
         return True
 
     async def _end(self, topic: HostedTopic, index: int) -> int:
-        queue = self._places.queue(topic, index)
+        queue = self._layout.queue(topic, index)
         if queue is not None:
             return await self._progress.end(topic.topic, queue)
-        log = await topic.partition(self._places.partition(topic, index)).look()
+        log = await topic.partition(self._layout.partition(topic, index)).look()
         return 0 if log is None else log.end_offset
 
     async def _put_back(
@@ -187,13 +187,13 @@ class OffsetChanges:
         code = ErrorCode.NONE
         try:
             asker.check(OffsetCommitRequest, topic=asked.name)
-            topic = await self._places.topic(asked.name)
-            for one in asked.partitions:
-                if not is_storable_metadata(one.metadata or ""):
+            topic = await self._layout.topic(asked.name)
+            for partition in asked.partitions:
+                if not is_storable_metadata(partition.metadata or ""):
                     continue  # it is refused, and nothing of it may be stored
-                if max(one.offset, 0) < (await self._committed.of(group, topic, one.index)).offset:
-                    done.append(one.index)
-                    lanes |= await self._lanes_at(group, topic, one)
+                if max(partition.offset, 0) < (await self._committed.of(group, topic, partition.index)).offset:
+                    done.append(partition.index)
+                    lanes |= await self._lanes_at(group, topic, partition)
             if lanes:
                 asker.require("group", group, "reset")
                 await self._reset(group, topic, lanes, asker)
@@ -211,11 +211,11 @@ class OffsetChanges:
         await self._owners.tell(brokers, Call.on_behalf("POST", "/v1", asker.headers))
 
     async def _lanes_at(self, group: str, topic: HostedTopic, asked: CommitPartition) -> dict[LaneKey, int]:
-        """Return the offset of each lane of a partition in which the group is put at an offset, which may be any."""
-        queue, offset = self._places.queue(topic, asked.index), max(asked.offset, 0)
+        """Return the offset of each lane of a partition that puts the group at `asked.offset`, which may be any."""
+        queue, offset = self._layout.queue(topic, asked.index), max(asked.offset, 0)
         if queue is not None:
             return await self._progress.lanes_at(topic.topic, group, queue, offset)
-        partition = self._places.partition(topic, asked.index)
+        partition = self._layout.partition(topic, asked.index)
         log = await topic.partition(partition).look()
         return {LaneKey(topic.topic.id, group, False, partition): max(offset, 0 if log is None else log.min_offset)}
 
@@ -231,19 +231,20 @@ class OffsetChanges:
         except DeltaMQError as error:
             return OffsetDeleteResponse(error_code=group_code_of(error))
         topics = []
-        for one in request.topics:
-            if subscribed is None or one.name in subscribed:
-                codes = dict.fromkeys(one.partitions, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+        for topic in request.topics:
+            if subscribed is None or topic.name in subscribed:
+                codes = dict.fromkeys(topic.partitions, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
             else:
-                codes = await self._deleted(name, one.name, one.partitions, asker)
-            topics.append(CommittedTopic(name=one.name, partitions=[CommittedOffset(*pair) for pair in codes.items()]))
+                codes = await self._deleted(name, topic.name, topic.partitions, asker)
+            topics.append(
+                CommittedTopic(name=topic.name, partitions=[CommittedOffset(*pair) for pair in codes.items()])
+            )
         return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=topics)
 
     async def _deleted(self, group: str, name: str, indexes: Iterable[int], asker: Asker) -> dict[int, ErrorCode]:
-        """Delete the group's offsets in partitions of a topic, and return the outcome of each."""
         try:
             asker.check(OffsetDeleteRequest, topic=name)
-            topic = await self._places.topic(name)
+            topic = await self._layout.topic(name)
         except DeltaMQError as error:
             return dict.fromkeys(indexes, group_code_of(error))
         lanes, codes = dict[LaneKey, int](), dict[int, ErrorCode]()
@@ -263,9 +264,9 @@ class OffsetChanges:
 
     def _lanes(self, group: str, topic: HostedTopic, index: int) -> list[LaneKey]:
         """Return the lanes whose offsets make up the group's offset in a partition."""
-        queue = self._places.queue(topic, index)
+        queue = self._layout.queue(topic, index)
         if queue is None:
-            return [LaneKey(topic.topic.id, group, False, self._places.partition(topic, index))]
+            return [LaneKey(topic.topic.id, group, False, self._layout.partition(topic, index))]
         return self._progress.lanes(topic.topic, group, queue)
 
 
@@ -281,7 +282,7 @@ class OffsetFetches:
 
     def __init__(
         self,
-        places: Places,
+        layout: Layout,
         topics: Topics,
         meta: HostedMeta,
         groups: Groups,
@@ -289,7 +290,7 @@ class OffsetFetches:
         moved: MovedProgress,
         progress: QueueProgress,
     ) -> None:
-        self._places = places
+        self._layout = layout
         self._topics = topics
         self._meta = meta
         self._groups = groups
@@ -301,24 +302,24 @@ class OffsetFetches:
         """Return committed offsets, -1 where the group has none; null asks for all topics of a group."""
         if version >= _SEVERAL_GROUPS:
             return OffsetFetchResponse(groups=await self._of_groups(request.groups, version, asker))
-        one = OffsetFetchGroup(group_id=request.group_id, topics=request.topics)
-        (found,) = await self._of_groups([one], version, asker)
-        return OffsetFetchResponse(topics=found.topics, error_code=found.error_code)
+        asked = OffsetFetchGroup(group_id=request.group_id, topics=request.topics)
+        (fetched,) = await self._of_groups([asked], version, asker)
+        return OffsetFetchResponse(topics=fetched.topics, error_code=fetched.error_code)
 
     async def _of_groups(self, asked: list[OffsetFetchGroup], version: int, asker: Asker) -> list[FetchedGroup]:
-        found, is_newest = list[FetchedGroup](), False
-        for one in asked:
+        fetched, is_newest = list[FetchedGroup](), False
+        for group in asked:
             try:
-                name = check_group(one.group_id)
+                name = check_group(group.group_id)
                 asker.check(OffsetFetchRequest, group=name)
                 if not is_newest and self._groups.find(name) is None:
                     await self._meta.refresh()
                     is_newest = True
             except DeltaMQError as error:
-                found.append(_refused(one, group_code_of(error), version))
+                fetched.append(_refused(group, group_code_of(error), version))
             else:
-                found.append(FetchedGroup(group_id=name, topics=await self._of_group(one, version, asker)))
-        return found
+                fetched.append(FetchedGroup(group_id=name, topics=await self._of_group(group, version, asker)))
+        return fetched
 
     async def _of_group(self, asked: OffsetFetchGroup, version: int, asker: Asker) -> list[FetchedOffsets]:
         if asked.topics is not None:
@@ -330,29 +331,29 @@ class OffsetFetches:
         began = {topic for name, topic in self._meta.now.groups.began if name == group}
         known = began | self._lanes.topics_of(group)
         for topic in self._topics.state.topics.values():
-            hosted = self._topics.find(topic.name) if topic.id in known and self._places.served(topic) else None
+            hosted = self._topics.find(topic.name) if topic.id in known and self._layout.served(topic) else None
             if hosted is not None:
                 yield hosted
 
     async def _all_of(self, group: str, topic: HostedTopic) -> FetchedOffsets:
-        found = [await self._found(group, topic, index) for index in range(self._places.count(topic.topic))]
-        known = [one for one in found if one.offset >= 0 or one.error_code]
+        offsets = [await self._fetched(group, topic, index) for index in range(self._layout.count(topic.topic))]
+        known = [offset for offset in offsets if offset.offset >= 0 or offset.error_code]
         return FetchedOffsets(name=topic.name, topic_id=topic_id_of(topic.topic), partitions=known)
 
     async def _named(self, group: str, asked: OffsetFetchTopic, version: int, asker: Asker) -> FetchedOffsets:
         try:
-            name = await self._places.ids.name(asked.topic_id) if version >= BY_ID else asked.name
+            name = await self._layout.ids.name(asked.topic_id) if version >= BY_ID else asked.name
             asker.check(OffsetFetchRequest, topic=name)
-            topic = await self._places.topic(name)
+            topic = await self._layout.topic(name)
         except DeltaMQError as error:
             # In a topic that does not exist nothing is committed.
             code = ErrorCode.NONE if error.code == "topic_not_found" else offset_code_of(error)
-            found = [FetchedOffset(index, error_code=code) for index in asked.partitions]
+            offsets = [FetchedOffset(index, error_code=code) for index in asked.partitions]
         else:
-            found = [await self._found(group, topic, index) for index in asked.partitions]
-        return FetchedOffsets(name=asked.name, topic_id=asked.topic_id, partitions=found)
+            offsets = [await self._fetched(group, topic, index) for index in asked.partitions]
+        return FetchedOffsets(name=asked.name, topic_id=asked.topic_id, partitions=offsets)
 
-    async def _found(self, group: str, topic: HostedTopic, index: int) -> FetchedOffset:
+    async def _fetched(self, group: str, topic: HostedTopic, index: int) -> FetchedOffset:
         try:
             return await self.of(group, topic, index)
         except DeltaMQError as error:
@@ -360,7 +361,7 @@ class OffsetFetches:
 
     async def of(self, group: str, topic: HostedTopic, index: int) -> FetchedOffset:
         """Return the group's offset in a partition, -1 where it has none; all that was committed before counts."""
-        queue = self._places.queue(topic, index)
+        queue = self._layout.queue(topic, index)
         if queue is not None:
             known = self._groups.find(group)
             if known is None:
@@ -369,7 +370,7 @@ class OffsetFetches:
             if not position.is_begun:
                 return FetchedOffset(index)
             return FetchedOffset(index, position.committed_offset, metadata=position.metadata)
-        lane = LaneKey(topic.topic.id, group, False, self._places.partition(topic, index))
+        lane = LaneKey(topic.topic.id, group, False, self._layout.partition(topic, index))
         committed = await self._moved.committed(lane, asyncio.get_running_loop().time())
         if committed is None:
             return FetchedOffset(index)
@@ -377,11 +378,13 @@ class OffsetFetches:
 
 
 def _refused(asked: OffsetFetchGroup, code: ErrorCode, version: int) -> FetchedGroup:
-    """Return the answer for a group of which nothing is told; versions without an error of the group have topics'."""
+    """Return the answer for a refused group; versions without an error of the group have it in each partition."""
     if version >= _GROUP_ERROR:
         return FetchedGroup(group_id=asked.group_id, error_code=code)
     topics = [
-        FetchedOffsets(name=one.name, partitions=[FetchedOffset(index, error_code=code) for index in one.partitions])
-        for one in asked.topics or ()
+        FetchedOffsets(
+            name=topic.name, partitions=[FetchedOffset(index, error_code=code) for index in topic.partitions]
+        )
+        for topic in asked.topics or ()
     ]
     return FetchedGroup(group_id=asked.group_id, topics=topics)

@@ -1,7 +1,7 @@
 """The members of groups: FindCoordinator, JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-The process that has the meta role knows the members of all groups, in memory. When it dies or loses the role, another
-one knows none: members are told so, and join again. What groups have committed is stored elsewhere and stays.
+The process that has the meta role knows the members of all groups, in memory. When it dies or loses the role, the next
+one knows none: members get an error, and join again. What groups have committed is stored elsewhere and stays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from deltamq.api.host.hosted_group import Groups
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.kafka.access.needs import Asker
-from deltamq.api.kafka.calls.places import address_of
+from deltamq.api.kafka.calls.layout import address_of
 from deltamq.api.kafka.messages.apis import Frame
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of, group_code_of
 from deltamq.api.kafka.messages.group_messages import (
@@ -43,7 +43,7 @@ from deltamq.mq.names import check_group
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
 _CLIENT_ID_MAX: Final = 64
-#: The version of FindCoordinator from which on it asks for several, and that of LeaveGroup.
+#: The versions from which on FindCoordinator asks for several groups, and LeaveGroup names several members.
 _FINDS_SEVERAL: Final = 4
 _SEVERAL_LEAVE: Final = 3
 #: The versions of JoinGroup from which on new members are given an id first, there may be no protocol, and a leader
@@ -81,20 +81,20 @@ class Members:
         #: The epoch of the meta role since which the members are known.
         self._epoch = -1
 
-    # Whose members.
+    # The coordinator.
 
     def coordinator(self, request: FindCoordinatorRequest, version: int, asker: Asker) -> FindCoordinatorResponse:
         """Return the process that knows the members of groups; there is none for transactions and share groups."""
         if version >= _FINDS_SEVERAL:
-            found = [self._coordinator(key, request.key_type, asker) for key in request.keys]
-            return FindCoordinatorResponse(coordinators=found)
-        one = self._coordinator(request.key, request.key_type, asker)
+            coordinators = [self._coordinator(key, request.key_type, asker) for key in request.keys]
+            return FindCoordinatorResponse(coordinators=coordinators)
+        coordinator = self._coordinator(request.key, request.key_type, asker)
         return FindCoordinatorResponse(
-            error_code=one.error_code,
-            error_message=one.error_message,
-            node_id=one.node_id,
-            host=one.host,
-            port=one.port,
+            error_code=coordinator.error_code,
+            error_message=coordinator.error_message,
+            node_id=coordinator.node_id,
+            host=coordinator.host,
+            port=coordinator.port,
         )
 
     def _coordinator(self, key: str, kind: int, asker: Asker) -> FoundCoordinator:
@@ -113,7 +113,7 @@ class Members:
         return int(self._loop.time() * 1000)
 
     def _check_here(self) -> None:
-        """Return if this process knows the members; raise `Unavailable` (`not_coordinator`) if another does."""
+        """Raise `Unavailable` (`not_coordinator`) if another process knows the members."""
         try:
             epoch = self._hosting.epoch(META_ROLE)
         except Unavailable as error:
@@ -124,7 +124,7 @@ class Members:
             self._epoch = epoch
 
     def end(self) -> None:
-        """Forget all members; those that wait are told to look for the coordinator."""
+        """Forget all members; those that wait get the error `not_coordinator`."""
         error = Unavailable("another process knows the members of groups", code="not_coordinator")
         for hosted in self._hosted.values():
             if hosted.timer is not None:
@@ -154,7 +154,7 @@ class Members:
         return hosted
 
     def _settle(self, name: str, hosted: _Hosted) -> None:
-        """Answer what is decided, and come back when time decides something."""
+        """Answer the requests that are decided, and set the timer for the next time that decides something."""
         for waiters, decided in (
             (hosted.joins, hosted.group.take_joined()),
             (hosted.syncs, hosted.group.take_synced()),
@@ -191,18 +191,18 @@ class Members:
     async def join(self, request: JoinGroupRequest, frame: Frame, host: str, asker: Asker) -> JoinGroupResponse:
         """Let a member join, and wait until it is decided who is in the group.
 
-        A new one is only given its id, if its version of the call knows of that (KIP-394).
+        A new member is only given its id, if its version of the call provides for that (KIP-394).
         """
         new_id = f"{(frame.client_id or '')[:_CLIENT_ID_MAX]}-{uuid.uuid4()}"
         try:
             asker.check(JoinGroupRequest, group=request.group_id)
-            found = await self._joined(request, frame, host, new_id)
+            joined = await self._joined(request, frame, host, new_id)
         except DeltaMQError as error:
             code = group_code_of(error)
             member = new_id if code is ErrorCode.MEMBER_ID_REQUIRED else request.member_id
             none = None if frame.version >= _PROTOCOL_IS_NULLABLE else ""
             return JoinGroupResponse(error_code=code, member_id=member, protocol_name=none)
-        return _answer(found)
+        return _answer(joined)
 
     async def _joined(self, request: JoinGroupRequest, frame: Frame, host: str, new_id: str) -> Joined:
         name, member = check_group(request.group_id), request.member_id
@@ -230,8 +230,8 @@ class Members:
         try:
             await self._decided(hosted.joins, name, hosted, member)
         except asyncio.CancelledError:
-            found = hosted.group.members.get(member)
-            if found is not None and found.joins and found.said.instance_id is None:
+            waiting = hosted.group.members.get(member)
+            if waiting is not None and waiting.joins and waiting.said.instance_id is None:
                 hosted.group.leave(self._now_ms(), member)
             raise
 
@@ -243,22 +243,22 @@ class Members:
             if version >= _SAYS_PROTOCOL and None in by:
                 raise MemberError("type and name of the protocol are missing", code="inconsistent_protocol")
             hosted = self._of(request.group_id)
-            plan = {one.member_id: bytes(one.assignment) for one in request.assignments}
+            plan = {planned.member_id: bytes(planned.assignment) for planned in request.assignments}
             now_ms, instance = self._now_ms(), request.group_instance_id
             hosted.group.sync(now_ms, request.member_id, request.generation_id, plan, instance, by=by)
             await self._decided(hosted.syncs, request.group_id, hosted, request.member_id)
-            found = hosted.group.synced(request.member_id)
+            part = hosted.group.synced(request.member_id)
         except DeltaMQError as error:
             return SyncGroupResponse(error_code=group_code_of(error))
         return SyncGroupResponse(
             error_code=ErrorCode.NONE,
-            protocol_type=found.protocol_type,
-            protocol_name=found.protocol,
-            assignment=found.assignment,
+            protocol_type=part.protocol_type,
+            protocol_name=part.protocol,
+            assignment=part.assignment,
         )
 
     def heartbeat(self, request: HeartbeatRequest, asker: Asker) -> HeartbeatResponse:
-        """Note that a member lives, and tell it if it must join again."""
+        """Note that a member lives; the answer says if it must join again."""
         try:
             asker.check(HeartbeatRequest, group=request.group_id)
             hosted = self._of(request.group_id)
@@ -279,8 +279,8 @@ class Members:
         if version < _SEVERAL_LEAVE:
             return LeaveGroupResponse(error_code=self._left(request.group_id, LeavingMember(request.member_id, None)))
         left = [
-            LeftMember(one.member_id, one.group_instance_id, self._left(request.group_id, one))
-            for one in request.members
+            LeftMember(member.member_id, member.group_instance_id, self._left(request.group_id, member))
+            for member in request.members
         ]
         return LeaveGroupResponse(error_code=ErrorCode.NONE, members=left)
 
@@ -312,21 +312,21 @@ class Members:
             return set()
         if group.protocol_type != _CONSUMER:
             return None
-        found = [subscription_of(data) for one in group.members.values() for _, data in one.said.protocols]
-        return None if None in found else {topic for topics in found for topic in topics or ()}
+        subscriptions = [
+            subscription_of(data) for member in group.members.values() for _, data in member.said.protocols
+        ]
+        return None if None in subscriptions else {topic for topics in subscriptions for topic in topics or ()}
 
 
 def _check_kind(kind: int) -> None:
-    """Return if a coordinator is one of groups."""
     if kind == _TRANSACTION:
         detail = "transactions are not supported: set no transactional.id"
         raise Forbidden(detail, code="transactions_unsupported")
     if kind != _GROUP:
-        raise Refused(f"there are coordinators of groups (0) alone, not of kind {kind}", code="invalid_coordinator")
+        raise Refused(f"there are coordinators of groups (0) only, not of kind {kind}", code="invalid_coordinator")
 
 
 def _check_shared(group: Group | None) -> None:
-    """Return if Kafka's consumers can be members of a group, or make it."""
     if group is not None and group.settings.consume_strategy != "shared":
         strategy = group.settings.consume_strategy
         detail = f"group {group.name} is {strategy}: Kafka consumers can be members of shared groups only"
@@ -338,7 +338,7 @@ def _said(request: JoinGroupRequest, frame: Frame, host: str) -> Joining:
         (frame.client_id or "")[:_CLIENT_ID_MAX],
         host,
         request.protocol_type,
-        tuple((one.name, bytes(one.metadata)) for one in request.protocols),
+        tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
         request.session_timeout_ms,
         request.rebalance_timeout_ms if request.rebalance_timeout_ms > 0 else request.session_timeout_ms,
         request.group_instance_id,
@@ -346,17 +346,17 @@ def _said(request: JoinGroupRequest, frame: Frame, host: str) -> Joining:
     )
 
 
-def _answer(found: Joined) -> JoinGroupResponse:
+def _answer(joined: Joined) -> JoinGroupResponse:
     return JoinGroupResponse(
         error_code=ErrorCode.NONE,
-        generation_id=found.generation,
-        protocol_type=found.protocol_type,
-        protocol_name=found.protocol,
-        leader=found.leader,
-        skip_assignment=found.skips,
-        member_id=found.member,
+        generation_id=joined.generation,
+        protocol_type=joined.protocol_type,
+        protocol_name=joined.protocol,
+        leader=joined.leader,
+        skip_assignment=joined.skips,
+        member_id=joined.member,
         members=[
-            JoinedMember(member_id=one, group_instance_id=instance, metadata=data)
-            for one, instance, data in found.members
+            JoinedMember(member_id=member_id, group_instance_id=instance, metadata=data)
+            for member_id, instance, data in joined.members
         ],
     )

@@ -1,8 +1,8 @@
-"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: where partitions begin and end, by time, too; new beginnings.
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: where partitions begin and end, and what offset a time has.
 
-A partition's log is never cut, whichever process serves it, so all of it belongs to one leader epoch. Times are those
-of records, which their producers say, in any order (SPEC KAFKA-21). What lies before an offset that DeleteRecords names
-is removed as if retention had taken it (SPEC KAFKA-19).
+A partition's log is never cut, whichever process serves it, so all of it belongs to one leader epoch. Records have the
+times that their producers gave them, in any order (SPEC KAFKA-21). Records before an offset that DeleteRecords names
+are removed as if retention had taken them (SPEC KAFKA-19).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from deltamq.api.audit.audit import Audit
 from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
 from deltamq.api.kafka.access.needs import Asker, recorded
-from deltamq.api.kafka.calls.places import EPOCH, Places, check_epoch
+from deltamq.api.kafka.calls.layout import EPOCH, Layout, check_epoch
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.messages.log_messages import (
     DeletedRecords,
@@ -58,12 +58,12 @@ _SINCE: Final = {
     _LATEST_TIERED: 9,
     _EARLIEST_PENDING: 11,
 }
-#: What nothing has: there is no other storage to which messages are moved.
+#: Offsets that no partition has: there is no other storage to which messages are moved.
 _TIERED: Final = (_LATEST_TIERED, _EARLIEST_PENDING)
 _US: Final = 1_000
 
 
-class _Found(NamedTuple):
+class _TimedOffset(NamedTuple):
     """An offset, and the time of its message; both are -1 if there is none."""
 
     offset: int = -1
@@ -71,17 +71,16 @@ class _Found(NamedTuple):
 
 
 class OffsetLists:
-    """The calls about places in partitions; used on the event loop."""
+    """The calls about offsets in partitions; used on the event loop."""
 
     def __init__(
         self,
-        places: Places,
+        layout: Layout,
         topics: Topics,
         partitions: Partitions,
         progress: QueueProgress,
     ) -> None:
-        """Take the parts that know where messages are."""
-        self._places = places
+        self._layout = layout
         self._topics = topics
         self._partitions = partitions
         self._progress = progress
@@ -107,43 +106,43 @@ class OffsetLists:
             if wanted.timestamp < 0 and version < _SINCE.get(wanted.timestamp, version + 1):
                 detail = f"time: version {version} of ListOffsets has no offset named {wanted.timestamp}"
                 raise Unprocessable(detail, code="offset_name_unknown")
-            topic = await self._places.topic(name)
+            topic = await self._layout.topic(name)
             try:
-                found = await self._found(topic, wanted)
+                timed = await self._offset(topic, wanted)
             except GONE as error:
                 raise await self._topics.explained(topic, error) from error
         except DeltaMQError as error:
             return ListedOffset(wanted.index, error_code_of(error))
-        epoch = -1 if found.offset < 0 else EPOCH
-        return ListedOffset(wanted.index, ErrorCode.NONE, found.time_ms, found.offset, epoch)
+        epoch = -1 if timed.offset < 0 else EPOCH
+        return ListedOffset(wanted.index, ErrorCode.NONE, timed.time_ms, timed.offset, epoch)
 
-    async def _found(self, topic: HostedTopic, asked: ListOffsetsPartition) -> _Found:
-        wanted, queue = asked.timestamp, self._places.queue(topic, asked.index)
-        name = "" if queue is not None else self._places.partition(topic, asked.index)
+    async def _offset(self, topic: HostedTopic, asked: ListOffsetsPartition) -> _TimedOffset:
+        wanted, queue = asked.timestamp, self._layout.queue(topic, asked.index)
+        name = "" if queue is not None else self._layout.partition(topic, asked.index)
         check_epoch(asked.leader_epoch)
         if queue is not None:
-            return await self._found_in_queue(topic, queue, wanted)
+            return await self._offset_in_queue(topic, queue, wanted)
         partition = topic.partition(name)
         log = await partition.newest()
         if wanted in _TIERED:
-            return _Found()
+            return _TimedOffset()
         if wanted in (_EARLIEST, _EARLIEST_LOCAL):
-            return _Found(log.min_offset)
+            return _TimedOffset(log.min_offset)
         if wanted == _LATEST:
-            return _Found(log.end_offset)
+            return _TimedOffset(log.end_offset)
         if wanted == _MAX_TIMESTAMP:
             wanted = await self._partitions.run(lambda: log.last_born_ms() or 0)
         return _record(await self._partitions.run(partial(log.born_at, wanted * _US)))
 
-    async def _found_in_queue(self, topic: HostedTopic, queue: LogicalQueue, wanted: int) -> _Found:
+    async def _offset_in_queue(self, topic: HostedTopic, queue: LogicalQueue, wanted: int) -> _TimedOffset:
         """Return a logical offset of a queue, by time or at one of its ends (SPEC STATIC-15)."""
         await self._topics.refresh()  # a remapping of another process counts
-        queue = self._places.queue(topic, queue.index) or queue
+        queue = self._layout.queue(topic, queue.index) or queue
         if wanted in _TIERED:
-            return _Found()
+            return _TimedOffset()
         if wanted in (_EARLIEST, _EARLIEST_LOCAL, _LATEST):
             bounds = await self._progress.bounds(topic.topic, queue)
-            return _Found(bounds.end_offset if wanted == _LATEST else bounds.min_offset)
+            return _TimedOffset(bounds.end_offset if wanted == _LATEST else bounds.min_offset)
         if wanted == _MAX_TIMESTAMP:
             wanted = await self._progress.last_born_ms(topic.topic, queue) or 0
         return _record(await self._progress.born_at(topic.topic, queue, wanted * _US))
@@ -152,8 +151,8 @@ class OffsetLists:
         """Return where the leader epochs end that readers know, by which they would notice a log that was cut."""
         topics = []
         for topic in request.topics:
-            found = [await self._end_of_epoch(topic.name, wanted, asker) for wanted in topic.partitions]
-            topics.append(OffsetsOfEpochs(topic.name, found))
+            ends = [await self._end_of_epoch(topic.name, wanted, asker) for wanted in topic.partitions]
+            topics.append(OffsetsOfEpochs(topic.name, ends))
         return OffsetForLeaderEpochResponse(topics=topics)
 
     async def _end_of_epoch(self, name: str, wanted: WantedEpoch, asker: Asker) -> OffsetOfEpoch:
@@ -168,9 +167,8 @@ class OffsetLists:
         return OffsetOfEpoch(ErrorCode.NONE, wanted.index, EPOCH, latest.offset)
 
 
-def _record(born: Born | None) -> _Found:
-    """Return where a message is, with the time that its record has."""
-    return _Found() if born is None else _Found(born.offset, born.time_us // _US)
+def _record(born: Born | None) -> _TimedOffset:
+    return _TimedOffset() if born is None else _TimedOffset(born.offset, born.time_us // _US)
 
 
 #: Stands for the end of a partition.
@@ -182,7 +180,7 @@ class Removal:
 
     def __init__(
         self,
-        places: Places,
+        layout: Layout,
         topics: Topics,
         partitions: Partitions,
         progress: QueueProgress,
@@ -192,7 +190,7 @@ class Removal:
         now_ms: Callable[[], int],
     ) -> None:
         """`row_group_rows` is how files are written."""
-        self._places = places
+        self._layout = layout
         self._topics = topics
         self._partitions = partitions
         self._progress = progress
@@ -201,7 +199,7 @@ class Removal:
         self._now_ms = now_ms
 
     async def delete(self, request: DeleteRecordsRequest, asker: Asker) -> DeleteRecordsResponse:
-        """Remove what lies before the offsets that are asked for; tell where the partitions begin then."""
+        """Remove records before the offsets that are asked for; return where the partitions begin then."""
         topics = []
         for topic in request.topics:
             done = [await self._deleted(topic.name, wanted, asker) for wanted in topic.partitions]
@@ -211,7 +209,7 @@ class Removal:
     async def _deleted(self, name: str, wanted: DeleteRecordsPartition, asker: Asker) -> DeleteRecordsResult:
         try:
             asker.check(DeleteRecordsRequest, topic=name)
-            topic = await self._places.topic(name)
+            topic = await self._layout.topic(name)
             try:
                 low = await self._removed(topic, wanted, asker)
             except GONE as error:
@@ -221,9 +219,9 @@ class Removal:
         return DeleteRecordsResult(wanted.index, low, ErrorCode.NONE)
 
     async def _removed(self, topic: HostedTopic, wanted: DeleteRecordsPartition, asker: Asker) -> int:
-        """Remove what lies before an offset, and return the first that is stored."""
+        """Remove records before an offset, and return the first offset that is stored."""
         await self._topics.refresh()  # a remapping of another process counts
-        queue = self._places.queue(topic, wanted.index)
+        queue = self._layout.queue(topic, wanted.index)
         bounds = await self._bounds(topic, queue, wanted.index)
         offset = bounds.end_offset if wanted.offset == _END else wanted.offset
         if not 0 <= offset <= bounds.end_offset:
@@ -242,14 +240,14 @@ class Removal:
     def _steps(
         self, topic: HostedTopic, queue: LogicalQueue | None, index: int, offset: int
     ) -> Iterator[tuple[str, int]]:
-        """Yield partitions and the offset below which each is emptied: of a queue, its segments up to a logical one."""
+        """Yield partitions and the offset below which each is emptied: of a queue, its segments up to `offset`."""
         if queue is None:
-            yield self._places.partition(topic, index), offset
+            yield self._layout.partition(topic, index), offset
         else:
             yield from ((segment.partition, below) for segment, below in commit_steps(queue, offset))
 
     async def _bounds(self, topic: HostedTopic, queue: LogicalQueue | None, index: int) -> Bounds:
         if queue is not None:
             return await self._progress.bounds(topic.topic, queue)
-        log = await topic.partition(self._places.partition(topic, index)).newest()
+        log = await topic.partition(self._layout.partition(topic, index)).newest()
         return Bounds(log.min_offset, log.end_offset)

@@ -5,8 +5,8 @@
 
 Batches that wait for the same commit are decoded together, whichever requests brought them (`api/kafka/records`).
 
-The acknowledgement is the Delta commit, whatever `acks` says; with `acks=0` there is no answer. What cannot be stored
-closes the connection then: a client that waits for no answer learns of it in no other way.
+The acknowledgement is the Delta commit, whatever `acks` says; with `acks=0` there is no answer. A batch that cannot be
+stored closes the connection then: a client that waits for no answer learns of it in no other way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
 from deltamq.api.kafka.access.needs import Asker
-from deltamq.api.kafka.calls.places import Places
+from deltamq.api.kafka.calls.layout import Layout
 from deltamq.api.kafka.messages.codec import Message
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.messages.log_messages import (
@@ -87,13 +87,13 @@ class _Queued:
 
 
 class _Room:
-    """What the batches of a request may take when they are not compressed, together; the ticket holds what they do."""
+    """The bytes that the batches of a request may take together, uncompressed; the ticket holds what they do take."""
 
     __slots__ = ("_ticket", "left")
 
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
-        #: Bytes that those may take that come now.
+        #: Bytes that the next batches may take.
         self.left = REQUEST_BYTES_MAX
 
     def take(self, batch: _Batch) -> None:
@@ -103,7 +103,7 @@ class _Room:
             self._ticket.grow(batch.expanded)
 
 
-#: The batches of a request by topic as the client calls it: what waits for its outcome, or was refused.
+#: The batches of a request by topic as the client calls it: each is queued, or was refused.
 _Topics: TypeAlias = list[tuple[ProduceTopic, list[_Queued | ProducedPartition]]]
 
 
@@ -128,7 +128,7 @@ class _Waiting:
         self._topics = topics
         self._reply = reply
         placed = (part.placed for _, parts in topics for part in parts if isinstance(part, _Queued))
-        self._lines = [one for one in placed if isinstance(one, InLine)]
+        self._lines = [line for line in placed if isinstance(line, InLine)]
         self._left = len(self._lines)
         for line in self._lines:
             assert line.outcome is None, "a commit ends later"
@@ -138,7 +138,6 @@ class _Waiting:
 
     @property
     def _is_refused(self) -> bool:
-        """Whether a batch was not stored."""
         return any(isinstance(part, ProducedPartition) for _, parts in self._topics for part in parts) or any(
             isinstance(line.outcome, DeltaMQError) for line in self._lines
         )
@@ -161,7 +160,7 @@ class Producing:
 
     def __init__(
         self,
-        places: Places,
+        layout: Layout,
         topics: Topics,
         partitions: Partitions,
         appender: PartitionAppender,
@@ -172,7 +171,7 @@ class Producing:
         now_ms: Callable[[], int],
     ) -> None:
         """`flush` is when messages of topics without a setting of their own are synced."""
-        self._places = places
+        self._layout = layout
         self._topics = topics
         self._partitions = partitions
         self._appender = appender
@@ -185,9 +184,9 @@ class Producing:
         """Queue all batches, if they are small and their topics plain and known; else queue none, and return False."""
         known = []
         for topic in request.topics:
-            name = topic.name or self._places.ids.find(topic.topic_id)
+            name = topic.name or self._layout.ids.find(topic.topic_id)
             hosted = None if name is None else self._topics.find(name)
-            if hosted is None or hosted.topic.static is not None or not self._places.served(hosted.topic):
+            if hosted is None or hosted.topic.static is not None or not self._layout.served(hosted.topic):
                 return False
             if any(part.records is not None and len(part.records) > INLINE_BYTES for part in topic.partitions):
                 return False
@@ -220,7 +219,7 @@ class Producing:
             _check(request)
             asker.check(ProduceRequest, topic=hosted.name)
             check_client_topic(hosted.name)
-            partition = self._places.partition(hosted, part.index)
+            partition = self._layout.partition(hosted, part.index)
             if isinstance(batch, DeltaMQError):
                 raise batch
             room.take(batch)
@@ -241,23 +240,17 @@ class Producing:
     ) -> _Queued | ProducedPartition:
         try:
             _check(request)
-            name = topic.name or await self._places.ids.name(topic.topic_id)
+            name = topic.name or await self._layout.ids.name(topic.topic_id)
             asker.check(ProduceRequest, topic=name)
             return await self._queued(name, part, request.timeout_ms, room)
         except DeltaMQError as error:
             return _refused(part.index, error)
 
     async def _queued(self, name: str, part: ProducePartition, timeout_ms: int, room: _Room) -> _Queued:
-        """Check the partition's batch and put it into the queue.
-
-        Raises
-        ------
-        DeltaMQError
-            Nothing of the batch was stored.
-        """
-        hosted = await self._places.topic(name)
-        queue = self._places.queue(hosted, part.index)
-        partition = "" if queue is not None else self._places.partition(hosted, part.index)
+        """Check the partition's batch and put it into the queue; after an error, nothing of it is stored."""
+        hosted = await self._layout.topic(name)
+        queue = self._layout.queue(hosted, part.index)
+        partition = "" if queue is not None else self._layout.partition(hosted, part.index)
         records = b"" if part.records is None else part.records
         batch = _checked_at_once(hosted, part) if len(records) <= INLINE_BYTES else None
         if batch is None or isinstance(batch, TooLarge):
@@ -280,7 +273,7 @@ class Producing:
         if partition:
             placed = self._appender.begin(hosted, partition, rows, flush, stamp)
         else:
-            # The client is told a logical offset, so it waits for one; its timeout is longer than what we wait.
+            # The answer has a logical offset, and waits for it, not as long as the client does.
             wait_s = min(_DECIDED_S, max(timeout_ms, 0) / 2_000)
             placed = self._queues.begin(hosted, index, rows, flush, stamp, now_ms=self._now_ms(), wait_s=wait_s)
         return _Queued(hosted, index, partition, rows.count, rows.nbytes, placed)
@@ -295,11 +288,11 @@ class Producing:
         """
         made = []
         for topic, parts in topics:
-            done = [await self._stored(one) if isinstance(one, _Queued) else one for one in parts]
+            done = [await self._stored(part) if isinstance(part, _Queued) else part for part in parts]
             made.append(ProducedTopic(name=topic.name, topic_id=topic.topic_id, partitions=done))
         if request.acks:
             return ProduceResponse(made)
-        for called, part in ((one, part) for one in made for part in one.partitions if part.error_code):
+        for called, part in ((produced, part) for produced in made for part in produced.partitions if part.error_code):
             name = called.name or called.topic_id.hex()
             detail = f"acks=0: topic {name}, partition {part.index}: {part.error_message}"
             raise Refused(detail, code="not_stored")
@@ -319,7 +312,7 @@ class Producing:
         """Return the answer to a request whose batches all have their outcome; None for `acks=0`."""
         made = []
         for topic, parts in topics:
-            done = [self._settled(one) if isinstance(one, _Queued) else one for one in parts]
+            done = [self._settled(part) if isinstance(part, _Queued) else part for part in parts]
             made.append(ProducedTopic(name=topic.name, topic_id=topic.topic_id, partitions=done))
         return ProduceResponse(made) if request.acks else None
 
@@ -365,7 +358,7 @@ def _no_transactions() -> Forbidden:
 
 
 def _key_check(hosted: HostedTopic, index: int) -> Callable[[pa.BinaryArray], bool] | None:
-    """Return what finds out whether records with these keys may go to a partition; None if any may (SPEC KAFKA-12)."""
+    """Return the check whether records with some keys may go to a partition; None if any may (SPEC KAFKA-12)."""
     check: Callable[[pa.BinaryArray], bool] | None
     if hosted.settings.order_strategy != "strict":
         check = None
@@ -397,7 +390,7 @@ def _strict(hosted: HostedTopic) -> Conflict:
     detail = f"topic {hosted.name} keeps the order of keys (strict), and "
     if hosted.settings.partitioner == "kafka":
         detail += (
-            "a key came for another partition than that of Kafka's default partitioner: let the producer choose by it "
+            "a key came for another partition than Kafka's default partitioner chooses: let the producer choose by it "
             "(librdkafka: partitioner=murmur2_random), and name no partition"
         )
     else:
@@ -417,9 +410,9 @@ def _checked_at_once(hosted: HostedTopic, part: ProducePartition) -> _Batch | De
 
 
 def _checked(records: bytes | memoryview, key_check: Callable[[pa.BinaryArray], bool] | None, bytes_max: int) -> _Batch:
-    """Return the one batch that a partition gets in a request, checked but for its records, and not compressed.
+    """Return the one batch that a partition gets in a request, uncompressed, with at most `bytes_max`.
 
-    It takes at most `bytes_max` then. With a `key_check`, the keys of its records are looked at, too.
+    Its header is checked, and with a `key_check` the keys of its records, but not the records.
     """
     headers = list(batches_of(records))
     if len(headers) != 1:

@@ -11,7 +11,7 @@ from deltamq.api.audit.audit import Audit
 from deltamq.api.auth.caller import permit_put
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.kafka.access.needs import Asker, recorded
-from deltamq.api.kafka.calls.places import Places, topic_id_of
+from deltamq.api.kafka.calls.layout import Layout, topic_id_of
 from deltamq.api.kafka.messages.cluster_messages import (
     CLIENT_METRICS,
     AlterConfigsRequest,
@@ -69,7 +69,7 @@ class TopicCalls:
 
     def __init__(
         self,
-        places: Places,
+        layout: Layout,
         topics: Topics,
         delete: Callable[[str], Awaitable[None]],
         audit: Audit | None,
@@ -77,7 +77,7 @@ class TopicCalls:
         default_partitions: int,
     ) -> None:
         """`delete` deletes a topic with all that groups have of it; `default_partitions` 0 is for the default route."""
-        self._places = places
+        self._layout = layout
         self._topics = topics
         self._delete = delete
         self._audit = audit
@@ -85,7 +85,7 @@ class TopicCalls:
 
     async def create(self, request: CreateTopicsRequest, asker: Asker) -> CreateTopicsResponse:
         """Make topics; the store keeps the copies, so replication factors are taken and mean nothing."""
-        once, twice = _each_once(request.topics, lambda one: one.name)
+        once, twice = _each_once(request.topics, lambda topic: topic.name)
         topics = [await self._created(topic, request.validate_only, asker, twice) for topic in once]
         return CreateTopicsResponse(topics=topics)
 
@@ -113,18 +113,18 @@ class TopicCalls:
             _check_new(name, is_new)
         except DeltaMQError as error:
             return CreatedTopic(name=asked.name, error_code=error_code_of(error), error_message=error.detail)
-        found = self._topics.find(name)
+        hosted = self._topics.find(name)
         return CreatedTopic(
             name=name,
-            topic_id=NO_TOPIC_ID if found is None else topic_id_of(found.topic),
+            topic_id=NO_TOPIC_ID if hosted is None else topic_id_of(hosted.topic),
             error_code=ErrorCode.NONE,
-            num_partitions=(wanted.partitions or -1) if found is None else self._places.count(found.topic),
+            num_partitions=(wanted.partitions or -1) if hosted is None else self._layout.count(hosted.topic),
             replication_factor=1,
             configs=created_configs(wanted),
         )
 
     def _wanted_new(self, name: str, asked: CreateTopic) -> TopicRequest:
-        """Return the settings; of a topic that is there, Kafka says that and nothing about settings that are wrong."""
+        """Return the request for a new topic; as by Kafka, an existing topic is refused before wrong settings."""
         try:
             return self._wanted(asked)
         except DeltaMQError:
@@ -132,14 +132,13 @@ class TopicCalls:
             raise
 
     def _wanted(self, asked: CreateTopic) -> TopicRequest:
-        """Return the request for a topic; refuse what it could not keep to."""
         wanted, count = settings_of(asked.configs), asked.num_partitions
         if asked.assignments:
             if (count, asked.replication_factor) != (-1, -1):
                 raise Refused("with assignments, num_partitions and replication_factor must be -1")
-            if sorted(one.partition for one in asked.assignments) != list(range(len(asked.assignments))):
+            if sorted(assignment.partition for assignment in asked.assignments) != list(range(len(asked.assignments))):
                 raise Unprocessable("assignments: partitions must count from 0", code="invalid_assignment")
-            self._places.check_assignment([one.broker_ids for one in asked.assignments])
+            self._layout.check_assignment([assignment.broker_ids for assignment in asked.assignments])
             count = len(asked.assignments)
         elif asked.replication_factor < 1 and asked.replication_factor != -1:
             detail = f"replication_factor {asked.replication_factor}: must be 1 or more, or -1 for the default"
@@ -152,8 +151,8 @@ class TopicCalls:
     async def delete(self, request: DeleteTopicsRequest, asker: Asker) -> DeleteTopicsResponse:
         """Delete topics with all that is stored of them."""
         called = request.topics or [DeletingTopic(name=name) for name in request.names]
-        once, twice = _each_once(called, lambda one: (one.name, one.topic_id))
-        return DeleteTopicsResponse(topics=[await self._deleted(one, asker, twice) for one in once])
+        once, twice = _each_once(called, lambda topic: (topic.name, topic.topic_id))
+        return DeleteTopicsResponse(topics=[await self._deleted(topic, asker, twice) for topic in once])
 
     async def _deleted(self, called: DeletingTopic, asker: Asker, twice: Container[object]) -> DeletedTopic:
         name, wanted = called.name, called.topic_id
@@ -162,11 +161,11 @@ class TopicCalls:
             if name is None and wanted == NO_TOPIC_ID:
                 raise Refused("topics: give the name or the id of each")
             if name is None:
-                name = await self._places.ids.name(wanted)
+                name = await self._layout.ids.name(wanted)
             elif wanted != NO_TOPIC_ID:
                 raise Refused(f"topic {name}: give its name or its id, not both")
             asker.check(DeleteTopicsRequest, topic=name)
-            topic = (await self._places.topic(name)).topic
+            topic = (await self._layout.topic(name)).topic
             async with recorded(self._audit, asker, "topic", name, {}):
                 await self._delete(name)
         except DeltaMQError as error:
@@ -176,9 +175,9 @@ class TopicCalls:
 
     async def grow(self, request: CreatePartitionsRequest, asker: Asker) -> CreatePartitionsResponse:
         """Add partitions to topics."""
-        once, twice = _each_once(request.topics, lambda one: one.name)
+        once, twice = _each_once(request.topics, lambda topic: topic.name)
         return CreatePartitionsResponse(
-            results=[await self._grown(one, request.validate_only, asker, twice) for one in once]
+            results=[await self._grown(topic, request.validate_only, asker, twice) for topic in once]
         )
 
     async def _grown(
@@ -187,7 +186,7 @@ class TopicCalls:
         try:
             _check_once(asked.name, twice)
             asker.check(CreatePartitionsRequest, topic=asked.name)
-            topic = await self._places.topic(asked.name)
+            topic = await self._layout.topic(asked.name)
             if topic.topic.static is not None:
                 detail = f"topic {asked.name} is static: queues are added over REST or by `deltamq topic alter`"
                 raise Conflict(detail, code="topic_static")
@@ -199,7 +198,7 @@ class TopicCalls:
                 if len(asked.assignments) != more:
                     detail = f"topic {asked.name} gets {more} partitions more, and {len(asked.assignments)} assignments"
                     raise Unprocessable(detail, code="invalid_assignment")
-                self._places.check_assignment([one.broker_ids for one in asked.assignments])
+                self._layout.check_assignment([assignment.broker_ids for assignment in asked.assignments])
             check_may_grow(asked.name, topic.settings)
             if not validate_only:
                 permit = permit_put(asker.caller, asked.name)
@@ -218,8 +217,8 @@ def _check_new(name: str, is_new: bool) -> None:
 def _each_once(asked: Sequence[M], key: Callable[[M], object]) -> tuple[list[M], Container[object]]:
     """Return what is asked without repeats, and the keys of what is asked twice: that is answered once, as refused."""
     counts = Counter(map(key, asked))
-    first = {key(one): one for one in asked}
-    return list(first.values()), {one for one, count in counts.items() if count > 1}
+    first = {key(item): item for item in asked}
+    return list(first.values()), {repeated for repeated, count in counts.items() if count > 1}
 
 
 def _check_once(key: object, twice: Container[object]) -> None:
@@ -231,9 +230,9 @@ _TOPIC: Final = 2
 _NODE: Final = 4
 _LOGGERS: Final = 8
 _GROUPS: Final = 32
-#: What Kafka has settings of, and here has none.
+#: Resources that have settings in Kafka, and none here.
 _WITHOUT: Final = (_LOGGERS, CLIENT_METRICS, _GROUPS)
-#: What the list of resources can be of.
+#: The types of resources that can be listed.
 _LISTED: Final = (_TOPIC, _NODE, *_WITHOUT)
 #: Most settings of which an error says what is wrong.
 _SAID_MAX: Final = 16
@@ -243,14 +242,13 @@ class Configs:
     """The calls about settings; used on the event loop.
 
     `IncrementalAlterConfigs` changes what it names; the older `AlterConfigs` puts all that it does not name back to its
-    default. What the first names and a topic cannot have is refused by its name, and the rest is changed; Kafka's
-    brokers change nothing of the topic then, so that one setting of a later or earlier release keeps a mirror from all
-    others.
+    default. A setting that the first names and a topic cannot have is refused by its name, and the others are changed.
+    Kafka's brokers change nothing of the topic then: one setting of another release keeps a mirror from all others.
     """
 
-    def __init__(self, places: Places, topics: Topics, audit: Audit | None, node: Sequence[Shown]) -> None:
+    def __init__(self, layout: Layout, topics: Topics, audit: Audit | None, node: Sequence[Shown]) -> None:
         """`node` are the settings of this process."""
-        self._places = places
+        self._layout = layout
         self._topics = topics
         self._audit = audit
         self._node = node
@@ -258,7 +256,7 @@ class Configs:
     async def describe(self, request: DescribeConfigsRequest, asker: Asker) -> DescribeConfigsResponse:
         """Return the settings of topics and of this process."""
         return DescribeConfigsResponse(
-            results=[await self._described(one, request, asker) for one in request.resources]
+            results=[await self._described(resource, request, asker) for resource in request.resources]
         )
 
     async def _described(self, asked: ConfigResource, request: DescribeConfigsRequest, asker: Asker) -> ConfigResult:
@@ -267,25 +265,25 @@ class Configs:
             shown = await self._shown(kind, name, asker)
         except DeltaMQError as error:
             return ConfigResult(error_code_of(error), error.detail, kind, name)
-        entries = [_entry(one, request) for one in shown if not asked.keys or one.name in asked.keys]
+        entries = [_entry(setting, request) for setting in shown if not asked.keys or setting.name in asked.keys]
         return ConfigResult(ErrorCode.NONE, None, kind, name, entries)
 
     async def _shown(self, kind: int, name: str, asker: Asker) -> Sequence[Shown]:
         if kind == _TOPIC:
             asker.check(DescribeConfigsRequest, topic=name)
-            topic = await self._places.topic(check_client_topic(name))
+            topic = await self._layout.topic(check_client_topic(name))
             return shown_of_topic(topic.settings, topic.topic.kafka)
         asker.check(DescribeClusterRequest)
         if kind in _WITHOUT or (kind == _NODE and not name):  # no name: what was set for all nodes by Kafka's calls
             return []
         if kind != _NODE:
             raise Refused(f"there are no settings of resources of type {kind}")
-        if name != str(self._places.here.id):
-            raise Refused(f"this is node {self._places.here.id}: ask node {name} itself for its settings")
+        if name != str(self._layout.here.id):
+            raise Refused(f"this is node {self._layout.here.id}: ask node {name} itself for its settings")
         return self._node
 
     def resources(self, request: ListConfigResourcesRequest, version: int, asker: Asker) -> ListConfigResourcesResponse:
-        """Return what has settings, of the types that are asked for: all if none is, in version 0 one type alone."""
+        """Return what has settings, of the types that are asked for: all if none is, in version 0 only one type."""
         kinds = request.resource_types or (_LISTED if version else [CLIENT_METRICS])
         try:
             asker.check(ListConfigResourcesRequest)
@@ -293,8 +291,8 @@ class Configs:
                 raise Unprocessable(f"there are no resources of type {unknown[0]}", code="resource_type_unknown")
         except DeltaMQError as error:
             return ListConfigResourcesResponse(error_code=error_code_of(error), resources=[])
-        is_shown, nodes = asker.shown("topic"), [str(node.id) for node in self._places.nodes()]
-        topics = [one.name for one in self._topics.state.topics.values() if self._places.served(one)]
+        is_shown, nodes = asker.shown("topic"), [str(node.id) for node in self._layout.nodes()]
+        topics = [topic.name for topic in self._topics.state.topics.values() if self._layout.served(topic)]
         names = {_TOPIC: [name for name in topics if is_shown(name)], _NODE: nodes, _LOGGERS: nodes}
         listed = [ListedResource(name, kind) for kind in dict.fromkeys(kinds) for name in names.get(kind, ())]
         return ListConfigResourcesResponse(resources=listed)
@@ -302,17 +300,17 @@ class Configs:
     async def replace(self, request: AlterConfigsRequest, asker: Asker) -> AlterConfigsResponse:
         """Give topics these settings, and the others their defaults."""
         done = []
-        for one in request.resources:
-            asked = [Change(config.name, Operation.SET, config.value) for config in one.configs]
-            done.append(await self._altered(request, one.resource_type, one.resource_name, asked, asker))
+        for resource in request.resources:
+            asked = [Change(config.name, Operation.SET, config.value) for config in resource.configs]
+            done.append(await self._altered(request, resource.resource_type, resource.resource_name, asked, asker))
         return AlterConfigsResponse(responses=done)
 
     async def alter(self, request: IncrementalAlterConfigsRequest, asker: Asker) -> IncrementalAlterConfigsResponse:
         """Change the settings that are named."""
         done = []
-        for one in request.resources:
-            asked = [Change(config.name, config.operation, config.value) for config in one.configs]
-            done.append(await self._altered(request, one.resource_type, one.resource_name, asked, asker))
+        for resource in request.resources:
+            asked = [Change(config.name, config.operation, config.value) for config in resource.configs]
+            done.append(await self._altered(request, resource.resource_type, resource.resource_name, asked, asker))
         return IncrementalAlterConfigsResponse(responses=done)
 
     async def _altered(
@@ -327,18 +325,18 @@ class Configs:
             if kind != _TOPIC:
                 raise Refused("only settings of topics can be changed here; the service has its own in its settings")
             asker.check(type(request), topic=name)
-            topic = await self._places.topic(check_client_topic(name))
+            topic = await self._layout.topic(check_client_topic(name))
             is_whole = isinstance(request, AlterConfigsRequest)
             changes = _changes(topic, asked, {} if is_whole else topic.topic.kafka)
             if is_whole:
                 _check(changes)
-                named = {one.name for one in asked} | {PARTITIONER}
+                named = {change.name for change in asked} | {PARTITIONER}
                 changes.kafka |= dict.fromkeys(TOPIC_SETTINGS.keys() - named)
             wanted = TopicRequest(kafka=changes.kafka)
             is_change = settings_after(wanted, topic.settings, topic.topic.kafka) != (topic.settings, topic.topic.kafka)
             if is_change and not request.validate_only:
                 permit = permit_put(asker.caller, name)
-                configs = {one.name: one.value for one in asked if one.name not in changes.problems}
+                configs = {change.name: change.value for change in asked if change.name not in changes.problems}
                 async with recorded(self._audit, asker, "topic", name, {"configs": configs}):
                     await self._topics.put(name, wanted, permit=permit)
             _check(changes, of=len(asked))
@@ -355,7 +353,7 @@ def settings_of(configs: Iterable[NamedValue]) -> TopicRequest:
     Unprocessable
         `invalid_config`: it names the settings that no topic can have.
     """
-    changes = changes_of([Change(one.name, Operation.SET, one.value) for one in configs], {})
+    changes = changes_of([Change(config.name, Operation.SET, config.value) for config in configs], {})
     _check(changes)
     return TopicRequest(partitioner=changes.partitioner, kafka=changes.kafka)
 
@@ -363,11 +361,13 @@ def settings_of(configs: Iterable[NamedValue]) -> TopicRequest:
 def created_configs(wanted: TopicRequest) -> list[CreatedConfig]:
     """Return the settings that a new topic has after this request."""
     shown = shown_of_topic(*settings_after(wanted, TopicSettings(), {}))
-    return [CreatedConfig(one.name, one.value, one.is_read_only, one.source, False) for one in shown]
+    return [
+        CreatedConfig(setting.name, setting.value, setting.is_read_only, setting.source, False) for setting in shown
+    ]
 
 
 def _changes(topic: HostedTopic, asked: Iterable[Change], kept: Mapping[str, str]) -> Changes:
-    """Return the changes of a topic that keeps these of Kafka's settings, unless they are named."""
+    """Return the changes of a topic that has `kept` these settings of Kafka's; its partitioner stays."""
     changes = changes_of(asked, kept)
     if changes.partitioner is not None:
         try:
@@ -378,7 +378,7 @@ def _changes(topic: HostedTopic, asked: Iterable[Change], kept: Mapping[str, str
 
 
 def _check(changes: Changes, of: int = 0) -> None:
-    """Return if there are no problems; `of` settings were named, and those without one are changed."""
+    """Raise `Unprocessable` with the problems; `of` settings were named, and those without one are changed."""
     if changes.problems:
         said = [*changes.problems.values()]
         more = f"; and {len(said) - _SAID_MAX} more" if len(said) > _SAID_MAX else ""
@@ -392,7 +392,7 @@ def _entry(shown: Shown, request: DescribeConfigsRequest) -> ConfigEntry:
         shown.value,
         shown.is_read_only,
         shown.source,
-        synonyms=[ConfigSynonym(*one) for one in shown.synonyms] if request.include_synonyms else [],
+        synonyms=[ConfigSynonym(*synonym) for synonym in shown.synonyms] if request.include_synonyms else [],
         config_type=shown.kind,
         documentation=shown.says if request.include_documentation else None,
     )

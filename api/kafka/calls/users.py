@@ -30,7 +30,7 @@ from deltamq.api.kafka.messages.user_messages import (
 from deltamq.mq.errors import Conflict, DeltaMQError
 
 _KEYS = "keys are made, and revoked, by the service: `deltamq auth key`"
-_QUOTAS = "quotas are those of principals: `deltamq auth quota`"
+_QUOTAS = "quotas belong to principals: `deltamq auth quota`"
 
 
 class Users:
@@ -43,34 +43,34 @@ class Users:
     def credentials(
         self, request: DescribeUserScramCredentialsRequest, asker: Asker
     ) -> DescribeUserScramCredentialsResponse:
-        """Return by which mechanisms of SCRAM principals can prove their keys; of all, those that can by any."""
+        """Return by which SCRAM mechanisms principals can prove their keys; without names, of all that can."""
         try:
             asker.check(DescribeUserScramCredentialsRequest)
         except DeltaMQError as error:
             code, detail = error_code_of(error), error.detail
             return DescribeUserScramCredentialsResponse(error_code=code, error_message=detail, results=[])
         if request.users:
-            counts = Counter(one.name for one in request.users)
+            counts = Counter(user.name for user in request.users)
             results = [self._described(name, count) for name, count in counts.items()]
         else:
             every = (self._described(name, 1) for name in sorted(self._meta.now.auth.principals))
-            results = [one for one in every if one.credentials]
+            results = [user for user in every if user.credentials]
         return DescribeUserScramCredentialsResponse(results=results)
 
     def _described(self, name: str, count: int) -> DescribedUser:
         if count > 1:
             return DescribedUser(name, ErrorCode.DUPLICATE_RESOURCE, "each user may be in the request once", [])
-        found = list(self._credentials(name))
-        if not found:
+        credentials = list(self._credentials(name))
+        if not credentials:
             detail = f"there is no principal {name} with a key that SCRAM can prove"
             return DescribedUser(name, ErrorCode.RESOURCE_NOT_FOUND, detail, [])
-        return DescribedUser(name, ErrorCode.NONE, None, found)
+        return DescribedUser(name, ErrorCode.NONE, None, credentials)
 
     def _credentials(self, name: str) -> Iterator[UserCredential]:
         auth, now_ms = self._meta.now.auth, self._now_ms()
         keys = [key for key in auth.keys_of(name) if key.is_live(now_ms)] if name in auth.principals else []
         for number, mechanism in SCRAM_MECHANISMS.items():
-            kept = next((one for key in keys if (one := key.scram_for(mechanism)) is not None), None)
+            kept = next((scram for key in keys if (scram := key.scram_for(mechanism)) is not None), None)
             if kept is not None:
                 yield UserCredential(number, kept.iterations)
 
@@ -78,7 +78,9 @@ class Users:
         self, request: AlterUserScramCredentialsRequest, asker: Asker
     ) -> AlterUserScramCredentialsResponse:
         """Refuse to take a password, and to revoke a key that the call could not name."""
-        names = dict.fromkeys([*(one.name for one in request.deletions), *(one.name for one in request.upsertions)])
+        names = dict.fromkeys(
+            [*(change.name for change in request.deletions), *(change.name for change in request.upsertions)]
+        )
         try:
             asker.check(AlterUserScramCredentialsRequest)
             raise Conflict(_KEYS, code="not_by_kafka")
@@ -103,5 +105,5 @@ class Users:
         except DeltaMQError as error:
             code, detail = error_code_of(error), error.detail
             return AlterClientQuotasResponse(
-                entries=[AlteredQuota(code, detail, one.entity) for one in request.entries]
+                entries=[AlteredQuota(code, detail, entry.entity) for entry in request.entries]
             )

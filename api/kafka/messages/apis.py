@@ -28,8 +28,7 @@ _SHORT: Final = struct.Struct(">h")
 class Api:
     """One call: its number, the versions that the door has, the first flexible one, its request, and what it needs.
 
-    That is said in the words of `api/auth/calls.py`: "any" is a principal with any grant, "open" needs nobody to be
-    known yet.
+    `needs` has the words of `api/auth/calls.py`: "any" is a principal with any grant, "open" needs no authentication.
     """
 
     key: int
@@ -104,7 +103,7 @@ class Frame(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether the version is one of those that are offered."""
+        """Whether the version is offered."""
         return self.api.low <= self.version <= self.api.high
 
 

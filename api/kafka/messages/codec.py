@@ -24,7 +24,7 @@ from deltamq.mq.errors import Refused
 
 #: Most elements of all arrays of one frame, and tagged fields: each takes Python's time, or is an object of it.
 ELEMENTS_MAX: Final = 100_000
-#: What stands in place of a topic's id where there is none.
+#: Stands in place of a topic's id where there is none.
 NO_TOPIC_ID: Final = bytes(16)
 _VARINT_BYTES_MAX: Final = 5
 #: What stands before a structure that may be null: -1 or 1.
@@ -57,7 +57,7 @@ class _Number:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A text or bytes behind their length; a text's length has 2 bytes in inflexible versions, that of bytes 4."""
+    """A text or bytes behind their length, which has in inflexible versions 2 bytes for a text, and 4 for bytes."""
 
     text: bool
     nullable: bool = False
@@ -149,8 +149,8 @@ def read_message(kind: type[M], reader: Reader, version: int, *, flexible: bool)
     Refused
         `malformed_request`.
     """
-    found: M = _reader_of(kind, version, flexible)(reader)
-    return found
+    message: M = _reader_of(kind, version, flexible)(reader)
+    return message
 
 
 def write_message(parts: Parts, message: Message, version: int, *, flexible: bool) -> None:
@@ -159,13 +159,12 @@ def write_message(parts: Parts, message: Message, version: int, *, flexible: boo
 
 
 def _fields(kind: type[Message], version: int) -> list[tuple[str, Any]]:
-    """Return the names and types of the fields that a version has."""
-    found = []
+    fields = []
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        at = next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, At)), At(0))
+        at = next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, At)), At(0))
         if at.since <= version <= at.until:
-            found.append((name, hint))
-    return found
+            fields.append((name, hint))
+    return fields
 
 
 @functools.cache
@@ -173,16 +172,16 @@ def _reader_of(kind: type[Message], version: int, flexible: bool) -> _Read:
     fields = [(name, _read(hint, version, flexible)) for name, hint in _fields(kind, version)]
 
     def read(reader: Reader) -> Message:
-        found = kind(**{name: read_field(reader) for name, read_field in fields})
+        message = kind(**{name: read_field(reader) for name, read_field in fields})
         if flexible:
             reader.tags()
-        return found
+        return message
 
     return read
 
 
 def _form_of(hint: Any) -> _Number | _Run | _Raw | None:
-    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, _Number | _Run | _Raw)), None)
+    return next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, _Number | _Run | _Raw)), None)
 
 
 def _unwrapped(hint: Any) -> Any:
@@ -195,14 +194,14 @@ def _array_of(hint: Any) -> tuple[Any, bool] | None:
     hint = _unwrapped(hint)
     if get_origin(hint) is list:
         return get_args(hint)[0], False
-    lists = [one for one in get_args(hint) if get_origin(one) is list]
+    lists = [option for option in get_args(hint) if get_origin(option) is list]
     return (get_args(lists[0])[0], True) if lists else None
 
 
 def _structure_of(hint: Any) -> tuple[type[Message], bool]:
     """Return the type of a structure, and whether it may be null."""
     hint = _unwrapped(hint)
-    options = [one for one in get_args(hint) if one is not type(None)]
+    options = [option for option in get_args(hint) if option is not type(None)]
     return (options[0], True) if options else (hint, False)
 
 
@@ -244,8 +243,8 @@ def _read_run(form: _Run, flexible: bool) -> _Read:
             if form.nullable:
                 return None
             raise malformed("a field is null that must not be")
-        found = reader.take(size)
-        return _text(found) if form.text else found
+        raw = reader.take(size)
+        return _text(raw) if form.text else raw
 
     return read_run
 
@@ -289,8 +288,8 @@ def _write(hint: Any, version: int, flexible: bool) -> _Write:
     def write_array(parts: Parts, value: list[Any] | None) -> None:
         count = -1 if value is None else len(value)
         parts.append(_varint(count + 1) if flexible else _INT.pack(count))
-        for one in value or ():
-            write_element(parts, one)
+        for element in value or ():
+            write_element(parts, element)
 
     return write_array
 

@@ -135,7 +135,7 @@ _BY_CODE: Final = {
     "partitions_cannot_grow": ErrorCode.INVALID_PARTITIONS,
     "partitioner_fixed": ErrorCode.INVALID_CONFIG,
 }
-#: What a principal may not do, by the kind of what it may not do it to.
+#: The error for a principal without the right, by the kind of resource.
 _FORBIDDEN: Final = {
     "topic": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     "group": ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -155,12 +155,12 @@ _BY_CLASS: Final = (
 
 
 def error_code_of(error: DeltaMQError) -> ErrorCode:
-    """Return Kafka's number for an error. One whose outcome is not known makes the client repeat the request."""
+    """Return Kafka's number for an error. An outcome that is not known makes the client repeat the request."""
     if error.code == "system_name" and isinstance(error, Refused) and error.field == "group":
         return ErrorCode.INVALID_GROUP_ID
-    found = _BY_CODE.get(error.code)
-    if found is not None:
-        return found
+    known = _BY_CODE.get(error.code)
+    if known is not None:
+        return known
     if isinstance(error, Forbidden):
         return _FORBIDDEN.get(error.field or "", ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     by_class = next((code for kind, code in _BY_CLASS if isinstance(error, kind)), None)
@@ -177,7 +177,7 @@ def group_code_of(error: DeltaMQError) -> ErrorCode:
 
 
 def offset_code_of(error: DeltaMQError) -> ErrorCode:
-    """Return the same for a partition whose offsets are fetched, where another number says it."""
+    """Return the number of an error in the answer for a partition whose offsets are fetched."""
     return ErrorCode.UNSTABLE_OFFSET_COMMIT if _passes(error) else error_code_of(error)
 
 

@@ -313,7 +313,7 @@ _SHORT: Final = struct.Struct(">h")
 def subscription_of(data: bytes | memoryview) -> frozenset[str] | None:
     """Return the topics of a consumer's subscription; None if it is none.
 
-    To the coordinator it is bytes of the members alone:
+    To the coordinator it is only bytes of the members:
 
         version (2)   topics: count (4), names   what else the version has
     """

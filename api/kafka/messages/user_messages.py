@@ -1,6 +1,6 @@
-"""Users: how they show who they are (SaslHandshake, SaslAuthenticate), and what administrators ask about them.
+"""Users: how they authenticate (SaslHandshake, SaslAuthenticate), and what administrators ask about them.
 
-Administrators ask by which credentials users can show who they are, and how much they may send and read.
+Administrators ask by which credentials users can authenticate, and how much they may send and read.
 """
 
 from __future__ import annotations

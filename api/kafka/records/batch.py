@@ -28,7 +28,7 @@ _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = _HEADER.size
 #: Bytes before the length, and the length itself.
 _LENGTH_END: Final = 12
-#: Where what the CRC covers begins.
+#: Where the bytes begin that the CRC covers.
 _CRC_END: Final = 21
 _MAGIC_AT: Final = 16
 _MAGIC: Final = 2
@@ -39,7 +39,7 @@ _CONTROL: Final = 0x20
 NO_PRODUCER: Final = -1
 #: The shortest record: a length, attributes, a time, an offset, no key, no value, no headers.
 RECORD_BYTES_MIN: Final = 7
-#: Flags of features that are not there.
+#: Flags of features that are not supported.
 _REFUSED: Final = {_TRANSACTIONAL: "transactions are not supported", _CONTROL: "clients write no control records"}
 
 assert HEADER_BYTES == 61
@@ -108,7 +108,7 @@ def _header(batch: memoryview) -> BatchHeader:
     (base, _, _, _, crc, attributes, last_delta, first_ms, _, producer, epoch, sequence, count) = _HEADER.unpack_from(
         batch
     )
-    # The library takes bytes alone.
+    # The library takes only bytes.
     if google_crc32c.value(bytes(batch[_CRC_END:])) != crc:
         raise corrupt("a checksum is wrong")
     for flag, why in _REFUSED.items():
@@ -165,7 +165,7 @@ _PIECE_BYTES: Final = 256 * 1024
 #: read no others.
 _LZ4_HEAD: Final = b"\x04\x22\x4d\x18\x60\x40\x82"
 _LZ4_BLOCK_BYTES: Final = 64 * 1024
-#: In a block's length, that it is as it was.
+#: In a block's length: the block is not compressed.
 _LZ4_PLAIN: Final = 1 << 31
 _LZ4_END: Final = bytes(4)
 
@@ -227,7 +227,7 @@ def _unsnapped(data: memoryview, bytes_max: int) -> bytes:
 
 
 def _block(data: memoryview, left: int, bytes_max: int | None = None) -> bytes:
-    """Expand one block, which begins with the size that it takes then."""
+    """Expand one block, which begins with its expanded size."""
     size = shift = 0
     for at in range(5):
         byte = data[at] if at < len(data) else 0x80
@@ -245,7 +245,7 @@ def _block(data: memoryview, left: int, bytes_max: int | None = None) -> bytes:
 def compressed(data: bytes | memoryview, by: Compression, *, xerial: bool = True) -> bytes:
     """Return records compressed, fast rather than small.
 
-    snappy is in xerial's framing, which all clients read, unless told otherwise.
+    snappy is in xerial's framing, which all clients read, unless `xerial` is False.
     """
     if by is Compression.NONE:
         return bytes(data)

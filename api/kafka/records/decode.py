@@ -66,10 +66,10 @@ def decode_batches(batches: Sequence[BatchHeader], native: NativeDecoder | None 
         `corrupt_records`: the bytes of some batch are not its records.
     """
     count = sum([batch.count for batch in batches])
-    found = native.decode(batches) if native is not None and count >= _NATIVE_MIN else None
-    if found is None and count <= FEW_RECORDS:
-        found = decode_few(batches)
-    return found or decode_in_columns(batches)
+    records = native.decode(batches) if native is not None and count >= _NATIVE_MIN else None
+    if records is None and count <= FEW_RECORDS:
+        records = decode_few(batches)
+    return records or decode_in_columns(batches)
 
 
 def decode_in_columns(batches: Sequence[BatchHeader]) -> Records:
@@ -107,16 +107,16 @@ def _dense(counts: Sequence[int]) -> Int64s:
 
 def _bounds(raw: bytes, data: NDArray[np.uint8], batches: Sequence[BatchHeader]) -> tuple[Int64s, Int64s]:
     """Return where each record begins, behind its length, and where it ends."""
-    found: list[tuple[Int64s, Int64s, Int64s]] = []
+    bounds: list[tuple[Int64s, Int64s, Int64s]] = []
     at, before = 0, (0, 0)
     for batch in batches:
         shape = batch.count, len(batch.records)
-        known = _shifted(data, found[-1], shape[1]) if shape == before else None
-        found.append(known or _scanned(raw, data, at, at + shape[1], batch.count))
+        known = _shifted(data, bounds[-1], shape[1]) if shape == before else None
+        bounds.append(known or _scanned(raw, data, at, at + shape[1], batch.count))
         at, before = at + shape[1], shape
-    if len(found) == 1:
-        return found[0][1:]
-    return np.concatenate([one for _, one, _ in found]), np.concatenate([one for _, _, one in found])
+    if len(bounds) == 1:
+        return bounds[0][1:]
+    return np.concatenate([begins for _, begins, _ in bounds]), np.concatenate([ends for _, _, ends in bounds])
 
 
 def _shifted(
@@ -133,8 +133,8 @@ def _shifted(
 
 
 def _scanned(raw: bytes, data: NDArray[np.uint8], at: int, end: int, count: int) -> tuple[Int64s, Int64s, Int64s]:
-    """Return where the lengths of a batch's records begin, where these begin themselves, and where they end."""
-    found: list[tuple[Int64s, Int64s, Int64s]] = []
+    """Return where the length of each record of a batch begins, where the record begins, and where it ends."""
+    parts: list[tuple[Int64s, Int64s, Int64s]] = []
     firsts: list[int] = []
     begins: list[int] = []
     ends: list[int] = []
@@ -155,28 +155,28 @@ def _scanned(raw: bytes, data: NDArray[np.uint8], at: int, end: int, count: int)
                 run = _run(raw, data, first, begin, at, min(left, _RUN_MAX, (end - at) // size))
                 look_at = left - run - (0 if run else _LOOK_AGAIN)
                 if run:
-                    found.append(_arrays(firsts, begins, ends))
+                    parts.append(_arrays(firsts, begins, ends))
                     firsts, begins, ends = [], [], []
                     run_firsts = np.arange(at, at + size * run, size)
-                    found.append((run_firsts, run_firsts + (begin - first), run_firsts + size))
+                    parts.append((run_firsts, run_firsts + (begin - first), run_firsts + size))
                     at += size * run
                     left -= run
     except IndexError:
         raise corrupt(f"{count} records are not there") from None
     if at != end or left:
         raise corrupt(f"{count} records do not take {end} bytes")
-    found.append(_arrays(firsts, begins, ends))
-    a, b, c = zip(*found, strict=True)
+    parts.append(_arrays(firsts, begins, ends))
+    a, b, c = zip(*parts, strict=True)
     return np.concatenate(a), np.concatenate(b), np.concatenate(c)
 
 
 def _arrays(*lists: list[int]) -> tuple[Int64s, Int64s, Int64s]:
-    a, b, c = (np.array(one, dtype=np.int64) for one in lists)
+    a, b, c = (np.array(column, dtype=np.int64) for column in lists)
     return a, b, c
 
 
 def _length(raw: bytes, at: int) -> tuple[int, int]:
-    """Return the length of the record whose length stands at a position, and where the record begins."""
+    """Return the length that stands at a position, and where its record begins."""
     byte = raw[at]
     at += 1
     length = byte & 0x7F
@@ -198,7 +198,7 @@ def _length(raw: bytes, at: int) -> tuple[int, int]:
 def _run(raw: bytes, data: NDArray[np.uint8], first: int, begin: int, at: int, most: int) -> int:
     """Return how many records, of `most`, have the length of the one before, byte for byte; 0 for fewer than a run.
 
-    `first` is where that one's length begins, `begin` where it begins itself, and `at` where it ends.
+    `first` is where the length of that record begins, `begin` where the record begins, and `at` where it ends.
     """
     size, length = at - first, raw[first:begin]
     if most < _RUN_MIN or not raw.startswith(length, at + (_RUN_MIN - 1) * size):
@@ -214,7 +214,7 @@ def _run(raw: bytes, data: NDArray[np.uint8], first: int, begin: int, at: int, m
 def _piece(
     data: NDArray[np.uint8], at: Int64s, ends: Int64s, *, nullable: bool = True
 ) -> tuple[Int64s, Int64s, NDArray[np.bool_] | None, Int64s]:
-    """Return where pieces begin and end that stand behind their lengths, which are null, and where the rest begins."""
+    """Return where the pieces behind their lengths begin and end, which are null, and where the rest begins."""
     length, start = read_varints(data, at)
     least, most = int(length.min()), int(length.max())
     if least < 0 and (not nullable or least < -1):
@@ -233,7 +233,7 @@ def _headers(data: NDArray[np.uint8], counts: Int64s, at: Int64s, ends: Int64s) 
     if most > HEADERS_MAX:
         detail = f"headers: a message has at most {HEADERS_MAX} headers"
         raise Unprocessable(detail, code="invalid_record", field="headers", extra={"limit": HEADERS_MAX})
-    rows, found = [], []
+    rows, columns = [], []
     at = at.copy()
     for number in range(most):
         has = np.flatnonzero(counts > number)
@@ -242,9 +242,9 @@ def _headers(data: NDArray[np.uint8], counts: Int64s, at: Int64s, ends: Int64s) 
         at[has] = behind
         rows.append(has)
         nulls = np.zeros(len(has), dtype=np.bool_) if null is None else null
-        found.append(np.stack([name_at, name_end, value_at, value_end, nulls.astype(np.int64)]))
+        columns.append(np.stack([name_at, name_end, value_at, value_end, nulls.astype(np.int64)]))
     order = np.argsort(np.concatenate(rows), kind="stable")
-    name_at, name_end, value_at, value_end, nulls = np.concatenate(found, axis=1)[:, order]
+    name_at, name_end, value_at, value_end, nulls = np.concatenate(columns, axis=1)[:, order]
     starts = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=starts[1:])
     names, values = pieces(data, name_at, name_end), pieces(data, value_at, value_end, null=nulls.astype(np.bool_))

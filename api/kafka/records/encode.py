@@ -63,7 +63,6 @@ def _body(records: Records, first_ms: int, native: NativeEncoder | None) -> byte
 
 
 def _woven_records(records: Records, times: Int64s, key_length: Int64s, value_length: Int64s) -> bytes:
-    """Return records of any shapes."""
     count = records.count
     zeros = np.zeros(count, dtype=np.int64)
     offsets = np.arange(count)
@@ -102,14 +101,13 @@ def _woven(columns: list[pa.BinaryArray]) -> pa.BinaryArray:
 
 
 def _buffer(column: pa.BinaryArray) -> pa.Buffer:
-    """Return the bytes of all values of a column."""
     ends = np.frombuffer(column.buffers()[1], dtype=np.int32)[column.offset : column.offset + len(column) + 1]
     data = column.buffers()[2]
     return pa.py_buffer(b"") if data is None else data.slice(int(ends[0]), int(ends[-1] - ends[0]))
 
 
 def _tails(headers: pa.MapArray | None, count: int) -> pa.BinaryArray:
-    """Return what follows the value of each record: the number of its headers, and these."""
+    """Return what follows the value of each record: the number of its headers, and the headers."""
     if headers is None:
         return binary(_NO_HEADERS * count, np.arange(count + 1))
     starts = np.asarray(headers.offsets).astype(np.int64)
@@ -141,9 +139,8 @@ def blocks_of(
 
         length | 0 | time | offset | key length | key | value length | value | 0   a row for each record, of one width
 
-    Records that follow each other have one shape if each of their numbers takes as many bytes as that of the others,
-    and keys and values have one length. Most producers send such records. Where the shape changes often, other ways are
-    faster.
+    Records that follow each other have one shape if each number takes as many bytes in all of them, and keys and values
+    have one length. Most producers send such records. Where the shape changes often, other ways are faster.
     """
     count = len(times)
     offsets = np.arange(count)
@@ -155,12 +152,12 @@ def blocks_of(
     if (len(edges) - 2) * _BLOCK_MIN > count:
         return None
     keys, values = _Texts(key), _Texts(value)
-    found = []
+    blocks = []
     for low, high in pairwise(edges):
         numbers = [(times[low:high], int(time_sizes[low])), (offsets[low:high], int(offset_sizes[low]))]
         texts = [keys.rows(low, high, int(key_length[low])), values.rows(low, high, int(value_length[low]))]
-        found.append(_block(high - low, numbers, texts))
-    return found
+        blocks.append(_block(high - low, numbers, texts))
+    return blocks
 
 
 class _Texts:
@@ -181,7 +178,7 @@ class _Texts:
 
 
 def _block(count: int, numbers: list[tuple[Int64s, int]], texts: list[tuple[int, _Bytes]]) -> _Bytes:
-    """Return records of one shape; `numbers` have as many bytes as they say."""
+    """Return records of one shape; `numbers` are columns with their widths in bytes."""
     lengths = [_varint(length) for length, _ in texts]
     size = 2 + sum(width for _, width in numbers) + sum(map(len, lengths)) + sum(rows.shape[1] for _, rows in texts)
     head = _varint(size)

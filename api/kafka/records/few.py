@@ -67,7 +67,7 @@ def decode_few(batches: Sequence[BatchHeader]) -> Records | None:
 
 
 def _column(values: Sequence[bytes | None]) -> pa.BinaryArray:
-    """Return keys or values as a column; Arrow's `array` would give the interpreter's lock away four times."""
+    """Return keys or values as a column; Arrow's `array` would release the interpreter's lock four times."""
     known = [value for value in values if value is not None]
     if not known:
         return pa.nulls(len(values), pa.binary())
@@ -77,7 +77,7 @@ def _column(values: Sequence[bytes | None]) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(known), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(known))])
 
 
-#: Sums of 64-bit numbers wrap, as those of columns do.
+#: Sums of 64-bit numbers wrap, as numpy's do.
 _HALF: Final = 1 << 63
 
 
@@ -110,8 +110,8 @@ def encode_few(records: Records, times: Sequence[int]) -> bytes:
     pairs = zip(times, records.key.to_pylist(), records.value.to_pylist(), strict=True)
     for number, (time, key, value) in enumerate(pairs):
         body = bytearray(b"\x00")
-        for one in (time, number):
-            _write(body, one)
+        _write(body, time)
+        _write(body, number)
         for text in (key, value):
             _write(body, -1 if text is None else len(text))
             body += text or b""

@@ -17,7 +17,7 @@ from deltamq.api.kafka.records.columns import Records
 
 DECODER_SOURCE: Final = Path(__file__).with_name("decode.c")
 ENCODER_SOURCE: Final = Path(__file__).with_name("encode.c")
-#: Bytes from which on a function gives the interpreter's lock away: with fewer, getting it back would take longer.
+#: Bytes from which on a function releases the interpreter's lock: with fewer, getting it back would take longer.
 _LARGE_BYTES: Final = 128 * 1024
 _INT32_MAX: Final = 2**31 - 1
 #: As `encode.c` has it: the most bytes of a record besides its key and value.
@@ -39,7 +39,7 @@ class NativeDecoder:
         if size > _INT32_MAX:
             return None
         heads = array("q", [n for batch in batches for n in (batch.count, len(batch.records), batch.first_time_ms)])
-        # the places of the columns of a fixed width, in one piece of memory, as `decode.c` describes it
+        # where the columns of a fixed width lie in one piece of memory, as `decode.c` describes it
         ends, bits = 4 * (rows + 1), rows // 8 + 1
         key_ends = 8 * rows + 16
         key_valid = key_ends + 2 * ends
@@ -54,7 +54,7 @@ class NativeDecoder:
         key = value = None
         if numbers[rows] < rows:
             used = int(columns[key_ends + ends - 4 : key_ends + ends].view(np.int32)[0])
-            # keys take little of their room, which would live as long as they do
+            # copied: keys use little of their buffer, which would live as long as they do
             key = [fixed.slice(key_valid, bits), fixed.slice(key_ends, ends), pa.py_buffer(keys[:used].tobytes())]
         if numbers[rows + 1] < rows:
             value = [fixed.slice(key_valid + bits, bits), fixed.slice(key_ends + ends, ends), pa.py_buffer(values)]
@@ -122,7 +122,7 @@ def _address(memory: NDArray[np.uint8]) -> int:
 
 
 def _column(rows: int, buffers: list[pa.Buffer] | None, nulls: int) -> pa.BinaryArray:
-    """Return a column of its bits, ends and bytes, which are None if all values are null."""
+    """Return a column; `buffers` are its bits, ends and bytes, or None if all values are null."""
     if buffers is None:
         return pa.nulls(rows, pa.binary())
     return pa.Array.from_buffers(pa.binary(), rows, buffers if nulls else [None, *buffers[1:]], null_count=nulls)

@@ -1,9 +1,9 @@
-"""The request whose bytes are awaited: how large it may be, what is reserved for it, and the bytes that are there.
+"""The request whose bytes are awaited: how large it may be, what is reserved for it, and the bytes that have arrived.
 
     first bytes --announced--> size, call --wait_s--> quota of the caller, room in the service --> begun
 
-A large request is read after that. One that fits into what is read ahead anyway is there before: who only says that it
-will come holds nothing. A frame that came in one piece is taken without a copy (`Inbox`).
+A large request is read after that. One that fits into the read-ahead has arrived before: announcing one reserves
+nothing. A frame that came in one piece is taken without a copy (`Inbox`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LENGTH_BYTES: Final = 4
 START_BYTES: Final = 6
 PRODUCE: Final = 0
 FETCH: Final = 1
-#: SaslHandshake, ApiVersions and SaslAuthenticate: what a client may call before it is known who it is.
+#: SaslHandshake, ApiVersions and SaslAuthenticate: calls allowed before authentication.
 _BEFORE: Final = (17, 18, 36)
 #: Most bytes of such a call.
 _BEFORE_BYTES_MAX: Final = 64 * 1024
@@ -33,11 +33,11 @@ class Room(NamedTuple):
     """What the service has for requests: the quotas of their callers, and the bytes that it can hold of them."""
 
     quotas: Quotas
-    #: Bounds appends, together with those over REST.
+    #: Bounds appends, of Kafka's clients and REST's together.
     appends: Admission
     #: Bounds the answers to fetches.
     answers: Admission
-    #: Bounds all other requests, some of which wait for long: appends must not wait for them.
+    #: Bounds all other requests, some of which wait long: appends must not wait for them.
     calls: Admission
 
 
@@ -47,7 +47,7 @@ class Arrival:
     __slots__ = ("_is_metered", "call", "failures", "meter", "size", "ticket")
 
     def __init__(self, size: int, call: int) -> None:
-        #: Bytes without those of the length.
+        #: Bytes behind the length.
         self.size = size
         self.call = call
         #: Measures what the caller uses; None without a quota.
@@ -65,7 +65,7 @@ class Arrival:
         Raises
         ------
         Unauthenticated
-            The client has to say first who it is.
+            The client has not authenticated.
         TooLarge
             Its size is out of bounds.
         """
@@ -73,9 +73,9 @@ class Arrival:
         call = int.from_bytes(start[LENGTH_BYTES:], "big", signed=True)
         if not session.is_open:
             if call not in _BEFORE:
-                raise Unauthenticated(f"call {call} before the client has said who it is (SASL)")
+                raise Unauthenticated(f"call {call} before authentication (SASL)")
             if size > _BEFORE_BYTES_MAX:
-                raise TooLarge(f"a request of {size} bytes before the client has said who it is (SASL)")
+                raise TooLarge(f"a request of {size} bytes before authentication (SASL)")
         limit = request_bytes_max if call == PRODUCE else ADMIN_BYTES_MAX
         if size < START_BYTES - LENGTH_BYTES or size > limit:
             raise TooLarge(f"a request of {size} bytes for call {call}; at most {limit} are allowed")
@@ -103,7 +103,6 @@ class Arrival:
         return 0.0
 
     def _entered(self, room: Room) -> Ticket:
-        """Return what is reserved; raise `Overloaded` if there is no room."""
         if self.call == PRODUCE:
             return room.appends.enter(self.size)
         return room.answers.enter() if self.call == FETCH else room.calls.enter(self.size)
@@ -119,9 +118,9 @@ class Inbox:
 
     def __init__(self) -> None:
         self._data: bytes | bytearray = _NOTHING
-        #: What is before it was taken.
+        #: The bytes before it were taken.
         self._at = 0
-        #: Whether somebody may still look at the data.
+        #: Whether a caller may still hold a view of the data.
         self._is_lent = False
 
     def __len__(self) -> int:
@@ -142,7 +141,7 @@ class Inbox:
         return bytes(self._data[self._at : self._at + count])
 
     def take(self, count: int) -> memoryview:
-        """Return the first bytes, which must be there, and remove them; nobody changes them any more."""
+        """Return the first bytes, which must be there, and remove them; they do not change any more."""
         assert count <= len(self), "they have arrived"
         at, self._at, self._is_lent = self._at, self._at + count, True
         return memoryview(self._data)[at : at + count]

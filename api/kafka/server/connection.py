@@ -7,11 +7,11 @@
 Appends are queued by the callback that gets their bytes, and answered by the one that hears of their commit: a small
 append waits for no task. All other requests are done by a task each, when all before them are answered.
 
-When the client goes, all but the appends ends. These are in the queues of their partitions, and hold their bytes until
-they are stored. What has arrived and is not begun yet is begun in its turn, if nobody waits for an answer to it.
+When the client goes, everything but its appends ends. These are in the queues of their partitions, and hold their bytes
+until they are stored. Requests that have arrived and want no answer are still begun in their turn.
 
-What is not a request closes the connection: there is no answer in the protocol for it. So does a call of a client that
-has not said who it is, if it must, and the end of what it may (`Session.is_over`).
+Bytes that are no request close the connection: the protocol has no answer to them. So do calls of a client that has not
+authenticated and must, and the end of its access (`Session.is_over`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger("deltamq.api")
 
 #: Most requests of one connection that are under way; Kafka's clients have at most five of each kind.
 IN_FLIGHT_MAX: Final = 32
-#: Bytes that are read ahead, whatever there is room for.
+#: Bytes that are read ahead even if the service has no room.
 _READ_AHEAD_BYTES: Final = 256 * 1024
 #: A larger request that is no append waits until those before it are answered, so that one connection holds few bytes.
 _BEHIND_BYTES_MAX: Final = ADMIN_BYTES_MAX // IN_FLIGHT_MAX
@@ -50,9 +50,9 @@ _BEHIND_BYTES_MAX: Final = ADMIN_BYTES_MAX // IN_FLIGHT_MAX
 _WRITE_S: Final = 30.0
 #: A 32-bit number.
 _THROTTLE_MS_MAX: Final = 2**31 - 1
-#: The next request is begun after these: appends are in their order, and who the client is must be known.
+#: The next request is begun after these: appends keep their order, and later calls need the caller.
 _IN_TURN: Final = (PRODUCE, 17, 36)
-#: Most seconds until it is known who the client is.
+#: Most seconds until the client has authenticated.
 _BEFORE_S: Final = 30.0
 
 
@@ -77,7 +77,7 @@ class Connections(Protocol):
 
 
 class _Begun:
-    """A request under way: what it reserves until its answer is written, and its answer once there is one."""
+    """A request under way, with what it reserves until its answer is written."""
 
     __slots__ = ("_connection", "answer", "ask", "asker", "frame", "is_answered", "meter", "task", "ticket")
 
@@ -96,7 +96,7 @@ class _Begun:
 
     @property
     def is_append_under_way(self) -> bool:
-        """Whether something is stored for it, or will be, and nobody knows yet what."""
+        """Whether it is an append whose outcome is not known yet."""
         return self.frame.api.key == PRODUCE and not self.is_answered
 
     def ready(self, answer: Message | None) -> None:
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
         #: The client's address, `HOST:PORT`; empty until the connection is made.
         self.address = ""
         self._loop = asyncio.get_running_loop()
-        #: Done when the connection is closed, and no more of what it brought will be begun.
+        #: Done when the connection is closed, and none of its requests will be begun any more.
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self._door = door
         self._room = room
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
         self._is_last = False
         #: Whether it is cut off, or all is done: nothing is begun or written any more.
         self._is_over = False
-        #: Whether there is nobody any more to write answers to.
+        #: Whether the client is gone, so that no more answers are written.
         self._is_lost = False
         #: Until when a frame, and the client's reading, must have gone on; on the loop's clock.
         self._read_by = self._write_by = math.inf
@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def eof_received(self) -> bool:
-        """Begin what is there, and close, though not all may be begun yet: nobody waits for answers."""
+        """Begin what has arrived, and close, though not all may be begun yet: the client waits for no answers."""
         self._go_on()
         self._transport.abort()
         return False
@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
         self.answered()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Go on with what the client sent before it went and wants no answer to, unless it was cut off."""
+        """Go on with requests without an answer that the client sent before it went, unless it was cut off."""
         self._is_lost = True
         self._write_by = math.inf
         for begun in (*self._begun, *self._unread):
@@ -190,15 +190,14 @@ class Connection(asyncio.Protocol):
                 if begun.task is not None:
                     begun.task.cancel()
                 self._release(begun)
-        # They are in the queues of their partitions: they hold their bytes until it is known what became of them.
-        self._begun = deque(one for one in self._begun if one.is_append_under_way)
+        # They are in the queues of their partitions: they hold their bytes until their outcome is known.
+        self._begun = deque(append for append in self._begun if append.is_append_under_way)
         self._unread.clear()
         if self._beginning not in self._begun:
             self._beginning = None
         self._go_on()
 
     def _forget(self) -> None:
-        """Begin no more of what has arrived, after the client has gone."""
         if self.gone.done():
             return
         self._is_over = True
@@ -250,7 +249,6 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _failed(self, error: Exception) -> None:
-        """Close the connection after bytes that are no request, or one that could not be begun."""
         if isinstance(error, Refused):
             if isinstance(error, Unauthenticated):
                 self._refused(error, "kafka")
@@ -267,7 +265,6 @@ class Connection(asyncio.Protocol):
     # Time.
 
     def _look_by(self, when: float) -> None:
-        """Look at the times not later than this."""
         if self._watch is not None and self._watch.when() > when:
             self._watch.cancel()
             self._watch = None
@@ -275,7 +272,6 @@ class Connection(asyncio.Protocol):
             self._watch = self._loop.call_at(when, self._look)
 
     def _look(self) -> None:
-        """Close the connection of a client that took too long; times that have moved on are looked at later."""
         self._watch = None
         until = min(self._read_by, self._write_by)
         if until <= self._loop.time():
@@ -336,14 +332,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def _is_more(self) -> bool:
-        """Whether a whole request has arrived, and may be begun sooner or later."""
+        """Whether a whole request has arrived that may still be begun."""
         if self._is_over or self._is_last or self._connections.is_ending:
             return False
         size = int.from_bytes(self._inbox.first(LENGTH_BYTES), "big")
         return len(self._inbox) >= max(START_BYTES, size + LENGTH_BYTES)
 
     def _step(self) -> bool:
-        """Take one step with the first request; return False if it must wait, or is not there."""
+        """Take one step with the first request; return False if it must wait, or has not arrived."""
         wanted = self._next
         if wanted is None:
             if len(self._inbox) < START_BYTES:
@@ -354,7 +350,7 @@ class Connection(asyncio.Protocol):
             self._read_by = math.inf
         is_large = wanted.size > _BEHIND_BYTES_MAX and wanted.call != PRODUCE
         if self._begun and (is_large or wanted.call == FETCH):
-            # A fetch is answered in its turn, and would hold a place for its answer until then.
+            # A fetch is answered in its turn, and would hold room for its answer until then.
             return False
         is_there = len(self._inbox) >= wanted.size + LENGTH_BYTES
         if wanted.ticket is None and (is_there or wanted.size + LENGTH_BYTES > _READ_AHEAD_BYTES):
@@ -381,7 +377,6 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def _begin(self, wanted: Arrival) -> None:
-        """Begin a request that has arrived."""
         ticket = wanted.ticket
         assert ticket is not None, "it has its room"
         try:
@@ -391,9 +386,9 @@ class Connection(asyncio.Protocol):
             ticket.release()
             raise
         if self._is_lost and not (isinstance(frame.request, ProduceRequest) and frame.request.acks == 0):
-            ticket.release()  # its client will not know what became of it, and may repeat it
+            ticket.release()  # its client cannot learn the outcome, and may repeat it
             return
-        asker.told(_call_name(frame.api.request), self.address, self._refused)
+        asker.set_call(_call_name(frame.api.request), self.address, self._refused)
         self.session.begin(asker)
         begun = _Begun(self, frame, asker, ticket, wanted.meter)
         self._begun.append(begun)
@@ -408,7 +403,7 @@ class Connection(asyncio.Protocol):
         try:
             return self._door.begin_at_once(begun.frame, begun.asker, begun.ticket, begun)
         except BaseException:
-            begun.is_answered = True  # nobody will say what became of it
+            begun.is_answered = True  # no callback will report its outcome
             raise
 
     async def _begun_in_turn(self, begun: _Begun) -> Message | None:
@@ -424,7 +419,7 @@ class Connection(asyncio.Protocol):
     # Answers.
 
     def _ask_first(self) -> None:
-        """Ask for the first answer, if nobody has: what is not an append is done when all before it is done."""
+        """Start the first request, unless it was started: all but appends wait until those before them are answered."""
         first = self._begun[0]
         if first.ask is not None:
             ask, first.ask = first.ask, None
@@ -436,7 +431,7 @@ class Connection(asyncio.Protocol):
         try:
             answer = await ask()
         except BaseException as error:
-            # No answer says that nobody knows; the client connects again and repeats the request.
+            # No answer can say that the outcome is unknown; the client connects again and repeats the request.
             call = begun.frame.api.key
             if isinstance(error, Refused):  # not stored, and the client waits for no answer
                 log.info("event=kafka_call_refused call=%d code=%s detail=%r", call, error.code, error.detail)
@@ -480,7 +475,6 @@ class Connection(asyncio.Protocol):
 
 @functools.cache
 def _call_name(request: type[Message]) -> str:
-    """Return the name of a call in the audit."""
     return f"kafka {request.__name__.removesuffix('Request')}"
 
 

@@ -1,6 +1,6 @@
 """The door's server: it accepts connections, up to a limit, and ends them when the service stops.
 
-Its socket is taken before the service starts: others must know the address.
+Its socket is bound before the service starts: other processes must know the address.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CALLS_BYTES_MAX: Final = 64 * MIB
 
 @dataclass(frozen=True, slots=True)
 class KafkaListener:
-    """A listening socket, and the address that clients are told."""
+    """A listening socket, and the address that clients get."""
 
     socket: socket.socket
     advertised: str
@@ -60,8 +60,8 @@ class KafkaServer:
     async def start(cls, service: Service, listener: KafkaListener) -> KafkaServer:
         """Accept connections from now on."""
         server = cls(service, listener)
-        places = service.settings.connections_max * IN_FLIGHT_MAX
-        calls = Admission("kafka", bytes_max=_CALLS_BYTES_MAX, requests_max=places)
+        requests = service.settings.connections_max * IN_FLIGHT_MAX
+        calls = Admission("kafka", bytes_max=_CALLS_BYTES_MAX, requests_max=requests)
         room = Room(service.quotas, service.admission, service.answers, calls)
         make = partial(Connection, server._door, room, service.settings, server)
         server._server = await server._listen(listener, make)
@@ -83,7 +83,7 @@ class KafkaServer:
         return server
 
     def _room(self) -> int:
-        """Return how many connections there may be beside those that are made."""
+        """Return how many more connections there may be."""
         return self._service.settings.connections_max - len(self._connections)
 
     @property
@@ -115,8 +115,8 @@ class KafkaServer:
             self._service.audit.refused(principal, call, error.status, error.code, connection.address)
 
     def _look(self) -> None:
-        """End the connections of clients that may not go on: what they may has changed, or time has passed."""
-        for connection in [one for one in self._connections if one.session.is_over()]:
+        """End the connections of clients whose access was changed or is over."""
+        for connection in [opened for opened in self._connections if opened.session.is_over()]:
             log.info("event=kafka_connection_ended principal=%r detail='access is over'", connection.session.principal)
             connection.end()
 
@@ -134,7 +134,7 @@ class KafkaServer:
         ending = list(self._connections)
         for connection in ending:
             connection.stop()
-        await asyncio.gather(*(one.gone for one in ending))
+        await asyncio.gather(*(connection.gone for connection in ending))
         await self._server.wait_closed()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deltamq.api.kafka.calls.fetching import Chunk, Place, Read, ReadAhead
+from deltamq.api.kafka.calls.fetching import Chunk, Position, Read, ReadAhead
 from deltamq.api.kafka.messages.errors import ErrorCode
 from deltamq.api.kafka.messages.log_messages import FetchedPartition, FetchPartition, FetchRequest, FetchTopic
 from deltamq.api.kafka.records.batch import batches_of
@@ -29,7 +29,7 @@ CHUNKS = 6
 #: Of 100 bytes and what a row takes besides, in one chunk.
 IN_CHUNK = CHUNK // 164
 MESSAGES = CHUNKS * IN_CHUNK
-HERE = Place("t", 0, 100)
+HERE = Position("t", 0, 100)
 
 
 def _bodies(name: str, count: int) -> list[str]:
@@ -221,11 +221,11 @@ def test_kafka_03_what_nobody_asks_for_is_dropped() -> None:
 def test_kafka_03_no_more_is_read_ahead_than_there_is_room_for() -> None:
     async def run() -> None:
         ahead, begun = ReadAhead(), list[bytes]()
-        places = [HERE._replace(offset=at) for at in range(100)]
-        for at, place in enumerate(places):
-            ahead.expect(place, MIB, _reads(b"%d" % at, begun))
+        positions = [HERE._replace(offset=at) for at in range(100)]
+        for at, position in enumerate(positions):
+            ahead.expect(position, MIB, _reads(b"%d" % at, begun))
         assert ahead.bytes == 64 * MIB
-        found = [await ahead.take(place, MIB) for place in places]
+        found = [await ahead.take(position, MIB) for position in positions]
         await asyncio.sleep(0)
         assert [chunk is not None for chunk in found] == [at < 64 for at in range(100)]
         assert ahead.bytes == 0 and len(begun) == ahead.taken == 64

@@ -1,7 +1,8 @@
-"""Kafka's names of places: partition numbers, nodes, and the ids of topics (SPEC MODEL-6, KAFKA-18).
+"""The layout that Kafka's clients see: partition numbers, nodes, and the ids of topics (SPEC MODEL-6, KAFKA-18).
 
-Partition i of a topic is the i-th of its route, which only grows at its end. The id of a topic is that of the metadata,
-as 16 bytes. A topic that is deleted and made again has another id, so a client that names the former one is told so.
+Partition i of a topic is the i-th of its route, which only grows at its end. The id of a topic is its id in the
+metadata, as 16 bytes. A topic that is deleted and made again has another id: a client that names the former one is
+refused.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ def address_of(text: str) -> Node:
 
 
 def check_epoch(current: int) -> None:
-    """Return if a client may know this leader epoch, else raise `Conflict` (`leader_epoch_unknown`)."""
+    """Raise `Conflict` (`leader_epoch_unknown`) if this leader epoch has not begun."""
     if current > EPOCH:
         raise Conflict(f"leader epoch {current} has not begun: it is {EPOCH}", code="leader_epoch_unknown")
 
 
 def existing(name: str) -> str:
-    """Return the name of a topic that is there already: what cannot be a name is that of none, as for Kafka.
+    """Return the name of a topic that should exist: as for Kafka, no topic has an invalid name.
 
     Raises
     ------
@@ -64,7 +65,7 @@ def existing(name: str) -> str:
         raise NotFound(f"there is no topic {name!r}: {error.detail}", code="topic_not_found") from None
 
 
-class Places:
+class Layout:
     """The nodes of the cluster, and which of them leads a partition."""
 
     def __init__(self, topics: Topics, hosting: Hosting, meta: HostedMeta, *, here: str) -> None:
@@ -73,7 +74,7 @@ class Places:
         self._hosting = hosting
         self._meta = meta
         self.here = address_of(here)
-        #: The cluster's id, that of the warehouse, as Kafka writes ids.
+        #: The id of the cluster and its warehouse, as Kafka writes ids.
         self.cluster = urlsafe_b64encode(uuid.UUID(meta.warehouse_id).bytes).decode().rstrip("=")
         #: The names of topics that clients call by their ids.
         self.ids = TopicIds(topics)
@@ -81,11 +82,11 @@ class Places:
     def nodes(self) -> list[Node]:
         """Return the processes that Kafka's clients can reach, this one first."""
         others = {host.kafka for host in self._meta.now.brokers.hosts.values() if host.kafka}
-        found = {node.id: node for node in (self.here, *map(address_of, sorted(others)))}
-        return list(found.values())
+        by_id = {node.id: node for node in (self.here, *map(address_of, sorted(others)))}
+        return list(by_id.values())
 
     def check_assignment(self, partitions: Sequence[Sequence[int]]) -> None:
-        """Check the nodes that a client names for new partitions: they are there, as many for each, and none twice.
+        """Check the nodes that a client names for new partitions: they exist, as many for each, and none twice.
 
         The service places partitions itself, as it does when a broker is down.
         """
@@ -112,19 +113,19 @@ class Places:
         return topic.world is None
 
     async def topic(self, name: str) -> HostedTopic:
-        """Return a topic; raise `NotFound` if there is none, `Conflict` (`topic_global`) if it is of clusters."""
-        found = await self._topics.require(existing(name))
-        if not self.served(found.topic):
+        """Return a topic; raise `NotFound` if there is none, `Conflict` (`topic_global`) if it is a global one."""
+        hosted = await self._topics.require(existing(name))
+        if not self.served(hosted.topic):
             detail = f"topic {name} is a topic of several clusters: Kafka clients cannot use it"
             raise Conflict(detail, code="topic_global")
-        return found
+        return hosted
 
     def count(self, topic: Topic) -> int:
         """Return the number of partitions that clients see: of a static topic, its logical queues."""
         return len(topic.route.partitions) if topic.static is None else topic.static.total
 
     def shown(self, topic: Topic) -> list[Node | None]:
-        """Return the leader of each partition that clients see; None for a queue whose mapping cannot be had."""
+        """Return the leader of each partition that clients see; None for a queue whose mapping is not available."""
         queues = self._topics.queues_of(topic)
         if queues is None:
             return [self.leader(name) for name in topic.route.partitions]
@@ -172,7 +173,7 @@ class TopicIds:
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._known: dict[bytes, Topic] = {}
-        #: The state of which these are all topics.
+        #: The state whose topics these are.
         self._of: MetaState | None = None
 
     def find(self, wanted: bytes) -> str | None:
@@ -186,8 +187,8 @@ class TopicIds:
         if state is self._of:
             return None
         self._of, self._known = state, {topic_id_of(topic): topic for topic in state.topics.values()}
-        found = self._known.get(wanted)
-        return None if found is None else found.name
+        known = self._known.get(wanted)
+        return None if known is None else known.name
 
     async def name(self, wanted: bytes) -> str:
         """Return the name of the topic with this id.
@@ -197,11 +198,11 @@ class TopicIds:
         NotFound
             `topic_id_unknown`: no topic has it, or none any more.
         """
-        found = self.find(wanted)
-        if found is None and wanted != NO_TOPIC_ID:
+        name = self.find(wanted)
+        if name is None and wanted != NO_TOPIC_ID:
             await self._topics.refresh()
-            found = self.find(wanted)
-        if found is None:
+            name = self.find(wanted)
+        if name is None:
             detail = f"no topic has the id {uuid.UUID(bytes=wanted)}: it was deleted, or made again"
             raise NotFound(detail, code="topic_id_unknown", field="topic_id")
-        return found
+        return name
