@@ -29,7 +29,7 @@ from deltamq.mq.wire.auth import (
 
 
 class AuthAdmin(PagedCalls):
-    """The part of `Admin` for who may do what; each call needs `admin` on the cluster."""
+    """The part of `Admin` for principals, keys, access rules and quotas; each call needs `admin` on the cluster."""
 
     def put_principal(self, principal: str, *, note: str = "") -> PrincipalInfo:
         """Make a principal, or change its note."""

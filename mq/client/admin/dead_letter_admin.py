@@ -73,7 +73,7 @@ class DeadLetterPage(msgspec.Struct, frozen=True):
 class DeadLetterAdmin(PagedCalls):
     """The part of `Admin` that manages dead letters.
 
-    In every call, `state`, `reason`, `topic` and `since` select the dead letters that match all of those given. `since`
+    In every call, `state`, `reason`, `topic` and `since` select the dead letters that match every given one. `since`
     is the earliest time at which they became dead.
     """
 

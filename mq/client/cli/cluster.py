@@ -29,7 +29,7 @@ def warn_of_missing_jobs(url: str, access: ClientAccess) -> None:
 
 
 def missing_jobs_line(info: ClusterInfo) -> str | None:
-    """Return what does not happen, and what to do about it; None if all jobs run."""
+    """Return which jobs do not run, what that means and what to do; None if all jobs run."""
     if not info.missing_jobs:
         return None
     names = " and ".join(job.job for job in info.missing_jobs)

@@ -1,4 +1,4 @@
-"""`deltamq topic ...`: create, list, show and delete topics; `static_topics` has those for static topics only."""
+"""`deltamq topic ...`: create, list, show and delete topics; those for static topics only are in `static_topics`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Answers of the service: JSON decoded as a type, errors as the exceptions that the service raised.
 
 The service maps each class of `mq.errors` to one status and `code` (RFC 9457 documents); `error_of` is the reverse
-mapping. An answer that is no problem document (a proxy's HTML page) becomes the class of its status, so that callers
+mapping. An answer that is not a problem document (a proxy's HTML page) becomes the class of its status, so that callers
 see one tree of errors.
 
 msgspec reads a type's annotations on first use. If two threads do that at once for the same type, the interpreter

@@ -85,7 +85,7 @@ class Hosts:
     url
         One service process, or several, as a list or separated by commas; any of them is enough.
     token
-        Sent with every request to these processes, and to those that they name as the cluster's; see `Credentials`.
+        Sent with every request to these processes, and to the others of the cluster that they name; see `Credentials`.
     ca, cert, key, ssl_context
         What is trusted and shown at `https://` URLs; see `Tls`.
     """

@@ -4,8 +4,8 @@ Threads are started when needed, and ended when idle for a while. Where the mark
 same thread are refused.
 
 The child of a fork has copies of clients, without their threads. Connections would be shared with the parent, locks may
-be held by threads that the child has not, and a copied producer would go on with numbers that the parent uses, too. So
-clients that only ask are renewed in the child (`in_child`), and those that consume refuse there by name (`Birthplace`).
+be held by threads of the parent, and a copied producer would go on with numbers that the parent uses, too. So clients
+that only send requests are renewed in the child (`in_child`), and consumers refuse to work there (`Birthplace`).
 `multiprocessing` with `fork`, gunicorn's --preload and Celery make such children; a new program inherits none of this.
 """
 

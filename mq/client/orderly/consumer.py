@@ -94,7 +94,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         Number of listeners at once, and so of partitions, each of which has one thread at a time (ORDER-6).
     keys_in_parallel
         Number of listeners at once in one partition (ORDER-11): messages of one key are heard one after another, in
-        order; those without a key at any time. A failing message stops only its key. The committed offset is the
+        order; messages without a key at any time. A failing message stops only its key. The committed offset is the
         lowest one that is not done. `concurrency` bounds the listeners of all partitions together.
     ahead_messages
         With several keys in parallel: number of messages, from the lowest unfinished one on, that may be begun. At

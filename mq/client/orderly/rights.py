@@ -128,7 +128,7 @@ class Rights:
     # What is due ------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Send the requests that are due: ask for allocated locks, renew held ones, release those of ended works."""
+        """Send the requests that are due: ask for allocated locks, renew held ones, release locks of ended works."""
         now_ms = monotonic_ms()
         with self._lock:
             taken = self._to_take(now_ms)

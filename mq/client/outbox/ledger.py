@@ -44,7 +44,7 @@ _DETAIL_MAX = 1_000
 class Claim:
     """A lane's request under way: its rows in order, and its name.
 
-    `listed` are the numbers of its rows as they are written down. `first_attempt_ms` is the time before which certainly
+    `listed` is the stored list of its rows' numbers. `first_attempt_ms` is the time before which certainly
     nothing of it was stored. `inherited`: an attempt may have been applied already. `missing` rows were deleted or
     changed by hand: it cannot be repeated.
     """
@@ -142,7 +142,7 @@ class Ledger:
         self._passes = 0
         #: Lanes whose messages all waited behind others that are set aside, when they were looked at last (`strict`).
         self._held_back: set[str] = set()
-        #: Lanes that the latest pass left to the next one, without those that are held back.
+        #: Number of lanes that the latest pass left to the next one, without held-back ones.
         self.lanes_left = 0
 
     @contextmanager
@@ -265,7 +265,7 @@ class Ledger:
     def _readable(self, lane: str, ids: Sequence[int], now_ms: int) -> list[Row]:
         """Read these rows; those that hold no message, because another program wrote them, are set aside.
 
-        With `strict`, later rows of such a row's key are left out: they wait, as the query of the next claim sees to.
+        With `strict`, later rows of such a row's key are left out: the query of the next claim lets them wait.
         """
         rows = []
         held_back: set[tuple[object, object]] = set()

@@ -144,7 +144,7 @@ def _errors_of(connection: object) -> type[Exception]:
 
 @contextmanager
 def opened(connect: Callable[[], Connection], table: str) -> Iterator[Connection]:
-    """Yield a connection to a database that has this outbox, and close it; for people who look at it.
+    """Yield a connection to a database that has this outbox, and close it; for commands that show or change it.
 
     Raises
     ------

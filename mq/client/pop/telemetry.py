@@ -25,9 +25,9 @@ class HandlerEnd(StrEnum):
     SUCCESS = "success"
     #: It returned that some message is to come again, or is dead.
     FAILED = "failed"
-    #: It raised an exception, or returned what is no result.
+    #: It raised an exception, or returned something else than a result.
     EXCEPTION = "exception"
-    #: A listener returned None, which is no verdict; the messages come again.
+    #: A listener returned None, which is not a verdict; the messages come again.
     NOTHING = "nothing"
     #: It ended with a result, and took longer than the consumer's `consume_timeout_s`.
     TIMED_OUT = "timed_out"

@@ -48,7 +48,7 @@ class SendFuture(Future[Result], Generic[Result]):
     _settled = False
     _value: Result | None = None
     _error: BaseException | None = None
-    #: The number of forks before; a field of its own only in children.
+    #: Number of forks before it was made; set only in children.
     _made_after = 0
 
     def __init__(self) -> None:

@@ -295,8 +295,8 @@ class Producer:
         progress
             True draws a bar on stderr; a function is called with each `TableProgress`.
         state
-            State of an interrupted send of the same table (`TableSendInterrupted.state`, or `TableProgress.state`, also in
-            another process): the send goes on from there, and stores nothing twice.
+            State of an interrupted send of the same table, also in another process (`TableSendInterrupted.state`,
+            `TableProgress.state`): the send goes on from there, and stores nothing twice.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""A progress bar on stderr that counts rows; draws nothing if stderr is no terminal."""
+"""A progress bar on stderr that counts rows; draws nothing if stderr is not a terminal."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def chunk_starts(table: pa.Table, chunk_bytes: int, chunk_rows: int) -> list[int
 
     The same table always gives the same chunks; a resumed send relies on that.
     """
-    # Of the column's chunks as they are: one chunk cannot have 2 GiB of bodies.
+    # The column's chunks are not combined: one chunk cannot have 2 GiB of bodies.
     lengths = pc.binary_length(table.column("body"))
     ends = np.cumsum(np.asarray(lengths, dtype=np.int64) + _ROW_BYTES)
     starts = [0]

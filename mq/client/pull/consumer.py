@@ -132,7 +132,7 @@ class PullConsumer(Closing):
     # Position ---------------------------------------------------------------------------------------------------
 
     def assign(self, partitions: Sequence[str] | None = None, *, start: Start = "first") -> None:
-        """Read these partitions (None: all) from `start` on, in place of those read until now.
+        """Read these partitions (None: all) from `start` on, in place of the present ones.
 
         Partitions with a stored offset are read from that one.
         """

@@ -96,7 +96,7 @@ class OffsetStore(Protocol):
     """
 
     def load(self, admin: Admin, topic: str, topic_id: str) -> dict[str, int]:
-        """Return the saved offsets by partition; empty at first, and if those saved are of another life."""
+        """Return the saved offsets by partition; empty at first, and if the saved ones belong to another life."""
 
     def save(self, admin: Admin, topic: str, topic_id: str, offsets: Mapping[str, int]) -> None:
         """Save these offsets durably: once this returns, they survive a crash.
