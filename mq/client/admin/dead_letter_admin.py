@@ -89,7 +89,7 @@ class DeadLetterAdmin(PagedCalls):
         topic: str | None = None,
         since: datetime | None = None,
     ) -> DeadLetterPage:
-        """Return at most `limit` dead letters behind the first `offset`, or from `cursor` on, the oldest first.
+        """Return at most `limit` dead letters after the first `offset`, or from `cursor` on, the oldest first.
 
         They come broker by broker. Without a `state`, deleted ones are left out.
         """

@@ -168,7 +168,6 @@ class _Printing:
             self._end()
 
     def _turn(self, left: int | None) -> int:
-        """Pop once at each process, and print what comes; returns the number of messages."""
         if not self._hosts or time.monotonic() >= self._looked_up_at + self._hosts_age_s:
             self._hosts = self._topic_hosts()
             self._looked_up_at = time.monotonic()
@@ -253,7 +252,6 @@ class _Printing:
         self._written, self._held = self._held, []
 
     def _end(self) -> None:
-        """Acknowledge the written messages, and give the others back."""
         for connection in self._connections.values():
             connection.close()
         # An error here must not hide the one that ended the run; unanswered messages are delivered again.

@@ -167,7 +167,6 @@ def produce(topic: str, file: BinaryIO, timeout_s: float, url: str, access: Clie
 
 
 def _send_all(producer: Producer, topic: str, file: BinaryIO, tally: _Tally) -> None:
-    """Send the lines of `file`; raises the error of the first that failed."""
     failure: DeltaMQError | None = None
     try:
         with row_bar(f"sending to {topic}", None) as advance:
@@ -184,7 +183,7 @@ def _send_all(producer: Producer, topic: str, file: BinaryIO, tally: _Tally) -> 
     finally:
         # Also after an error: requests under way end first, so that the reported count is true.
         waited = tally.wait()
-    # Lines under way come before one that could not be read or sent, and behind one that has failed.
+    # Lines under way come before one that could not be read or sent, and after one that has failed.
     errors = [error for error in (failure, waited) if error is not None]
     if errors:
         raise min(errors, key=_line_of)

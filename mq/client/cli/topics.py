@@ -116,7 +116,7 @@ def list_topics(url: str, access: ClientAccess, as_json: bool) -> None:
 @click.argument("name")
 @service_options
 def show(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
-    """Print the settings, route and partitions of topic NAME; of a static topic its logical queues, too."""
+    """Print the settings, route and partitions of topic NAME; for a static topic, also its logical queues."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         info = admin.get_topic(name)
     if as_json:

@@ -177,7 +177,7 @@ class PagedCalls(Calls):
     ) -> Iterator[R]:
         """Yield the rows of a list, page by page, so that no answer is large; at most `limit` of them.
 
-        `path` has the segments behind `/v1`; values of `asked` that are None are not sent.
+        `path` has the segments after `/v1`; values of `asked` that are None are not sent.
         """
         query = {name: value for name, value in (asked or {}).items() if value is not None}
         while limit is None or limit > 0:

@@ -59,7 +59,7 @@ Token = str | Callable[[], str]
 
 #: The variable with the token of a client that is made without one.
 TOKEN_ENV: Final = "DELTAMQ_CLIENT_TOKEN"
-#: Seconds for which the result of a function is used: a token that is replaced, such as in a file, is seen this soon.
+#: Seconds for which the result of a function is used: a token that is replaced in its file is seen this soon.
 TOKEN_KEPT_S: Final = 30.0
 
 

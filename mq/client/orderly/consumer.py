@@ -301,7 +301,6 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Run the parts' periodic work until the consumer ends."""
         while not self._ended.is_set():
             self._poked.clear()
             if self._heartbeats.is_exclusive:

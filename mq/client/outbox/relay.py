@@ -361,7 +361,6 @@ class OutboxRelay(Closing):
             return refused
 
     def _settled(self, outcomes: Sequence[tuple[Claim, DeltaMQError | None, int]]) -> RelayStats:
-        """Write down what became of all requests, in one transaction, and return the counts."""
         done = RelayStats(requests=len(outcomes))
         with self._ledger.transaction():
             for claim, error, duplicates in outcomes:

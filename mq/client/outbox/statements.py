@@ -202,7 +202,7 @@ class Tables:
     def next_messages(self, *, strict: bool) -> str:
         """Find the first messages of a lane: id, partition and bytes; parameters are the lane and their number.
 
-        With `strict`, messages behind one of their key that was set aside are left out.
+        With `strict`, messages after one of their key that was set aside are left out.
         """
         behind = (
             f"AND NOT EXISTS (SELECT 1 FROM {self.messages} AS aside WHERE aside.lane IS NULL "

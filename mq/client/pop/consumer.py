@@ -84,7 +84,7 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
     prefetch
         Number of messages (or batches) taken beyond those that free handlers need; they wait, and are renewed.
     max_messages
-        Maximum number of messages in one pop. With `order=True` 1 by default: if a message fails, those behind it in
+        Maximum number of messages in one pop. With `order=True` 1 by default: if a message fails, those after it in
         the same pop are delivered again with it, and that counts as an attempt of theirs.
     invisible_ms
         Invisible time of popped messages, in milliseconds; by default the group's.

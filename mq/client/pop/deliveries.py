@@ -279,7 +279,7 @@ class Deliveries:
             self._slots.give_back(work.ticket.done())
 
     def _handle(self, work: Work) -> None:
-        """Call the handler with each message, or with the batch; after a failure the rest of a run is released."""
+        """Call the handler with each message; after a failure the rest of a run is released."""
         if work.batch:
             self._handle_batch(work)
             return

@@ -239,7 +239,6 @@ class Executor:
     # A request --------------------------------------------------------------------------------------------------
 
     def _send(self, batch: list[Entry]) -> None:
-        """Send one batch until it is stored, refused, moved to another executor, or unknown."""
         self._in_flight = batch
         try:
             request = self._request(batch, self._named(batch))

@@ -88,7 +88,6 @@ def _named_slices(messages: Sequence[Message]) -> list[Slice]:
 
 
 def _message_targets(messages: Sequence[Message], view: TopicView, draw: int) -> NDArray[np.int64]:
-    """Return the index of each message's partition, chosen by key or at random."""
     targets = np.full(len(messages), -1, dtype=np.int64)
     keyed = [i for i, message in enumerate(messages) if message.key is not None]
     if len(keyed) >= _COLUMN_KEYS_MIN:

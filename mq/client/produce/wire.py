@@ -141,7 +141,6 @@ def _born_times(entries: Sequence[Entry], messages: Sequence[Message]) -> pa.Arr
 
 
 def _stream(batches: Sequence[pa.RecordBatch]) -> memoryview:
-    """Write the batches, all of one schema, as an Arrow stream, without a further copy."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema) as writer:
         for batch in batches:

@@ -287,7 +287,7 @@ class PullConsumer(Closing):
     def _prefetch(self, max_messages: int, wait_ms: int) -> None:
         """Open fetches while the caller has the messages that were taken.
 
-        The position is behind these already: an error that hid them would let the next commit skip them.
+        The position is past them already: an error that hid them would let the next commit skip them.
         """
         try:
             # If connections are scarce, partitions that wait for one come before prefetches of others.
@@ -296,7 +296,6 @@ class PullConsumer(Closing):
             self._deferred = error
 
     def _ask_all(self, max_messages: int, wait_ms: int, *, only_flowing: bool) -> None:
-        """Open a fetch for every partition that holds nothing and has none open."""
         now = time.monotonic()
         # The least recently asked partition comes first, so that none starves if connections are scarce.
         for reader in sorted(self._readers, key=lambda r: r.asked_at):
@@ -374,7 +373,7 @@ class PullConsumer(Closing):
             reader.answered(fetched)
 
     def _failed(self, reader: PartitionReader, endpoint: Endpoint, error: DeltaMQError) -> None:
-        """Note a failed fetch; raises unless it may be retried, which is harmless at any host, within `patience`."""
+        """Note a failed fetch; raises unless it may be retried, at any host, within `patience`."""
         self._hosts.failed(endpoint, error)
         if error.code == "topic_made_again":
             self._made_again = True

@@ -65,7 +65,7 @@ def resume_offsets(
 ) -> dict[str, int]:
     """Return the offset at which to go on, for each of these partitions: the stored one, else the one by `start`.
 
-    For a consumer of the whole topic (`names` is None) with stored offsets, partitions behind the last stored one were
+    For a consumer of the whole topic (`names` is None) with stored offsets, partitions after the last stored one were
     added by an expansion since: they are read from their first message (SPEC MODEL-4), unless `start` names them.
     """
     everything = list(info.named)
