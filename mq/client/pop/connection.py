@@ -4,7 +4,7 @@
                                                             └──► its answer, with what was popped by then, is read
 
 So a consumer that closes leaves no popped messages behind, which others would get only when their invisible time ends.
-TLS has no half of a connection: there, the next request is sent after the pop, and this ends its wait, too. A proxy that
+TLS has no half of a connection: there, the next request is sent after the pop, which ends its wait, too. A proxy that
 holds that request back until the pop is answered only makes the close wait longer.
 """
 
