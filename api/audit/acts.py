@@ -130,7 +130,7 @@ class Acts:
         Raises
         ------
         Unavailable
-            `audit_unavailable`: it could not be stored; nothing may be done.
+            `audit_unavailable`: the begin could not be stored; nothing may be done.
         """
         if len(self._waiting) >= ENDS_WAITING_MAX:
             raise _unavailable(f"{ENDS_WAITING_MAX} acts wait for their end to be recorded")
@@ -154,7 +154,7 @@ class Acts:
             code = getattr(error, "code", type(error).__name__)
             log.error("event=audit_failed act=%s call=%r code=%s", act.id, asking.call, code)
             if isinstance(error, TimeoutError | Unknown):
-                # It may be stored after all, and nothing was done.
+                # The begin may be stored after all, and nothing was done.
                 self._waiting.append(act.ended(self._now_ms(), 503, "audit_unavailable", "its begin was not stored"))
             raise _unavailable(f"it cannot be recorded: {code}") from error
         failpoint("audit.after_begun")
@@ -175,7 +175,7 @@ class Acts:
         Raises
         ------
         Unknown
-            `audit_incomplete`: it was carried out and cannot be recorded now; it will be tried again.
+            `audit_incomplete`: the act was carried out and cannot be recorded now; this will be tried again.
         """
         failpoint("audit.before_ended")
         ended = act.ended(self._now_ms(), status, code, detail)
@@ -208,7 +208,7 @@ class Acts:
         await self.end(act, 200)
 
     async def store_waiting(self) -> None:
-        """Try again to store ends; what cannot be stored waits on."""
+        """Try again to store ends; those that cannot be stored wait on."""
         waiting, self._waiting = self._waiting, []
         try:
             if waiting:

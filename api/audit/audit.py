@@ -1,6 +1,6 @@
 """What a process records in `sys/audit`: acts, refusals by minute, and the ends of acts of killed processes.
 
-It is read page by page (SPEC SEC-42). What a killed process changed in the metadata carries the act's id (SPEC SEC-40):
+It is read page by page (SPEC SEC-42). The changes of a killed process in the metadata carry the act's id (SPEC SEC-40):
 
     begun, no end, its process is gone --events with its id--> done
                                         --none, and the metadata log reaches back so far--> failed: nothing was changed
@@ -34,12 +34,12 @@ from deltamq.tables.queue.refs import AUDIT
 
 log = logging.getLogger("deltamq.api")
 
-#: Seconds between two looks whether a minute is over, or an end can be stored; and between two looks for killed acts.
+#: Seconds between two tries to store minutes and ends; and between two looks for acts of killed processes.
 _LOOK_S: Final = 5.0
 _SETTLE_S: Final = 30.0
 #: Seconds that a stop takes for storing at most.
 _STOP_S: Final = 5.0
-#: What is counted: callers without a valid key, those that may not do it, and those that ask for too much.
+#: Statuses that are counted: no valid key, no access, too many requests.
 _REFUSED: Final = frozenset((401, 403, 429))
 #: A call that the service does not have.
 _NO_CALL: Final = "(none)"
@@ -70,7 +70,7 @@ class Audit:
         self._timer: asyncio.Task[None] | None = None
 
     def start(self, newest: Callable[[], Meta]) -> None:
-        """Begin to store what is counted, and to settle acts of processes that are not in the `newest` metadata."""
+        """Begin to store counts, and to settle acts of processes that are not in the `newest` metadata."""
         self._timer = self._loop.create_task(self._repeat(newest))
 
     async def store(self, records: Sequence[AuditRecord]) -> None:
@@ -80,13 +80,13 @@ class Audit:
     # Refusals.
 
     def answered(self, scope: Scope, status: int, body: object, principal: str | None = None) -> None:
-        """Count an answer if it is a refusal; without `principal` the caller in the scope is meant."""
+        """Count an answer if it is a refusal; without `principal` it counts for the caller in the scope."""
         if status not in _REFUSED:
             return
-        found = call_of(scope["method"], scope["raw_path"])
+        entry = call_of(scope["method"], scope["raw_path"])
         caller = scope.get(CALLER)
         known = principal or (caller.name if caller is not None else "")
-        call = _NO_CALL if found is None else found.name
+        call = _NO_CALL if entry is None else entry.name
         self.refused(known, call, status, code_of(body), address_of(scope))
 
     def refused(self, principal: str, call: str, status: int, code: str, address: str) -> None:
@@ -109,7 +109,7 @@ class Audit:
         return watching
 
     async def flush(self, *, whole: bool = False) -> None:
-        """Store the minutes that are over, or all with `whole`; what cannot be stored is stored later."""
+        """Store ended minutes, or all with `whole`; minutes that cannot be stored are stored later."""
         taken = self._refusals.take(self._now_ms(), whole=whole)
         records = [
             RefusalCount(
@@ -151,7 +151,7 @@ class Audit:
             await asyncio.sleep(_LOOK_S)
 
     async def stop(self) -> None:
-        """Store what was counted; what cannot be stored in a few seconds is lost."""
+        """Store the counts; those that cannot be stored in a few seconds are lost."""
         if self._timer is None:
             return
         self._timer.cancel()
@@ -166,12 +166,12 @@ class Audit:
 
 #: How far back a process looks when it starts.
 _BACK_MS: Final = 24 * 3_600_000
-#: Acts of which something lies outside of the metadata.
+#: Acts that change more than the metadata.
 _BEYOND_METADATA: Final = ("POST /v1/groups/{group}/dead-letters/replay",)
 
 
 class Settling:
-    """Finds and settles such acts; used on the event loop, reads on threads."""
+    """Settles acts of killed processes; used on the event loop, reads on threads."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class Settling:
         return bool(self._open)
 
     async def settle(self, newest: Meta, process: str) -> None:
-        """Store the ends of acts of other processes that the newest metadata does not have."""
+        """Store the ends of acts of processes that are not in the newest metadata."""
         opened = await self._partition.look()
         if opened is None:
             return
@@ -214,7 +214,6 @@ class Settling:
             self._open.pop(act.id, None)
 
     def _read(self, opened: PartitionLog) -> None:
-        """Read on, and note which acts have begun and not ended."""
         if self._position is None or self._position < opened.min_offset:
             back_us = (self._now_ms() - _BACK_MS) * 1_000
             self._position = max(opened.min_offset, opened.offset_at(back_us))
@@ -262,7 +261,7 @@ class ActView(NamedTuple):
 def read_acts(
     log: PartitionLog, start: int, *, wanted: Callable[[ActBegun], bool], limit: int
 ) -> tuple[list[ActView], int | None]:
-    """Return up to `limit` acts from an offset on, each once, and where the next page begins; None behind the last.
+    """Return up to `limit` acts from an offset on, each once, and the next page's offset; None behind the last.
 
     The end of an act lies behind its begin; it is looked for in `ENDS_LOOKED_MAX` rows beyond the page.
     """
@@ -282,22 +281,22 @@ def read_acts(
                 following = offset
         elif isinstance(record, ActEnded) and record.id in begun:
             known = ended.get(record.id)
-            if known is None or known.status < record.status:  # its own process knows better than one that settled it
+            if known is None or known.status < record.status:  # its own process knows best
                 ended[record.id] = record
-    return [ActView(one, ended.get(id_)) for id_, one in begun.items()], following
+    return [ActView(act, ended.get(id_)) for id_, act in begun.items()], following
 
 
 def read_refusals(
     log: PartitionLog, start: int, *, wanted: Callable[[RefusalCount], bool], limit: int
 ) -> tuple[list[RefusalCount], int | None]:
-    """Return up to `limit` rows of refusals from an offset on, and where the next page begins; None behind the last."""
-    found: dict[str, RefusalCount] = {}
+    """Return up to `limit` rows of refusals from an offset on, and the next page's offset; None behind the last."""
+    counts: dict[str, RefusalCount] = {}
     for offset, record in _records(log, start):
         if isinstance(record, RefusalCount) and wanted(record):
-            if len(found) == limit:
-                return list(found.values()), offset
-            found[record.id] = record
-    return list(found.values()), None
+            if len(counts) == limit:
+                return list(counts.values()), offset
+            counts[record.id] = record
+    return list(counts.values()), None
 
 
 def _records(log: PartitionLog, start: int) -> Iterator[tuple[int, AuditRecord]]:

@@ -1,6 +1,6 @@
 """Administrative calls over REST as acts: begun before the call runs, ended before its answer is sent (SPEC SEC-40).
 
-The audit shows what a call asked for by names, and by the fields that its calls know.
+The audit shows the names and the known fields of each call.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ class AuditedCalls:
 
     async def run(self, scope: Scope, receive: Receive, send: Send, app: ASGIApp) -> None:
         """Run one call; if it is an act, as an act."""
-        found = call_of(scope["method"], scope["raw_path"])
-        if found is None or not found.is_audited:
+        call = call_of(scope["method"], scope["raw_path"])
+        if call is None or not call.is_audited:
             await app(scope, receive, send)
             return
-        # What was asked is recorded first, so the body is read here; the call reads it again.
+        # The request is recorded first, so its body is read here; the call reads it again.
         try:
             body = await _body(receive)
-            act = await self._begin(scope, found, body)
+            act = await self._begin(scope, call, body)
         except DeltaMQError as error:
             await send_answer(scope, send, answer_of(error))
             return
         await self._carry_out(act, scope, _again(body, receive), send, app)
 
-    async def _begin(self, scope: Scope, found: FoundCall, body: bytes) -> Act:
-        asked = asked_of(found.values, scope["query_string"], body)
-        resource, name = resource_of(found.values, asked)
+    async def _begin(self, scope: Scope, call: FoundCall, body: bytes) -> Act:
+        asked = asked_of(call.values, scope["query_string"], body)
+        resource, name = resource_of(call.values, asked)
         principal = caller_of(scope).name or ANONYMOUS
-        return await self._acts.begin(Asking(principal, address_of(scope), found.name, resource, name, asked))
+        return await self._acts.begin(Asking(principal, address_of(scope), call.name, resource, name, asked))
 
     async def _carry_out(self, act: Act, scope: Scope, receive: Receive, send: Send, app: ASGIApp) -> None:
         messages: list[MutableMapping[str, Any]] = []
@@ -86,12 +86,13 @@ async def _send_all(messages: list[MutableMapping[str, Any]], send: Send) -> Non
 
 
 def _result(messages: list[MutableMapping[str, Any]], default: int) -> tuple[int, str, str]:
-    """Return the status of an answer, and code and detail of its problem."""
-    status = next((one["status"] for one in messages if one["type"] == "http.response.start"), default)
+    """Return status, code and detail of an answer; `default` if no status was sent."""
+    status = next((message["status"] for message in messages if message["type"] == "http.response.start"), default)
     if status < _BAD_REQUEST:
         return status, "", ""
-    problem = _problem(b"".join(one.get("body", b"") for one in messages if one["type"] == "http.response.body"))
-    # What is said of a value that is wrong may repeat it.
+    pieces = [message.get("body", b"") for message in messages if message["type"] == "http.response.body"]
+    problem = _problem(b"".join(pieces))
+    # The detail about a wrong value may repeat the value.
     detail = "" if status in _BAD_INPUT else str(problem.get("detail", ""))
     return status, str(problem.get("code", "internal")), detail
 
@@ -103,14 +104,13 @@ def code_of(body: object) -> str:
 
 def _problem(body: Any) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(body)
+        problem = msgspec.json.decode(body)
     except msgspec.MsgspecError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return problem if isinstance(problem, dict) else {}
 
 
 async def _body(receive: Receive) -> bytes:
-    """Return the whole body, within the bounds that `receive` keeps."""
     body = bytearray()
     while True:
         message = await receive()
@@ -122,7 +122,6 @@ async def _body(receive: Receive) -> bytes:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that begins with the whole body."""
     left = [body]
 
     async def receiving() -> MutableMapping[str, Any]:
@@ -139,7 +138,7 @@ def address_of(scope: Scope) -> str:
     return f"{client[0]}:{client[1]}" if client else ""
 
 
-#: The fields of bodies and queries that are recorded. What no call knows may be anything, a password too.
+#: The fields of bodies and queries that are recorded. An unknown field may hold anything, a password too.
 SHOWN_FIELDS: Final = frozenset(
     (
         # topics
@@ -155,7 +154,7 @@ SHOWN_FIELDS: Final = frozenset(
         *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
     )
 )
-#: The names in paths that say what an act is about, the one that says most first.
+#: The names in paths that say what an act is about, the most specific first.
 _RESOURCES: Final = ("acl_id", "key_id", "principal", "broker", "group", "topic")
 _KINDS: Final = {"acl_id": "acl", "key_id": "key"}
 
@@ -178,7 +177,7 @@ def resource_of(values: Mapping[str, str], asked: Mapping[str, Any]) -> tuple[st
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """Return a body that is a JSON object; empty for any other, which the call itself refuses."""
+    """Return a body that is a JSON object; empty for any other body, which the call itself refuses."""
     try:
         sent = msgspec.json.decode(body) if body else None
     except (msgspec.MsgspecError, ValueError, RecursionError):

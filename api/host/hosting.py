@@ -6,7 +6,7 @@
        '--declared dead by others (`lease_lost`): a new life
 
 `mq.meta.brokers` decides; this module writes its events to the metadata log, watches the other processes, and notifies
-the rest of the service. Everything but the blocking calls runs on the event loop.
+the other parts. Everything but the blocking calls runs on the event loop.
 
 A call that needs a role checks it twice: it takes the `epoch` first, and calls `check` with it before the answer is
 sent. In between the process may have slept for longer than its lease.
@@ -48,14 +48,14 @@ log = logging.getLogger("deltamq.api")
 
 #: Seconds between two tries to read the metadata.
 _READ_AGAIN_S: Final = 0.5
-#: Time limit for telling the other processes of a stop, in seconds.
+#: Time limit for leaving the cluster at a stop, in seconds.
 _LEAVE_S: Final = 5.0
 _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
-    """The times of leases, in milliseconds of the process's own clock, which never goes back."""
+    """The times of leases, in milliseconds of the process's monotonic clock."""
 
     lease_ms: int
     renew_ms: int
@@ -89,9 +89,9 @@ class Hosting:
         load: Callable[[], int],
         kafka: str = "",
     ) -> None:
-        """`now_ms` is a clock that never goes back; `load` returns the requests per second of this process.
+        """`now_ms` is a monotonic clock; `load` returns the requests per second of this process.
 
-        `kafka` is where its Kafka clients connect to, `HOST:PORT`; empty for none.
+        `kafka` is the address for Kafka's clients, `HOST:PORT`; empty for none.
         """
         self.address = address
         self.kafka = kafka
@@ -134,7 +134,7 @@ class Hosting:
 
     @property
     def lease_ms(self) -> int:
-        """The length of leases: no process that serves a role knows less of the metadata than what is this old."""
+        """The length of leases: each process that serves a role has read the metadata within this time."""
         return self._times.lease_ms
 
     def holds(self) -> bool:
@@ -181,7 +181,7 @@ class Hosting:
         )
 
     def held_since(self, role: str) -> int | None:
-        """Return the epoch since which the role is ours, as far as this process knows, served or not; else None."""
+        """Return the epoch since which this process has the role, served or not; None if it has not."""
         return self._life.roles.ours.get(role)
 
     def fence(self, role: str) -> int | None:
@@ -199,16 +199,16 @@ class Hosting:
             raise Unavailable(f"{_shown(role)} went to another process meanwhile; ask again", code="lease_lost")
 
     def departure(self, host: str) -> asyncio.Future[None]:
-        """Return a future that is done when a host has left or was declared dead; do not cancel it."""
-        found = self._departures.get(host)
-        if found is None:
-            found = self._departures[host] = asyncio.get_running_loop().create_future()
+        """Return a future that is done when a host has left or was declared dead; it must not be cancelled."""
+        gone = self._departures.get(host)
+        if gone is None:
+            gone = self._departures[host] = asyncio.get_running_loop().create_future()
             if host not in self._meta.now.brokers.hosts:
-                found.set_result(None)
-        return found
+                gone.set_result(None)
+        return gone
 
     def suspect(self) -> None:
-        """Look at the other processes at once, since one could not be reached."""
+        """Look at the other processes at once, since one of them could not be reached."""
         self._wanted.set()
 
     # Life.
@@ -229,7 +229,7 @@ class Hosting:
         return _Life(host, LeaseWatch(times.lease_ms), lease, Roles(self.hooks))
 
     async def start(self) -> None:
-        """Register, take over the roles of dead processes, and return when all our roles are served.
+        """Register, take over the roles of dead processes, and return when all roles of this process are served.
 
         Raises
         ------
@@ -250,7 +250,7 @@ class Hosting:
         log.info("event=host_registered host=%s address=%s", host.id, host.address)
 
     async def stop(self) -> None:
-        """Leave the cluster, so that others need not wait for the lease to end. Store what memory knows before."""
+        """Leave the cluster, so that others need not wait for the lease to end. Call it when all state is stored."""
         self._stopping = True
         if self._ticker is not None:
             self._ticker.cancel()
@@ -266,7 +266,6 @@ class Hosting:
         self._locks.close()
 
     async def _repeat(self) -> None:
-        """Renew the lease and look at the other processes, until `stop`."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(self._times.look_ms, self._times.renew_ms // 2) / 1000):
@@ -285,7 +284,7 @@ class Hosting:
             await self._renew()
             await self._take_over()
         except Fenced:
-            await self._begin_anew()
+            await self._begin_again()
         self._give_back()
 
     async def _renew(self) -> None:
@@ -299,7 +298,7 @@ class Hosting:
             life.lease.renewed(begun_ms)
 
     async def _take_over(self) -> None:
-        """Declare dead processes dead, and take roles without an owner."""
+        """Record the deaths of dead processes, and take roles without an owner."""
         life, state = self._life, self._meta.now.brokers
         life.watch.see(state, self.now_ms())
         over = life.watch.expired(self.now_ms())
@@ -324,17 +323,16 @@ class Hosting:
                 await self._meta.run(partial(self._locks.forget, host))
 
     def _dead(self, hosts: Collection[Host]) -> dict[str, int]:
-        """Return the hosts of this machine whose processes have ended, each with its last renewal."""
+        """Return the hosts of this machine whose processes have ended, with their last renewals."""
         return {host.id: host.renewal for host in hosts if self._locks.is_dead(host.id, host.machine)}
 
     def _is_any_free(self, meta: Meta) -> bool:
-        """Whether there is a role without an owner."""
         if meta.topics is not self._routed[0]:
             self._routed = (meta.topics, frozenset(_routed(meta)))
         roles = meta.brokers.roles
         return any(own.host is None for own in roles.values()) or not self._routed[1] <= roles.keys()
 
-    async def _begin_anew(self) -> None:
+    async def _begin_again(self) -> None:
         """End this life, since others have taken over its roles, and register as a new host."""
         before = self._life
         self.lost_leases += 1
@@ -348,9 +346,9 @@ class Hosting:
     # Roles.
 
     def _follow(self, before: Meta, after: Meta) -> None:
-        """Follow the metadata: begin roles that became ours, and end those that are not ours any more."""
+        """Follow the metadata: begin roles that became ours, end roles that are no longer ours."""
         hosts = after.brokers.hosts
-        for host in [one for one in self._departures if one not in hosts]:
+        for host in [host for host in self._departures if host not in hosts]:
             future = self._departures.pop(host)
             if not future.done():
                 future.set_result(None)
@@ -360,14 +358,14 @@ class Hosting:
         if life.host.id in hosts:
             life.roles.follow(after.brokers.roles_of(life.host.id), before.brokers.roles.keys())
         elif life.roles.ours:
-            # Declared dead: this process serves nothing until it has registered anew.
+            # Declared dead: this process serves nothing until it has registered again.
             life.roles.pause()
             self._wanted.set()
 
     # Giving back.
 
     def _give_back(self) -> None:
-        """Begin to pass on brokers to processes that were started for them."""
+        """Begin to give brokers back to the processes that were started for them."""
         life, state = self._life, self._meta.now.brokers
         if not self.holds():
             return
@@ -376,7 +374,7 @@ class Hosting:
                 life.roles.pass_on(role, self._give)
 
     async def _give(self, role: str) -> None:
-        """Give a broker to a process that was started for it; return when it is known which process has it."""
+        """Give a broker to a process that was started for it; return when the metadata says which process has it."""
         host = self.id
 
         def decide(meta: Meta) -> tuple[AnyEvent, ...]:
@@ -388,7 +386,7 @@ class Hosting:
             log.info("event=role_given_back role=%s", role)
         except DeltaMQError as error:
             log.warning("event=role_not_given_back role=%s code=%s", role, error.code)
-            # The broker may be another's all the same: do not serve it before that is known.
+            # The broker may have moved all the same: do not serve it before the metadata is read.
             while not await self._has_read():
                 await asyncio.sleep(_READ_AGAIN_S)
 
@@ -401,7 +399,6 @@ class Hosting:
 
 
 def _routed(meta: Meta) -> set[str]:
-    """Return the brokers that routes name."""
     return {broker_of(name) for topic in meta.topics.topics.values() for name in topic.route.partitions}
 
 

@@ -1,8 +1,8 @@
 """Requests that concern brokers of several processes: each part is answered by the process that serves its broker.
 
-    handles --by broker--> ours: answered here     theirs: sent on as a request of their own     --> one answer
+    handles --by broker--> ours: answered here     theirs: forwarded as requests     --> one answer
 
-Every process of the warehouse can verify handles, since all share the secret; a forged handle is answered here.
+Every process of the warehouse can verify handles, since all share the secret; this one refuses forged handles.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _TELL_S: Final = 2.0
 
 
 class Relayed(DeltaMQError):
-    """A problem that another process answered, to be passed on as it is."""
+    """A problem that another process answered with, to be passed on as it is."""
 
     retry_after_s: int | None = None
 
     @classmethod
     def of(cls, answer: Answer) -> Self:
-        """Return the problem that the other process answered.
+        """Return the problem in the other process's answer.
 
         Raises
         ------
         Unavailable
-            It answered with something else; see `json_of`.
+            The answer is no problem; see `json_of`.
         """
         problem = json_of(answer.body, dict[str, Any], status=answer.status)
         extra = {name: value for name, value in problem.items() if name not in _PROBLEM}
@@ -92,24 +92,27 @@ class Owners:
         if not handles or self._hosting.alone:
             return Split(ours=list(range(len(handles))))
         opened, invalid = open_handles(self._keys, group, handles)
-        found = Split(ours=list(invalid))
-        for one in opened:
-            broker = broker_of(one.lease.partition)
+        split = Split(ours=list(invalid))
+        for claim in opened:
+            broker = broker_of(claim.lease.partition)
             peer = self.of(broker, call)
-            positions = found.ours if peer is None else found.theirs.setdefault(peer, [])
-            positions += one.positions
-        found.ours.sort()
-        return found
+            positions = split.ours if peer is None else split.theirs.setdefault(peer, [])
+            positions += claim.positions
+        split.ours.sort()
+        return split
 
     def allowed(self, group: str, handles: list[str], caller: Caller) -> tuple[list[str], list[FailedHandle]]:
-        """Return the handles that the caller may use, and the others: it may not consume their topics any more."""
+        """Return the handles that the caller may use, and those whose topics it may no longer consume."""
         if caller is EVERYBODY or not handles:
             return handles, []
         if all(caller.allows("topic", topic, "subscribe") for topic in claimed_topics(handles)):
-            return handles, []  # forged ones are refused where they are used
+            return handles, []  # forged handles are refused where they are used
         opened, _ = open_handles(self._keys, group, handles)
         barred = {
-            at for one in opened if not caller.allows("topic", one.lease.topic, "subscribe") for at in one.positions
+            at
+            for claim in opened
+            if not caller.allows("topic", claim.lease.topic, "subscribe")
+            for at in claim.positions
         }
         if not barred:
             return handles, []
@@ -117,7 +120,7 @@ class Owners:
         return left, [FailedHandle(handles[at], Forbidden.code) for at in sorted(barred)]
 
     async def ask(self, peer: Peer, call: Call, kind: type[T]) -> T:
-        """Ask another process, and return its answer from JSON, as this `kind`.
+        """Ask another process, and return its JSON answer as this `kind`.
 
         Raises
         ------
@@ -170,12 +173,12 @@ class Owners:
 async def together(asking: Sequence[Any]) -> list[Any]:
     """Wait until all of `asking` have ended; return the results, or raise the first failure."""
     done = await asyncio.gather(*asking, return_exceptions=True)
-    for one in done:
-        if isinstance(one, BaseException):
-            raise one
+    for result in done:
+        if isinstance(result, BaseException):
+            raise result
     return done
 
 
 def failed_of(answers: Sequence[Mapping[str, Any]]) -> list[FailedHandle]:
     """Return the handles that other processes refused."""
-    return [FailedHandle(one["handle"], one["code"]) for answer in answers for one in answer["failed"]]
+    return [FailedHandle(failed["handle"], failed["code"]) for answer in answers for failed in answer["failed"]]

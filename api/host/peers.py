@@ -3,14 +3,14 @@
     client --> this process --(Mq-Forwarded: <host id>)--> owner of the role
            <--             <------------------------------
 
-With authentication the caller's `Authorization` goes along, and the owner checks it again. `Mq-Caller` is there in its
-place if the caller has shown a certificate, or is a client of Kafka; `Mq-Principal` if another cluster named it.
+With authentication the caller's `Authorization` goes along, and the owner checks it again. `Mq-Caller` replaces it if
+the caller has shown a certificate, or is a Kafka client; `Mq-Principal` if another cluster named the caller.
 `Mq-Proof` shows that a process of the cluster forwarded the request (SPEC SEC-6, SEC-17).
 
 A forwarded request is not forwarded again: two processes with different views would send it in circles. Forwarding runs
-on the event loop, so that a long poll costs a connection and no thread, and ends when its client goes. The process that
-is asked may be stopped or dead: waiting ends when the metadata says that it was declared dead. When this process stops,
-a call that may wait is answered 503 `stopping`; a pop is not cut off, since it hides what it finds.
+on the event loop: a long poll costs a connection and no thread, and ends when its client goes. The process that is
+asked may be stopped or dead: waiting ends when the metadata says that it was declared dead. When this process stops, a
+waiting call is answered 503 `stopping`; a pop is not cut off, since it hides what it finds.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ CLUSTER: Final = b"mq-cluster"
 PRINCIPAL: Final = b"mq-principal"
 _AUTHORIZATION: Final = b"authorization"
 _WHO: Final = (_AUTHORIZATION, CLUSTER, PRINCIPAL)
-#: The headers that name the caller; beside an `Authorization`, a certificate and what says whose it is do not.
+#: The headers that name the caller; beside an `Authorization`, a certificate and `Mq-Caller` do not.
 _SAYING_WHO: Final = frozenset({_AUTHORIZATION, FORWARDED, CLUSTER})
 #: Seconds that a call without waiting may take at its owner.
 TIMEOUT_S: Final = 30.0
 #: Connections to all other processes together: each forwarded request has one. An idle one is closed before the
 #: server's default limit ends it.
 _LIMITS: Final = httpx.Limits(max_connections=1_000, max_keepalive_connections=64, keepalive_expiry=30.0)
-#: Seconds to wait for a new connection and for a free one; each request has its own limit for the answer.
+#: Seconds to wait for a new connection and for a free one; each request has a limit of its own for the answer.
 _TIMES: Final = {"timeout": httpx.Timeout(None, connect=2.0, pool=1.0).as_dict()}
 _JSON: Final = (b"content-type", b"application/json")
 #: Statuses of answers without a body.
 _EMPTY: Final = (204, 304)
-#: Headers that belong to one connection, or that are made anew.
+#: Headers that belong to one connection, or that each process makes itself.
 _OWN: Final = frozenset(
     (
         *b"host content-length connection keep-alive transfer-encoding te trailer upgrade expect".split(),
@@ -90,12 +90,12 @@ class Call(NamedTuple):
     headers: Sequence[Header]
     body: bytes
     timeout_s: float = TIMEOUT_S
-    #: In whose name another cluster is asked; empty for this cluster's own.
+    #: The principal for which another cluster is asked; empty for this cluster itself.
     principal: str = ""
 
     @classmethod
     def of(cls, scope: Scope, body: bytes | bytearray = b"", *, wait_ms: int = 0) -> Call:
-        """Return the request of an ASGI scope with its body, which was read; it may wait for `wait_ms` at its owner."""
+        """Return the request of an ASGI scope with its body; it may wait for `wait_ms` at its owner."""
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
         caller: Caller | None = scope.get(CALLER)
@@ -105,7 +105,7 @@ class Call(NamedTuple):
     @classmethod
     def on_behalf(cls, method: str, target: str, headers: Collection[Header]) -> Call:
         """Return a request of this process for a client, with the headers of the client's request and no body yet."""
-        kept = [one for one in headers if one[0] not in _BETWEEN]
+        kept = [header for header in headers if header[0] not in _BETWEEN]
         return cls(method, target.encode("ascii"), kept, b"").with_json(b"")
 
     @property
@@ -114,8 +114,8 @@ class Call(NamedTuple):
         return self.timeout_s > TIMEOUT_S
 
     def without_body(self) -> Call:
-        """Return the same call without a body and what its headers say of that."""
-        return self._replace(headers=[one for one in self.headers if not one[0].startswith(b"content-")], body=b"")
+        """Return the same call without a body and the headers about it."""
+        return self._replace(headers=[pair for pair in self.headers if not pair[0].startswith(b"content-")], body=b"")
 
     def with_json(self, body: bytes) -> Call:
         """Return the same call with this JSON as its body."""
@@ -137,7 +137,7 @@ def is_passed_on(headers: Collection[Header]) -> bool:
 
 
 def only_authorization(headers: Collection[Header]) -> bytes | None:
-    """Return the `Authorization` of a request that names its caller by this alone; None for any other request."""
+    """Return the `Authorization` of a request that names its caller only by this; None for any other request."""
     sent = None
     for name, value in headers:
         if name in _SAYING_WHO:
@@ -154,16 +154,15 @@ def meta_offset_of(headers: Collection[Header]) -> int:
 
 
 def is_proved(prover: Prover, scope: Scope) -> bool:
-    """Whether a process of the cluster forwarded this request, as it says."""
+    """Whether the request's proof shows that a process of the cluster forwarded it."""
     call = Call.of(scope)
     proof = next((value for name, value in call.headers if name == PROOF), b"")
     return prover.is_right(proof, *_proved_parts(call))
 
 
 def _proved_parts(call: Call) -> tuple[bytes, ...]:
-    """Return the parts of a forwarded request that its proof is about."""
     names = (*_BETWEEN[:2], *_WHO, CALLED_BY)
-    named = [b",".join(value for name, value in call.headers if name == one) for one in names]
+    named = [b",".join(value for key, value in call.headers if key == name) for name in names]
     return (call.method.encode(), call.target, *named)
 
 
@@ -217,10 +216,9 @@ class Peers:
     """The other processes of the warehouse, as this one reaches them."""
 
     def __init__(self, hosting: Hosting, tls: ssl.SSLContext, prover: Prover | None = None) -> None:
-        """Take how this process is known to the others.
+        """`tls` says whose certificates are trusted at addresses that begin with https.
 
-        `tls` says whose certificates are trusted at addresses that begin with https; `prover` shows other processes
-        that this one forwards a request, None without authentication.
+        `prover` proves to other processes that this one forwards a request; None without authentication.
         """
         self._hosting = hosting
         self._prover = prover
@@ -253,9 +251,9 @@ class Peers:
             self._stop.set_result(None)
 
     def stop_of(self, call: Call, client: Client | None) -> asyncio.Future[None] | None:
-        """Return what ends this call when the service stops; None if it is answered nevertheless.
+        """Return the future that ends this call when the service stops; None if nothing cuts it off.
 
-        Only what may wait, and may be given up when its `client` goes, ends then.
+        Only a call that may wait, and that ends when its `client` goes, is cut off.
         """
         return self._stop if client is not None and call.waits else None
 
@@ -290,13 +288,12 @@ class Peers:
         return None if answer is None else as_response(answer)
 
     async def ask(self, host: str, address: str, call: Call, client: Client | None = None) -> Answer:
-        """Return the answer of one host; raise as soon as the host is declared dead or the client has gone.
-
-        The same when this process stops, if the call may wait and has a client.
+        """Return the answer of one host; raise as soon as the host is declared dead, the client has gone, or this
+        process stops and the call may wait.
         """
         self.asked += 1
         known = (META_OFFSET, b"%d" % self._hosting.meta_offset)
-        kept = [one for one in call.headers if one[0] not in _BETWEEN]
+        kept = [header for header in call.headers if header[0] not in _BETWEEN]
         headers = [*kept, (FORWARDED, self._hosting.id.encode()), known]
         if self._prover is not None:
             headers.append((PROOF, self._prover.make(*_proved_parts(call._replace(headers=headers)))))
@@ -304,9 +301,9 @@ class Peers:
             self.forward(address, call.method, call.target, headers, call.body, call.timeout_s)
         )
         departure = self._hosting.departure(host)
-        found = await answer_before(asking, departure, client, self.stop_of(call, client))
-        if found is not None:
-            return found
+        answer = await answer_before(asking, departure, client, self.stop_of(call, client))
+        if answer is not None:
+            return answer
         raise Unavailable("the process that should answer is gone; ask again", code="broker_unavailable")
 
     async def forward(
@@ -322,7 +319,7 @@ class Peers:
     ) -> Answer:
         """Send one request to `address`, a URL without a path, and return its whole answer.
 
-        `in_cluster` says whether a process of this warehouse is asked, which may be dead if it does not answer.
+        `in_cluster` says that it goes to a process of this warehouse: if it cannot be reached, it may be dead.
 
         Raises
         ------
@@ -364,16 +361,16 @@ T = TypeVar("T")
 
 
 def json_of(body: object, kind: type[T], *, status: int = 200) -> T:
-    """Return the body of an answer as this type; `status` is named if it is none.
+    """Return the body of an answer as this type; an error names `status`.
 
     Raises
     ------
     Unavailable
-        `broker_unavailable`: it is not what a process of DeltaMQ answers. What was sent may have been applied.
+        `broker_unavailable`: it is no answer of a process of DeltaMQ. The request may have been applied.
 
-    An answer may also be a page of what is in between, a proxy or load balancer (502, HTML), or of the server itself,
-    which answers 500 in plain text when a drain cuts a request off. Such a page says nothing of what became of the
-    request, as a lost connection does not.
+    The answer may also come from a proxy or load balancer in between (502, HTML), or from the HTTP server itself, which
+    answers 500 in plain text when a drain cuts a request off. As with a lost connection, it is then unknown whether the
+    request was applied.
     """
     assert isinstance(body, bytes), "answers of other processes are whole"
     try:
@@ -383,7 +380,7 @@ def json_of(body: object, kind: type[T], *, status: int = 200) -> T:
 
 
 def unreadable(status: int) -> Unavailable:
-    """Return the error for an answer of this status that no process of DeltaMQ gives."""
+    """Return the error for an answer of this status that is not DeltaMQ's."""
     return Unavailable(
         f"what should answer this gave an answer that is not DeltaMQ's, of status {status}; ask again",
         code="broker_unavailable",

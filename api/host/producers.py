@@ -73,7 +73,7 @@ class ProducerGate:
         """Return the parts of this request that the topic's partitions hold, by partition; empty for a new request.
 
         `waiting` are the delay partitions, in which the producer is called `waiting_id`. Without `in_order` the
-        request's turn is not looked at: it was looked at before.
+        request's order is not checked: the caller has checked it.
 
         Raises
         ------
@@ -106,11 +106,11 @@ _COMPARED = ("key", "tag", "body")
 
 
 def brings_the_same(log: PartitionLog, appended: Appended, part: RequestPart) -> bool:
-    """Whether the messages of a part that is a repeat are those stored; what retention has taken counts as the same.
+    """Whether the messages of a repeated part are the stored ones; messages that retention has taken count as the same.
 
-    Its number says that it is stored already, and the number alone is compared in the append. Two processes that use
-    one producer id, such as copies of one virtual machine, send different messages under one number: who is told that
-    its message is stored must find it there. Repeats are rare, so they are compared with the stored rows.
+    The append compares only numbers. Two processes with one producer id, such as copies of one virtual machine, send
+    different messages under one number, and an acknowledged message must be there. Repeats are rare, so their messages
+    are compared with the stored rows.
     """
     rows = part.messages
     if not isinstance(rows, (Rows, ArrowRows)):

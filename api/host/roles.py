@@ -1,6 +1,6 @@
 """The roles of one life of a service process: begun, served, passed on, lost.
 
-    ours --taken, gained: fence, recover--> served --+--> another's: lost, what memory knew is void
+    ours --taken, gained: fence, recover--> served --+--> another's: lost, its state in memory is void
                                                      '--> closing --drained: stored--> passed on
 
 Hooks are called when a role changes: every part of the service that keeps state for a broker or the meta role has one.
@@ -40,7 +40,7 @@ class Hooks:
     gained: list[_Gained] = field(default_factory=list)
     #: Called with a role when it begins to be served.
     served: list[_Served] = field(default_factory=list)
-    #: Awaited before a broker is passed on: store what only memory knows.
+    #: Awaited before a broker is passed on: store the state that is only in memory.
     drained: list[_Drained] = field(default_factory=list)
     #: Called with a role that this process no longer has.
     lost: list[_Lost] = field(default_factory=list)
@@ -54,9 +54,9 @@ class Roles:
         self.served: dict[str, int] = {}
         #: The roles that are known to be ours, served or not, with their epochs.
         self.ours: dict[str, int] = {}
-        #: Those of `ours` that had no owner before.
+        #: The roles of `ours` that had no owner before.
         self.fresh: set[str] = set()
-        #: Those of `served` that take no more new requests, since they are about to be passed on.
+        #: The roles of `served` that take no new requests, since they are about to be passed on.
         self.closing: set[str] = set()
         #: The roles for which new requests are taken.
         self.taking: frozenset[str] = frozenset()
@@ -70,7 +70,6 @@ class Roles:
         return role in self.taking
 
     def _note(self) -> None:
-        """Compute `taking` after a change of `served` or `closing`."""
         self.taking = frozenset(self.served).difference(self.closing)
 
     def pause(self) -> None:
@@ -79,7 +78,7 @@ class Roles:
         self._note()
 
     def follow(self, mine: Mapping[str, int], before: Collection[str]) -> None:
-        """Begin roles that became ours, and end those that are not ours any more.
+        """Begin roles that became ours, and end roles that are no longer ours.
 
         `mine` are our roles in the present metadata; `before` are all roles that had an owner before it.
         """
@@ -116,7 +115,7 @@ class Roles:
         task.add_done_callback(self._beginning.discard)
 
     async def _begin(self, roles: Mapping[str, int]) -> None:
-        """Prepare and serve roles; after a failure each is tried again by itself, so that one cannot block others."""
+        """Prepare and serve roles; after a failure each is begun again by itself, so that one cannot block others."""
         try:
             for taken in self._hooks.taken:
                 await taken(roles)
@@ -147,7 +146,7 @@ class Roles:
     # Passing on, and ending.
 
     def pass_on(self, role: str, give: Callable[[str], Awaitable[None]]) -> None:
-        """Start a task that takes no more requests for a role, stores what only memory knows of it, and calls `give`.
+        """Start a task that refuses new requests for a role, stores its state that is only in memory, and calls `give`.
 
         `give` gives the role away; it returns when the metadata says which process has the role.
         """
@@ -163,7 +162,7 @@ class Roles:
         self.closing.add(role)
         self._note()
         try:
-            # Requests under way end meanwhile; those that take longer are answered that the role has moved.
+            # Requests under way end meanwhile; slower ones are refused, since the role has moved.
             await asyncio.sleep(_CLOSE_S)
             self.served.pop(role, None)
             self._note()
@@ -180,7 +179,7 @@ class Roles:
             self._note()
 
     async def end(self, *, is_over: bool) -> None:
-        """Cancel all that is being begun or passed on; with `is_over` forget all roles, since this life is over."""
+        """Cancel begins and passings on; with `is_over` forget all roles, since this life is over."""
         tasks = [*self._beginning, *self._passing.values()]
         for task in tasks:
             task.cancel()

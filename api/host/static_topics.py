@@ -3,7 +3,7 @@
     decide on the newest metadata --> one append: mappings, moves, route --> seal --> tables of new partitions
 
 A remapping that was cut short is finished by the process that has the old leader's broker, by a send that runs into the
-fence, or by the same remapping again: it first seals what still waits.
+fence, or by the same remapping again: it first seals the moves that still wait.
 
 Logical queues are shown beside the topic's physical partitions: `queue_states` (SPEC STATIC-15, 18, 22).
 """
@@ -62,7 +62,7 @@ class StaticTopics:
     async def put(self, name: str, request: StaticRequest, permit: Callable[[bool], None]) -> tuple[HostedTopic, bool]:
         """Create a static topic or add queues to it, and make its tables; return it, and True if it was created.
 
-        `permit` is told whether the topic exists, and raises if the caller may not change it, or make it.
+        `permit` is called with whether the topic exists, and raises if the caller may not change it, or make it.
         """
         new_id, now_ms = str(uuid.uuid4()), self._now_ms()
 
@@ -91,10 +91,10 @@ class StaticTopics:
     ) -> Remapping:
         """Move logical queues so that `brokers` lead them; with `queues` only these.
 
-        Returns when all old leaders are sealed, or could not be: then the process that has them goes on trying.
+        Returns when all old leaders are sealed, or could not be: then their processes go on trying.
         """
         hosted = await self._topics.require(name)
-        # What an earlier change left; its end decides where the next segments begin.
+        # First the moves of earlier changes: their ends decide where the next segments begin.
         longest_s = await self._sealer.seal(hosted)
         now_ms, moved = self._now_ms(), list[MovedQueue]()
 
@@ -106,8 +106,8 @@ class StaticTopics:
         await self._meta.submit_any(decide)
         hosted = await self._topics.require(name)
         longest_s = max(longest_s, await self._sealer.seal(hosted))
-        # A message that comes earlier makes its table itself. Making them before would keep the fences waiting.
-        await hosted.open([one.new_partition for one in moved if one.new_partition is not None])
+        # An earlier message makes its table itself. Making the tables first would delay the fences.
+        await hosted.open([queue.new_partition for queue in moved if queue.new_partition is not None])
         log.info("event=topic_remapped topic=%r mode=%s queues=%d seal_ms=%d", name, mode, len(moved), longest_s * 1e3)
         sealed = tuple(_sealed(self._meta.now, hosted.topic, moved))
         return Remapping(topic=name, plan=False, mode=mode, moved=sealed, seal_ms=round(longest_s * 1e3, 3))
@@ -157,7 +157,6 @@ class StaticTopics:
 
 
 def _moved(meta: Meta, name: str, events: Sequence[AnyEvent]) -> list[MovedQueue]:
-    """Return the queues that the events of a remapping move."""
     before = meta.topics.topic(name).leaders()
     return [
         MovedQueue(
@@ -175,17 +174,17 @@ def _moved(meta: Meta, name: str, events: Sequence[AnyEvent]) -> list[MovedQueue
 
 
 def _sealed(meta: Meta, topic: Topic, moved: Sequence[MovedQueue]) -> list[MovedQueue]:
-    """Return the moved queues with what their seals decided."""
+    """Return the moved queues with the offsets that their seals decided."""
     queues = queues_of(meta, topic)
-    found = []
-    for one in moved:
-        queue = queues.get(one.queue)
-        old = None if queue is None else queue.segment_of(one.old_partition or "")
-        new = None if queue is None else queue.segment_of(one.new_partition or "")
+    sealed = []
+    for moved_queue in moved:
+        queue = queues.get(moved_queue.queue)
+        old = None if queue is None else queue.segment_of(moved_queue.old_partition or "")
+        new = None if queue is None else queue.segment_of(moved_queue.new_partition or "")
         if old is not None and new is not None and old.is_sealed:
-            one = replace(one, end_offset=old.end_offset, logic_offset=new.logic_offset)
-        found.append(one)
-    return found
+            moved_queue = replace(moved_queue, end_offset=old.end_offset, logic_offset=new.logic_offset)
+        sealed.append(moved_queue)
+    return sealed
 
 
 def _repaired(meta: Meta, name: str, events: Sequence[AnyEvent], *, plan: bool) -> TopicRepair:
@@ -195,7 +194,9 @@ def _repaired(meta: Meta, name: str, events: Sequence[AnyEvent], *, plan: bool) 
 
 
 def _shown(faults: Iterable[MappingFault]) -> tuple[FaultInfo, ...]:
-    return tuple(FaultInfo(kind=one.kind, broker=one.broker, queue=one.queue, detail=one.detail) for one in faults)
+    return tuple(
+        FaultInfo(kind=fault.kind, broker=fault.broker, queue=fault.queue, detail=fault.detail) for fault in faults
+    )
 
 
 #: The state of a queue without a mapping.
@@ -224,7 +225,7 @@ def _state(hosted: HostedTopic, queue: LogicalQueue, owned: tuple[tuple[int, int
     faults = [partition.fault for partition in partitions if partition.fault is not None]
     newest = queue.newest_readable
     end = stats[queue.segments.index(newest)]
-    known = [one.messages for one in stats if one is not None]
+    known = [segment.messages for segment in stats if segment is not None]
     return QueueInfo(
         queue=queue.index,
         partition=queue.name,

@@ -6,15 +6,15 @@
 
 An idle partition commits at once, a busy one batches by itself. All waiting parts go into one Arrow batch and one Delta
 commit, up to `COMMIT_BYTES_MAX`. A request is answered only after the commit that holds it (SPEC RELY-1). A part with
-`expected_offset` is a commit of its own, since it may be refused alone.
+`expected_offset` is a commit of its own, since only it may be refused.
 
 While several partitions commit at once, the event loop makes small commits itself, and native threads make the file
 calls (`LoopCommits`). All others are made by a commit thread: large ones, those of an object store, the first one of a
 partition, which opens its log, and those that meet a roll-up's commit.
 
 Clients send again when their commit is done, one just after the other, and the first would have a commit for itself.
-So behind parts that are not large together the next commit begins when all have come again that were answered, besides
-those that wait already, or `GATHER_S` after the first. A request that comes more than 0.1 s later waits for none.
+So after a small commit the next one begins when all clients that were answered have sent again, beside the parts that
+wait already, or `GATHER_S` after the first. A request that comes more than 0.1 s later does not wait.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from deltamq.tables.store.publishing import blocking
 
 log = logging.getLogger("deltamq.api")
 
-#: For how long a part that follows a commit of several waits for others, in seconds.
+#: How long a part that follows a commit of several waits for others, in seconds.
 GATHER_S: Final = 0.004
 #: A part follows a commit if it comes within so many times that time.
 _FOLLOWS: Final = 25
-#: Most bytes of a commit behind which the next one waits: with more, rows take longer than what every commit takes.
+#: Most bytes of a commit behind which the next one waits: more rows take longer than the fixed costs of a commit.
 _GATHER_BYTES_MAX: Final = 96 * KIB
 #: Most bytes of a commit that the event loop makes; it has at most as many rows as a small file.
 _HERE_BYTES_MAX: Final = 128 * KIB
@@ -77,9 +77,9 @@ class CommitQueue:
         *,
         gather_s: float = GATHER_S,
     ) -> None:
-        """Take the partition, and what makes its commits: threads, or the loop itself (`here`).
+        """Take the partition, and its two ways to commit: on threads, or on the loop itself (`here`).
 
-        `gather_s` is for how long a part that follows a commit of several waits for others, in seconds.
+        `gather_s` is how long a part that follows a commit of several waits for others, in seconds.
         """
         self._gather_s = gather_s
         self._owner = owner
@@ -95,7 +95,7 @@ class CommitQueue:
         self._ended_s = 0.0
         #: Begins the commit that waits for parts, if one does.
         self._gathering: asyncio.TimerHandle | None = None
-        #: Whether the loop begins the next commit when it hears of the last one.
+        #: Whether the loop begins the next commit after it has delivered the last one's outcomes.
         self._is_handed_over = False
         #: Done when nothing waits any more; None while the queue goes on.
         self._finishing: asyncio.Future[None] | None = None
@@ -116,7 +116,7 @@ class CommitQueue:
             self._start()
 
     async def finish(self) -> None:
-        """Return when all that was put is committed: no more will come."""
+        """Return when all parts are committed; no more may be put."""
         if self._busy:
             self._finishing = self._loop.create_future()
             if self._gathering is not None:
@@ -141,7 +141,7 @@ class CommitQueue:
             self._here.begin(commit_all(log, parts), partial(self._ended_here, log, parts))
 
     def _log_at_hand(self) -> PartitionLog | None:
-        """Return the log, in our turn, if the loop can commit to it what waits, without waiting itself."""
+        """Return the log, with its turn taken, if the loop can commit the waiting parts without waiting itself."""
         log, waiting = self._owner.log, self._waiting
         if log is None or not log.publishes_aside(flush_of(waiting)):
             return None
@@ -179,12 +179,11 @@ class CommitQueue:
             self._note_end(parts)
             goes_on = self._busy and self._expected <= len(self._waiting)
             self._is_handed_over = self._busy and not goes_on
-            # Within the lock: who hears of the commit and puts the next part finds the queue as it is then.
+            # Within the lock: a client that gets its answer and puts the next part finds the queue in this state.
             self._loop.call_soon_threadsafe(self._delivered, parts, goes_on)
             return goes_on
 
     def _note_end(self, parts: Sequence[RequestPart]) -> None:
-        """Note that a commit has ended; the caller holds the lock."""
         self._ended_s = self._loop.time()
         self._busy = bool(self._waiting)
         if self._busy:
@@ -193,7 +192,6 @@ class CommitQueue:
             self._expected = len(parts) + len(self._waiting) if together <= _GATHER_BYTES_MAX else 1
 
     def _take(self) -> list[RequestPart]:
-        """Take the parts of the next commit, in order of arrival, bounded in bytes and messages."""
         with self._lock:
             waiting = self._waiting
             nbytes = messages = end = 0
@@ -208,12 +206,12 @@ class CommitQueue:
             return waiting[:end]
 
     def _delivered(self, parts: list[RequestPart], goes_on: bool) -> None:
-        """Give the waiting requests their outcomes, and begin the next commit, unless a thread goes on with it."""
+        """Give the waiting requests their outcomes, and begin the next commit unless a thread makes it."""
         if not goes_on:
             self._here.leave()
         try:
             for part in parts:
-                _tell(part)
+                _deliver(part)
             self._owner.committed(parts)
         finally:
             if self._is_handed_over:
@@ -226,8 +224,8 @@ class CommitQueue:
                 self._finishing.set_result(None)
 
 
-def _tell(part: RequestPart) -> None:
-    """Give the outcome to the request of a part; if that fails, it holds up no other."""
+def _deliver(part: RequestPart) -> None:
+    """Give the outcome to the request of a part; a failure there must not hold up others."""
     try:
         part.pending.part_done()
     except Exception:
@@ -245,4 +243,4 @@ class Owner(Protocol):
         """Return the log, opened if need be; blocking."""
 
     def committed(self, parts: Sequence[RequestPart]) -> None:
-        """Take note of a commit, for waiting readers, upkeep and metrics; called on the event loop."""
+        """Note a commit, for waiting readers, upkeep and metrics; called on the event loop."""

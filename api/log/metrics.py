@@ -3,8 +3,8 @@
 The hot path adds to plain integers on the event loop, where nothing else runs at the same time; a scrape makes the
 Prometheus objects. Names follow the Prometheus conventions: base units, `_total` for counters.
 
-A scrape stays small however many topics there are: the first few hundred have series of their own, the counts of the
-others are added up under `(other)`, and partitions are shown only on request.
+A scrape stays small however many topics there are: the first few hundred have series of their own, the other counts are
+added up under `(other)`, and partitions are shown only on request.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Histogram:
 
 #: What groups did with the messages of topics: the statistics of `api.statistics`, since the process began.
 _OF_GROUPS: Final[tuple[tuple[str, str, Callable[[Consumed], float]], ...]] = (
-    ("deltamq_delivered_messages", "Messages popped, or pulled under a lock.", lambda one: one.delivered),
-    ("deltamq_delivered_age_seconds", "Sum of their ages then.", lambda one: one.age_ms / 1_000),
-    ("deltamq_succeeded_messages", "Messages acknowledged or committed.", lambda one: one.succeeded),
-    ("deltamq_failed_messages", "Messages given back as failed.", lambda one: one.failed),
-    ("deltamq_rejected_messages", "Messages that clients sent to the dead letters.", lambda one: one.dead),
-    ("deltamq_handling_seconds", "Sum of the times from delivery to outcome.", lambda one: one.handling_ms / 1_000),
+    ("deltamq_delivered_messages", "Messages popped, or pulled under a lock.", lambda did: did.delivered),
+    ("deltamq_delivered_age_seconds", "Sum of their ages then.", lambda did: did.age_ms / 1_000),
+    ("deltamq_succeeded_messages", "Messages acknowledged or committed.", lambda did: did.succeeded),
+    ("deltamq_failed_messages", "Messages given back as failed.", lambda did: did.failed),
+    ("deltamq_rejected_messages", "Messages that clients sent to the dead letters.", lambda did: did.dead),
+    ("deltamq_handling_seconds", "Sum of the times from delivery to outcome.", lambda did: did.handling_ms / 1_000),
 )
 
 
@@ -97,9 +97,9 @@ class Metrics:
     """All counters of this process."""
 
     def __init__(self, *, series_max: int) -> None:
-        """`series_max` is the number of topics or groups that have series of their own: those that were counted first.
+        """`series_max` is the number of topics or groups that have series of their own: those counted first.
 
-        Which ones they are never changes, so no series ever decreases.
+        They stay the same, so no series ever decreases.
         """
         self._series_max = series_max
         self.requests: Counter[tuple[str, int]] = Counter()  # (call, status)
@@ -149,8 +149,8 @@ class Metrics:
         for name, text, by_topic in self._by_topic():
             yield _family(name, text, ["topic"], {(t,): by_topic[t] for t in topics if t in by_topic})
         for name, text, by_lane in self._by_lane():
-            found = {lane: count for lane, count in list(by_lane.items()) if lane[1] in topics}
-            yield _family(name, text, ["group", "topic"], found)
+            counts = {lane: count for lane, count in list(by_lane.items()) if lane[1] in topics}
+            yield _family(name, text, ["group", "topic"], counts)
 
     def _counters(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -188,7 +188,7 @@ class Metrics:
             ("deltamq_popped_messages", "Messages popped by groups.", self.popped_messages),
             ("deltamq_redelivered_messages", "Popped messages that were delivered before.", self.redelivered_messages),
             *(
-                (name, text, {lane: read(one) for lane, one in self.consumed().items()})
+                (name, text, {lane: read(counts) for lane, counts in self.consumed().items()})
                 for name, text, read in _OF_GROUPS
             ),
         )
@@ -219,9 +219,9 @@ def of_partitions(partitions: Iterable[PartitionGauges]) -> Iterator[Metric]:
         "files": GaugeMetricFamily("deltamq_partition_files", "Live data files.", labels=labels),
         "bytes": GaugeMetricFamily("deltamq_partition_bytes", "Bytes of the live data files.", labels=labels),
     }
-    for found in partitions:
+    for partition in partitions:
         for field, family in families.items():
-            family.add_metric([found.topic, found.partition], getattr(found, field))
+            family.add_metric([partition.topic, partition.partition], getattr(partition, field))
     yield from families.values()
 
 
@@ -239,11 +239,11 @@ def of_queues(queues: Iterable[QueueGauges]) -> Iterator[Metric]:
             "deltamq_logical_queue_messages", "Stored messages; holes have none.", labels=labels
         ),
     }
-    for found in queues:
+    for queue in queues:
         for field, family in families.items():
-            value = getattr(found, field)
+            value = getattr(queue, field)
             if value is not None:
-                family.add_metric([found.topic, found.queue], value)
+                family.add_metric([queue.topic, queue.queue], value)
     yield from families.values()
 
 
@@ -253,7 +253,7 @@ def rendered(families: Sequence[Metric]) -> bytes:
 
 
 class _Collected:
-    """A stand-in for the registry that `generate_latest` reads."""
+    """Stands in for the registry that `generate_latest` reads."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
@@ -270,7 +270,6 @@ def _family(name: str, text: str, labels: Sequence[str], counts: Mapping[Labels,
 
 
 def _bounded(counts: Mapping[Labels, float], series_max: int) -> dict[tuple[str, ...], float]:
-    """Return the first `series_max` counts, and the sum of all others under `OTHER`."""
     kept: dict[tuple[str, ...], float] = dict(islice(counts.items(), series_max))
     if len(counts) > len(kept):
         labels = len(next(iter(kept)))

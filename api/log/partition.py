@@ -1,7 +1,7 @@
 """One partition as the service sees it: its log, opened on first use, its commit queue, and the readers that wait.
 
 The log's calls block: it is opened, read from disk and refreshed on threads. Everything else runs on the event loop.
-A queue of the partitions that are due finds those that need work without a request, so that others cost nothing:
+A queue of due times finds the partitions that need work without a request, so that others cost nothing:
 
     opened, committed --every `every_s` while it is used--> news of other processes, upkeep
                             '--not used--> at rest: nothing in memory for readers --upkeep is due--> upkeep
@@ -116,7 +116,7 @@ class Partition:
         self.tended_at_s = float("inf")
 
     def open(self) -> PartitionLog:
-        """Return the log, opened if need be; blocking. Creates the table if the topic's creation was cut short."""
+        """Return the log, opened if need be; blocking. Makes the table if the topic's creation was cut short."""
         opened = self.log
         if opened is not None:
             return opened
@@ -147,7 +147,7 @@ class Partition:
 
     @property
     def fencing(self) -> FenceEpochsOf | None:
-        """The fence epochs that appends here know; None in a process without fences."""
+        """The fence epochs of appends here; None in a process without fences."""
         return self._owner.fencing
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class Partition:
         self.wake()
 
     def check_there(self) -> None:
-        """Return if the partition is not deleted, as far as this process knows; raise `PartitionNotFound` if it is."""
+        """Raise `PartitionNotFound` if the partition is deleted, as far as this process knows."""
         if self._closed:
             raise PartitionNotFound(f"{self.topic} was deleted", code="topic_not_found", field="topic")
 
@@ -170,7 +170,7 @@ class Partition:
     async def fenced(self, epoch: int) -> PartitionLog:
         """Return the log, fenced with `epoch`, the epoch since which this process owns the broker.
 
-        Previous owners can append nothing more, so the log holds all that this process must know (SPEC META-1).
+        Previous owners can append no more, so the log holds all that this process must know (SPEC META-1).
         """
         opened = await self.opened()
         if self._fenced != epoch:
@@ -187,22 +187,21 @@ class Partition:
         await self.look()
 
     async def newest(self) -> PartitionLog:
-        """Return the log with the commits of other processes; opened, or made, if need be."""
+        """Return the log with the commits of other processes; open or make it if need be."""
         await self.opened()
         await self.refresh()
         return await self.opened()
 
     async def look(self) -> PartitionLog | None:
-        """Return the log with the commits of other processes; None if the first append, which makes it, is to come."""
+        """Return the log with the commits of other processes; None before the first append, which makes it."""
         self.refreshed_at = self._owner.loop.time()
         known = self.log
-        opened = known or await self._found()
+        opened = known or await self._opened_if_made()
         if opened is not None and (await self._owner.run(opened.refresh) or known is None):
             self.wake()
         return opened
 
-    async def _found(self) -> PartitionLog | None:
-        """Return the log; None if the first append, which makes it, is to come."""
+    async def _opened_if_made(self) -> PartitionLog | None:
         if self._is_lazy and not await self._owner.run(partial(self._owner.warehouse.exists, self.ref)):
             return None
         return await self.opened()
@@ -220,7 +219,7 @@ class Partition:
         self._owner.awaited.add(self)
 
     def wake(self) -> None:
-        """Tell every waiting reader to look again."""
+        """Let every waiting reader look again."""
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
@@ -243,7 +242,7 @@ class Partition:
     # The owner of a queue of commits.
 
     def committed(self, parts: Sequence[RequestPart]) -> None:
-        """Wake the readers after a commit, and let upkeep follow off the request path."""
+        """Wake the readers after a commit, and plan upkeep off the request path."""
         if self._waiters:
             self.wake()
         self._owner.metrics.committed(parts)
@@ -256,7 +255,7 @@ class Partition:
             self._begin_upkeep()
 
     async def tend(self) -> None:
-        """Do what an open partition needs without a request: see other processes' commits, run the upkeep that is due.
+        """Do the work of an open partition without a request: see other processes' commits, run due upkeep.
 
         An unused partition frees its memory and rests until upkeep is due, for an hour at most, since other processes
         may remove files from its table.
@@ -284,14 +283,13 @@ class Partition:
         self._owner.upkeep.submit(self._maintain)
 
     def _maintain(self) -> None:
-        """Run the roll-ups, checkpoints and clean-up that are due; on the upkeep thread."""
         self._in_upkeep = False
         opened = self.log
         try:
             if opened is not None and opened.stopped is None and not self._owner.stopping:
                 opened.maintain()
         except DeltaMQError as error:
-            # Upkeep is due again after the next commit; readers and writers meet the same fault themselves.
+            # Upkeep is due again after the next commit; readers and writers report the same fault themselves.
             log.error("event=upkeep_failed partition=%s code=%s detail=%r", self.name, error.code, error.detail)
 
 
@@ -303,41 +301,41 @@ class Partitions:
     ) -> None:
         self.warehouse = warehouse
         self.loop = loop
-        #: Whether the service stops: then readers no longer wait, and no more upkeep begins, which is due again after
-        #: the next start.
+        #: Whether the service stops: then readers no longer wait, and no more upkeep begins; it is due again after the
+        #: next start.
         self.stopping = False
         self.commits = threads.commits
         self.loop_commits = threads.loop_commits
         self.upkeep = threads.upkeep
         self.metrics = metrics
-        #: The fence epochs that appends know; None in a process without fences.
+        #: The fence epochs of appends; None in a process without fences.
         self.fencing: FenceEpochsOf | None = None
         self._work = threads.work
-        self._found: dict[PartitionRef, Partition] = {}
+        self._known: dict[PartitionRef, Partition] = {}
         self.tending = Tending[Partition](loop.time)
-        #: The partitions at which readers wait or which they follow, and perhaps some where that has ended.
+        #: The partitions at which readers wait or which they follow; some may have no reader any more.
         self.awaited: set[Partition] = set()
 
     def get(self, topic: Topic, name: str) -> Partition:
         """Return a topic's partition; its table is opened when it is first needed."""
         ref = PartitionRef(Space.TOPICS, topic.name, name, topic.generation)
-        found = self._found.get(ref)
-        if found is None:
-            # Every process that makes the table derives the same id; another life of the topic has another.
+        partition = self._known.get(ref)
+        if partition is None:
+            # Every process that makes the table derives the same id; another life of the topic has another id.
             table_id = str(uuid.uuid5(uuid.UUID(topic.id), name))
-            found = self._found[ref] = Partition(self, ref, table_id)
-        return found
+            partition = self._known[ref] = Partition(self, ref, table_id)
+        return partition
 
     def of(self, ref: PartitionRef) -> Partition:
         """Return a partition of the queue's own: revive log, offsets, retries, dead letters (`tables.queue.refs`)."""
         assert ref.space is not Space.TOPICS, "these belong to a topic's life"
-        found = self._found.get(ref)
-        if found is None:
-            found = self._found[ref] = Partition(self, ref)
-        return found
+        partition = self._known.get(ref)
+        if partition is None:
+            partition = self._known[ref] = Partition(self, ref)
+        return partition
 
     async def finish(self) -> None:
-        """Return when all queued commits have ended: no more will come."""
+        """Return when all queued commits have ended; no more may come."""
         await asyncio.gather(*(partition.queue.finish() for partition in self))
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -346,15 +344,15 @@ class Partitions:
 
     def drop(self, space: Space, topic: str, generation: int) -> None:
         """Forget the partitions of a topic's life that is over."""
-        for ref in [r for r in self._found if (r.space, r.topic, r.generation) == (space, topic, generation)]:
-            self._found.pop(ref).close()
+        for ref in [r for r in self._known if (r.space, r.topic, r.generation) == (space, topic, generation)]:
+            self._known.pop(ref).close()
 
     def forget(self, topic: Topic, names: Iterable[str]) -> None:
-        """Forget partitions of a topic's life that its route has no more: segments that retention dropped."""
+        """Forget partitions that left the route of a topic's life: segments that retention dropped."""
         for name in names:
-            found = self._found.pop(PartitionRef(Space.TOPICS, topic.name, name, topic.generation), None)
-            if found is not None:
-                found.close()
+            partition = self._known.pop(PartitionRef(Space.TOPICS, topic.name, name, topic.generation), None)
+            if partition is not None:
+                partition.close()
 
     def gauges(self, topics: Collection[str] | None = None) -> Iterator[PartitionGauges]:
         """Yield the gauges of the open partitions of these topics, or of all, as this process knows them."""
@@ -373,7 +371,7 @@ class Partitions:
                 )
 
     def __iter__(self) -> Iterator[Partition]:
-        return iter(list(self._found.values()))
+        return iter(list(self._known.values()))
 
 
 #: Longest rest of a partition, in seconds: then it comes up to see the commits of other processes.
@@ -383,7 +381,7 @@ _TURN_MAX: Final = 32
 
 
 class TendedPartition(Hashable, Protocol):
-    """What `Tending` needs of a partition."""
+    """The part of a partition that `Tending` uses."""
 
     #: When it comes up next, by the event loop's clock; `Tending` sets it, infinity at first.
     tended_at_s: float
@@ -440,7 +438,7 @@ def _ms(time_s: float) -> int:
 
 
 def fence_not_known(partition: str, error: Fenced) -> Unavailable:
-    """Return the error for an append that was refused by a fence which this process does not know of."""
+    """Return the error for an append that a fence refused of which this process does not know."""
     return Unavailable(f"{partition} is being taken over; ask again ({error.detail})", code="fenced")
 
 
@@ -455,8 +453,8 @@ class UpkeepPace:
         seldom committed     20 ms after the commit, for it and all commits of that time
         often                a second after the last upkeep, or after 128 commits
 
-    A busy partition has many files by then, which a roll-up makes into one that is mostly final: its rows are written
-    once more and not twice, and they are in memory still.
+    A busy partition has many files by then. A roll-up makes them into one that is mostly final: the rows are written
+    once more and not twice, and they are still in memory.
     """
 
     __slots__ = ("_begun_s", "_commits")

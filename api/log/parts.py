@@ -1,6 +1,6 @@
-"""What waits for a commit: the messages of one request for one partition, and the callback for their outcome.
+"""The messages of one request for one partition, which wait for a commit, and the callback for their outcome.
 
-Parts of several requests become one commit (`commit_all`): one bad part fails nobody else, and each gets its own place.
+Parts of several requests become one commit (`commit_all`): one bad part fails no other, and each gets its own offsets.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _RECORD_BYTES: Final = 512
 
 
 class RecordRows(Generic[Record]):
-    """What becomes rows in the commit: records of the queue's own logs, or messages as another protocol frames them.
+    """Records that become rows in the commit: of the queue's own logs, or messages as another protocol frames them.
 
-    The commit encodes all that wait in one call, which costs less than a call for each request. What cannot be encoded
-    is refused alone.
+    The commit encodes all waiting records in one call, which costs less than a call for each request. Only records that
+    cannot be encoded are refused.
     """
 
     __slots__ = ("count", "encode", "nbytes", "records")
@@ -54,7 +54,7 @@ class PartWaiter(Protocol):
     """The request that waits for the outcome of a part."""
 
     def part_done(self) -> None:
-        """Take note that the part has its outcome; called on the event loop, in the order of the parts."""
+        """Note that the part has its outcome; called on the event loop, in the order of the parts."""
 
 
 class PendingRequest:
@@ -72,7 +72,7 @@ class PendingRequest:
             self._done.set_result(None)
 
     async def wait(self) -> None:
-        """Return when every part has its outcome; cancelling the waiter takes no part back."""
+        """Return when every part has its outcome; parts are committed also if the waiter is cancelled."""
         await self._done
 
 
@@ -102,7 +102,7 @@ class RequestPart:
         expected_offset: int | None = None,
         fence_epochs: Mapping[str, int] | None = None,
     ) -> None:
-        """`fence_epochs` are the epochs of the log's fences that this append knows of (see `tables.log.fences`)."""
+        """`fence_epochs` are the epochs of the log's fences that this append knows (see `tables.log.fences`)."""
         self.messages = messages
         self.pending = pending
         self.flush = flush
@@ -118,16 +118,16 @@ log = logging.getLogger("deltamq.api")
 
 
 async def commit_all(opened: PartitionLog, parts: list[RequestPart]) -> None:
-    """Commit parts to a log, in our turn; each has its outcome then."""
+    """Commit parts to a log whose turn the caller has; each part then has its outcome."""
     failpoint("batch.before_close")
     for run in _runs(parts):
         await _commit(opened, run)
 
 
 async def _commit(opened: PartitionLog, parts: list[RequestPart]) -> None:
-    """Commit all of `parts` at once; if that is refused, each of them alone, so that none fails because of another.
+    """Commit all of `parts` at once; if that is refused, each by itself, so that none fails because of another.
 
-    The same if their rows cannot be read, whatever the error is: nothing is stored by then.
+    Do the same if their rows cannot be read, whatever the error is: nothing is stored by then.
     """
     try:
         rows, spans = _joined(parts)
@@ -143,7 +143,6 @@ async def _commit(opened: PartitionLog, parts: list[RequestPart]) -> None:
 
 
 async def _commit_each(opened: PartitionLog, parts: list[RequestPart], error: Exception) -> None:
-    """Commit each of `parts` alone, after they failed together; a single part has failed."""
     if len(parts) == 1:
         fail(parts, error)
         return
@@ -168,9 +167,9 @@ async def _append(
 
 
 def _runs(parts: list[RequestPart]) -> list[list[RequestPart]]:
-    """Split parts into runs that are committed together; a part with `expected_offset` is a run of its own.
+    """Split parts into runs that are committed together. A part with `expected_offset` is a run of its own.
 
-    Parts that know different fence epochs are not in one run either, since one of them may be refused.
+    Parts with different fence epochs are in different runs, too, since one of them may be refused.
     """
     runs: list[list[RequestPart]] = []
     for part in parts:
@@ -181,9 +180,9 @@ def _runs(parts: list[RequestPart]) -> list[list[RequestPart]]:
     return runs
 
 
-def _go_together(one: RequestPart, other: RequestPart) -> bool:
-    same = one.fence_epochs is other.fence_epochs or one.fence_epochs == other.fence_epochs
-    return same and one.expected_offset is None and other.expected_offset is None
+def _go_together(before: RequestPart, after: RequestPart) -> bool:
+    same = before.fence_epochs is after.fence_epochs or before.fence_epochs == after.fence_epochs
+    return same and before.expected_offset is None and after.expected_offset is None
 
 
 def flush_of(parts: Sequence[RequestPart]) -> Flush:
@@ -192,7 +191,7 @@ def flush_of(parts: Sequence[RequestPart]) -> Flush:
 
 
 def _joined(parts: list[RequestPart]) -> tuple[pa.RecordBatch, list[RowsPart]]:
-    """Return all rows as one batch, and which rows came with which producer's request."""
+    """Return all rows as one batch, and the numbers of rows that belong to each stamp."""
     batches: list[pa.RecordBatch] = []
     for _, group in groupby((p.messages for p in parts), key=type):
         batches += _batches(list(group))
@@ -206,7 +205,6 @@ def _joined(parts: list[RequestPart]) -> tuple[pa.RecordBatch, list[RowsPart]]:
 
 
 def _batches(messages: list[Any]) -> list[pa.RecordBatch]:
-    """Return messages of one kind as record batches."""
     first = messages[0]
     if isinstance(first, ArrowRows):
         return [m.batch for m in messages]
@@ -216,7 +214,7 @@ def _batches(messages: list[Any]) -> list[pa.RecordBatch]:
 
 
 def _divide(whole: Appended, parts: list[RequestPart]) -> None:
-    """Give each of several requests without a producer its piece of the rows that were appended together."""
+    """Give each of several requests without a producer its share of the rows that were appended together."""
     if len(parts) == 1:
         parts[0].appended = whole
         return

@@ -3,8 +3,8 @@
     records --one batch--> commit queue --group commit, fsync--> stored
                    ^------ outcome unknown -------'
 
-A record that is stored twice in such a log counts once (see `mq.queue.revive_log`, `mq.queue.progress`), so an
-append with an unknown outcome is repeated.
+A record that is stored twice in such a log counts once (see `mq.queue.revive_log`, `mq.queue.progress`), so an append
+with an unknown outcome is repeated.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class RecordLog(Generic[Record]):
     ) -> None:
         """`encode` makes rows of records; it runs on a commit thread.
 
-        `owner_only`: append only while this process has the broker. Records of lanes are not true after a takeover: an
-        old checkpoint would bring back messages that are acknowledged by then.
+        `owner_only`: append only while this process has the broker. Records of lanes are wrong after a takeover: an old
+        checkpoint would bring back messages that are acknowledged by then.
         """
         self._encode = encode
         self._owner_only = owner_only
@@ -55,7 +55,7 @@ class RecordLog(Generic[Record]):
         Raises
         ------
         DeltaMQError
-            The records certainly are not stored.
+            The records are certainly not stored.
         """
         failures = 0
         while True:
@@ -75,7 +75,7 @@ class RecordLog(Generic[Record]):
                 raise error
 
     async def _try(self, records: Sequence[Record], stamp: ProducerStamp | None) -> tuple[RequestPart, bool]:
-        """Append once; return the outcome, and whether this process appended as the broker's owner."""
+        """Append once; also return whether this process appended as the broker's owner."""
         self.appends += 1
         pending = PendingRequest(1, self._loop)
         fencing, name = self._partition.fencing, self._partition.name

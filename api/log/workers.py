@@ -1,4 +1,4 @@
-"""Who runs blocking work for the event loop: threads, or, for commits, the loop itself and threads without Python.
+"""Blocking work of the event loop: on threads, or, for commits, on the loop itself and threads without Python.
 
 Work is begun in the order of its arrival. A `ThreadPoolExecutor` spends about 20 microseconds a task on a
 future. A commit answers through its own callback and needs none, so a queue is enough for it.
@@ -8,8 +8,9 @@ future. A commit answers through its own callback and needs none, so a queue is 
                             '-- write, fsync, link B ------------'
 
 A commit's Python takes less than a millisecond, and threads would have to hand the interpreter's lock over for it. So
-the loop does it in turn with everything else, and nobody waits for the lock. That pays while several partitions commit
-at once (a fifth less CPU); one alone is faster in a thread, which has the lock while the loop is idle (a twentieth).
+the loop does it in turn with everything else, and no thread waits for the lock. That pays while several partitions
+commit at once (a fifth less CPU); one by itself is faster in a thread, which has the lock while the loop is idle (a
+twentieth).
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ Task = Callable[[], None]
 _Inbox: TypeAlias = "SimpleQueue[Task]"
 #: Fewest tasks that are under way at once: while one waits for the disk, another computes.
 _WIDTH_MIN: Final = 2
-#: The share of the newest task in the means of what tasks take.
+#: The share of the newest task in the means.
 _NEWEST: Final = 1 / 16
-#: What a task computes at least, in seconds: a thread's clock may be coarse.
+#: Least computing time of a task, in seconds: a thread's clock may be coarse.
 _COMPUTES_MIN: Final = 1e-6
 #: If no task was begun for this long while some wait, one more thread begins one, in seconds.
 _STUCK_S: Final = 0.02
 
 
 def _look() -> None:
-    """Tell an idle thread to look for a task by itself; never run."""
+    """Sent to an idle thread that should look for a task by itself; never run."""
 
 
 def _watch() -> None:
-    """Tell an idle thread to look after the tasks that wait; never run."""
+    """Sent to an idle thread that should watch the waiting tasks; never run."""
 
 
 _LOOK: Final[Task] = _look
@@ -59,12 +60,12 @@ _WATCH: Final[Task] = _watch
 class Workers:
     """`count` threads; a task that raises is logged and does not end its thread.
 
-    The thread that was busy last gets the next task: what a commit needs is in its core's caches, and with little to do
+    The thread that was busy last gets the next task: its core's caches hold what a commit needs, and with little to do
     the same thread does it all.
 
-    Not all threads work at once. Of those that compute only one makes progress, and each hand-over of the interpreter's
+    Not all threads work at once. Of computing threads only one makes progress, and each hand-over of the interpreter's
     lock costs, so `width` follows the time for which tasks wait for the store: with a disk that syncs in 0.1 ms it is
-    two; with one that takes 2 ms, or with an object store, it is all.
+    two; with one that takes 2 ms, or with an object store, all.
     """
 
     def __init__(self, count: int, *, name: str, waited: Callable[[], float] = waited_s) -> None:
@@ -81,7 +82,7 @@ class Workers:
         #: Tasks that no thread has begun, in the order of their arrival.
         self._waiting: deque[Task] = deque()
         self._under_way = self._begun = 0
-        #: What a task computes and for how long it waits, in seconds: means of the last ones.
+        #: How long a task computes and waits, in seconds: means of the last tasks.
         self._computes = self._waits = 0.0
         self._is_stopping = False
         self._threads = [threading.Thread(target=self._run, name=f"{name}-{i}", daemon=True) for i in range(count)]
@@ -120,7 +121,6 @@ class Workers:
             self._note_end(time.thread_time() - computed, self._waited() - waited)
 
     def _next(self, own: _Inbox) -> Task | None:
-        """Return the next task; None at the end."""
         was_busy = True
         while True:
             with self._lock:
@@ -139,13 +139,13 @@ class Workers:
             was_busy = False
 
     def _have_watched(self) -> None:
-        """Let the thread that was idle longest look after the tasks that wait; the caller holds the lock."""
+        """Let the thread that was idle longest watch the waiting tasks; the caller holds the lock."""
         if self._watcher is None and self._idle:
             self._watcher = self._idle.pop(0)
             self._watcher.put(_WATCH)
 
     def _watched(self, own: _Inbox) -> Task:
-        """Wait until the threads at work are stuck, and return the next task; return `_LOOK` if none waits any more."""
+        """Wait until the threads at work are stuck, and return the next task; return `_LOOK` if none waits."""
         while True:
             begun = self._begun
             try:
@@ -172,7 +172,7 @@ class Workers:
         self._begun += 1
 
     def _note_end(self, computed: float, waited: float) -> None:
-        """Learn from a task how many are worth being under way."""
+        """Adapt `width` to the times of a task."""
         with self._lock:
             self._under_way -= 1
             share = _NEWEST if self._computes else 1.0
@@ -184,10 +184,10 @@ class Workers:
         """Run all submitted tasks, then end the threads."""
         with self._lock:
             self._is_stopping = True
-            found = [*self._idle, *([] if self._watcher is None else [self._watcher])]
+            inboxes = [*self._idle, *([] if self._watcher is None else [self._watcher])]
             self._idle, self._watcher = [], None
-        for one in found:
-            one.put(_LOOK)
+        for inbox in inboxes:
+            inbox.put(_LOOK)
         for thread in self._threads:
             thread.join()
 
@@ -203,20 +203,20 @@ class Threads:
         self.work = ThreadPoolExecutor(work, thread_name_prefix="mq-work")
 
     def stop(self) -> None:
-        """Finish everything that was submitted, commits before upkeep; blocking. Those of the loop have ended."""
+        """Finish everything that was submitted, commits before upkeep; blocking. The loop's own commits have ended."""
         self.commits.stop()
         self.upkeep.stop()
         self.work.shutdown()
 
 
-#: For how long commits count as overlapping after two have, in seconds.
+#: How long commits count as overlapping after two have overlapped, in seconds.
 _OVERLAP_S: Final = 0.1
 #: Takes the exception that a commit raised, None for none.
 Done: TypeAlias = Callable[[Exception | None], None]
 
 
 class _Ended(NamedTuple):
-    """The end of a commit, and what it raised."""
+    """The end of a commit, with its error."""
 
     error: Exception | None
 
@@ -229,7 +229,7 @@ class LoopCommits:
     ) -> None:
         """Without a `pool` the loop makes no commit itself.
 
-        `overlap_s` is for how long commits count as overlapping after two have, in seconds.
+        `overlap_s` is how long commits count as overlapping after two have overlapped, in seconds.
         """
         self._loop = loop
         self._pool = pool
@@ -237,7 +237,7 @@ class LoopCommits:
         self._under_way: dict[int, tuple[Work[None], Done]] = {}
         #: The number of partitions that have a commit under way, here or in a thread.
         self._partitions = 0
-        #: Until when commits count as overlapping, by the loop's clock.
+        #: When commits stop to count as overlapping, by the loop's clock.
         self._overlap_until_s = 0.0
         self._is_ending = False
         if pool is not None:
@@ -252,7 +252,7 @@ class LoopCommits:
             return cls(loop, None)
 
     def enter(self) -> bool:
-        """Note that a partition's commits begin; return whether the loop should make them: those of several overlap."""
+        """Note that a partition's commits begin; return whether the loop should make them: several overlap."""
         now = self._loop.time()
         if self._partitions:
             self._overlap_until_s = now + self._overlap_s
@@ -260,13 +260,13 @@ class LoopCommits:
         return now < self._overlap_until_s and self._pool is not None and not self._is_ending
 
     def leave(self) -> None:
-        """Note that a partition has no commit under way any more."""
+        """Note that a partition's last commit has ended."""
         self._partitions -= 1
 
     def begin(self, work: Work[None], done: Done) -> None:
         """Run a commit, and call `done` at its end, never before this returns.
 
-        A commit without file calls, of repeats alone, ends at once; the caller has not noted yet who waits for it.
+        A commit without file calls, only of repeats, ends at once; the caller has not yet noted the waiters by then.
         """
         ended = self._step(work, done, None)
         if ended is not None:
@@ -284,8 +284,7 @@ class LoopCommits:
         return None
 
     def _go_on(self) -> None:
-        """Go on with the commits whose file calls were made."""
-        assert self._pool is not None, "it is its outcomes that are there"
+        assert self._pool is not None, "the pool has called this"
         for number, outcome in self._pool.outcomes():
             work, done = self._under_way.pop(number)
             ended = self._step(work, done, outcome)
@@ -297,7 +296,7 @@ class LoopCommits:
         self._is_ending = True
 
     def stop(self) -> None:
-        """End the native threads; nothing is under way any more, and `end` keeps it so."""
+        """End the native threads; nothing is under way, and `end` keeps it so."""
         assert self._is_ending and not self._under_way, "their commits have ended"
         if self._pool is not None:
             self._loop.remove_reader(self._pool.fd)
@@ -307,5 +306,5 @@ class LoopCommits:
 def _tell(done: Done, ended: _Ended) -> None:
     try:
         done(ended.error)
-    except Exception:  # a waiting request's own: the other commits go on
+    except Exception:  # one waiting request's failure: the other commits go on
         log.exception("event=commit_not_told")

@@ -1,4 +1,4 @@
-"""Pull locks that pass on: what the metadata moves, what processes tell each other, where a group goes on (ORDER-5).
+"""Pull locks that pass on: moves in the metadata, accounts between processes, where a group goes on (ORDER-5).
 
     lock refused, or a release of an unknown lock --> new leader's process --GET locks--> previous leader's process
                                                                            <--account---- (it knows of the move now)
@@ -39,7 +39,7 @@ class LeaderChange(NamedTuple):
     topic: Topic
     queue: str
     broker: str
-    #: The broker of the leader before; None if that is not known.
+    #: The broker of the previous leader; None if it is not known.
     previous: str | None
 
 
@@ -54,7 +54,7 @@ def remapped(before: Meta, after: Meta) -> Iterator[LeaderChange]:
         for index, leader in topic.leaders().items():
             source = sources.get(leader)
             if was.get(index) != leader and (index in was or source is not None):
-                # Of several remappings at once, the brokers between are not known.
+                # After several remappings at once, the brokers in between are not known.
                 previous = broker_of(source) if source is not None and source == was.get(index) else None
                 yield LeaderChange(topic, queue_name(index), broker_of(leader), previous)
 
@@ -91,13 +91,13 @@ class LockAccounts:
     async def of(self, broker: str, topic: str, lane: LaneKey, headers: Collection[Header]) -> LockAccount | None:
         """Return what the process of `broker` knows of the lock; None if it does not answer.
 
-        `headers` are those of the client's request, for which it is asked.
+        `headers` are the headers of the client's request.
         """
         asking = self._asking.get(lane)
         if asking is None:
             asking = self._asking[lane] = asyncio.ensure_future(self._ask(broker, topic, lane, headers))
             asking.add_done_callback(lambda _: self._asking.pop(lane, None))
-        # The others that wait go on if this one's client leaves.
+        # The other waiters go on if this one's client leaves.
         return await asyncio.shield(asking)
 
     async def _ask(self, broker: str, topic: str, lane: LaneKey, headers: Collection[Header]) -> LockAccount | None:
@@ -122,12 +122,12 @@ class LockRequest(NamedTuple):
     client: str
     partitions: tuple[str, ...]
     held: frozenset[str]
-    #: The headers of the request, for what other processes are asked.
+    #: The headers of the request, for calls to other processes.
     headers: Collection[Header] = ()
 
 
 class LockStarts:
-    """Finds the starts of lock holders; used on the event loop."""
+    """Finds where lock holders start; used on the event loop."""
 
     def __init__(self, meta: HostedMeta, topics: Topics, lanes: Lanes, progress: QueueProgress) -> None:
         self._meta = meta
@@ -136,9 +136,9 @@ class LockStarts:
         self._progress = progress
 
     async def of(self, asked: LockRequest, lane: LaneKey, locks: PullLocks) -> tuple[int, int]:
-        """Return where the group goes on, and how often the message there was tried.
+        """Return the offset at which the group goes on, and how often the message there was tried.
 
-        That is the committed position, else the start by the group's settings, which is stored (SPEC CONS-2).
+        The offset is the committed position, else the start by the group's settings, which is stored (SPEC CONS-2).
         """
         queues = self._topics.queues_of(asked.topic)
         if queues is not None:
@@ -161,7 +161,7 @@ class LockStarts:
         return committed
 
     async def _first(self, lane: LaneKey, topic: Topic, group: Group) -> int:
-        """Return where a group begins that never consumed this partition, and store that position."""
+        """Return the start of a group that never consumed this partition, and store it."""
         epoch = self._lanes.groups.epoch_of(lane)
         await begin(self._meta, topic, group)
         partition = self._lanes.partition_of(lane, topic.name)
@@ -172,21 +172,21 @@ class LockStarts:
         if start.kind is not StartKind.FIRST:
             await self._lanes.commit(lane, topic.name, offset, epoch)
         elif epoch is not None:
-            # After a crash the same position is found again; messages that retention takes from now on count as lost.
+            # A crash finds the same position again; messages that retention takes from now on count as lost.
             self._lanes.logs.offsets.note(lane, topic.name, Committed(epoch, offset))
         return offset
 
     async def _in_queue(
         self, asked: LockRequest, queue: LogicalQueue, lane: LaneKey, locks: PullLocks
     ) -> tuple[int, int]:
-        """Return what `of` does, for a logical queue, whose segments may be at brokers of other processes."""
+        """Do as `of` for a logical queue, whose segments may be at brokers of other processes."""
         topic, group = asked.topic, asked.group
         at = await self._progress.of(topic, group, queue, newest=True)
         store = partial(self._progress.store, topic, group, queue, headers=asked.headers)
         if not at.is_begun:
             await begin(self._meta, topic, group)
             at = await self._progress.of(topic, group, queue, newest=True)
-            # As in a plain partition, it is no consumption, and what is found again after a crash need not be durable.
+            # As in a plain partition, this consumes nothing, and a start that a crash finds again need not be durable.
             again = group.settings.consume_from.kind is StartKind.FIRST
             await self._progress.begin(topic, group, queue, at.offset, found_again=again, headers=asked.headers)
             return at.offset, 0

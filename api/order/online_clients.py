@@ -3,9 +3,9 @@
     heartbeat --> decide --changed?--> events in the metadata log --> authorize in memory --> answer
     scan      --> expired?     --> condemn --> events in the metadata log --> decided
 
-A heartbeat that changes nothing is answered from memory: the lease guarantees that no other process has the role, and
-its owner decides alone. While the end of a client's stay is being stored, the client's heartbeats wait; then it joins
-anew. Changes that wait for each other share an append, so a hundred clients that start need only a few:
+A heartbeat that changes nothing is answered from memory: the lease guarantees that no other process has the role, so
+only its owner decides. While the end of a client's stay is being stored, the client's heartbeats wait; then it joins
+again. Changes that wait for each other share an append, so a hundred starting clients need only a few:
 
     change A ──► append            change B, change C, change D ──► one append
                  '── under way ──── wait ─────────────────────────'
@@ -55,7 +55,7 @@ class Granted(NamedTuple):
     #: Milliseconds of authorization from the time of the answer on; 0 for none.
     authorized_ms: int
     allocation: Mapping[str, tuple[str, ...]]
-    #: Changes with each change of the allocation.
+    #: Another number after each change of the allocation.
     epoch: int
 
 
@@ -105,7 +105,7 @@ class OnlineClients:
         self._clock = clock
         self._length_ms = length_ms
         self._clients_max = clients_max
-        #: The authorizations, while the role is ours.
+        #: The authorizations, while this process has the role.
         self._granting: Authorizations | None = None
         self._changes = JoinedChanges(meta.submit_any)
         #: Heartbeats that wait for another allocation, by group.
@@ -141,7 +141,7 @@ class OnlineClients:
             self._wake_all()
 
     def _mine(self) -> tuple[int, Authorizations]:
-        """Return the epoch since which the role is ours, and the authorizations; raise `Unavailable` if it is not."""
+        """Return the role's epoch, and the authorizations; raise `Unavailable` without the role."""
         epoch = self._hosting.epoch(META_ROLE)
         assert self._granting is not None, "a role is served after it was gained"
         return epoch, self._granting
@@ -167,11 +167,11 @@ class OnlineClients:
         raise Unavailable("the end of this client's earlier stay is not stored yet; send the heartbeat again")
 
     async def _group(self, name: str) -> Group:
-        """Return the group; if it is not exclusive here, read the log, since another process may have changed it."""
-        found = self._meta.now.groups.groups.get(name)
-        if found is None or found.settings.consume_strategy != "exclusive":
-            found = (await self._meta.refresh()).groups.group(name)
-        return found
+        """Return the group; unless it is known as exclusive, read the log: another process may have changed it."""
+        group = self._meta.now.groups.groups.get(name)
+        if group is None or group.settings.consume_strategy != "exclusive":
+            group = (await self._meta.refresh()).groups.group(name)
+        return group
 
     def _decide(self, beat: Beat, epoch: int, meta: Meta) -> tuple[OnlineEvent, ...]:
         check_role(meta.brokers, META_ROLE, self._hosting.id, epoch)
@@ -208,7 +208,7 @@ class OnlineClients:
         return Granted(True, authorized_ms, online.allocation(beat.client), max(epochs, default=0))
 
     async def beat_until_changed(self, beat: Beat, known: int, wait_ms: int, client: Client) -> Granted:
-        """Handle a heartbeat, and answer when the client's allocation is not that of epoch `known`, or after `wait_ms`.
+        """Handle a heartbeat, and answer when the allocation's epoch is not `known`, or after `wait_ms`.
 
         It waits for a third of an authorization at most, so that a waiting client does not go offline.
         """
@@ -224,7 +224,7 @@ class OnlineClients:
         return granted
 
     async def _change(self, beat: Beat, within_s: float, client: Client) -> None:
-        """Return when the allocation has changed, the client has closed its connection, or after `within_s`."""
+        """Wait until the allocation has changed or the client has gone, for `within_s` at most."""
         waiter = _Waiter(beat.client, asyncio.get_running_loop().create_future())
         waiting = self._waiters.setdefault(beat.group, set())
         waiting.add(waiter)
@@ -243,7 +243,7 @@ class OnlineClients:
             raise Unavailable(error.detail, code="not_owner") from error
 
     async def _settled(self) -> None:
-        """Return when the scan that condemned the client is done, or after one scan interval."""
+        """Wait for the end of the scan that condemned the client, for one interval at most."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._condemned.add(waiter)
         try:
@@ -269,7 +269,7 @@ class OnlineClients:
                 log.error("event=scan_failed kind=%s", type(error).__name__, exc_info=error)
 
     async def scan(self) -> None:
-        """End the stay of clients whose authorization is over; reallocate where groups or routes changed (ORDER-2)."""
+        """End the stay of clients whose authorization is over; reallocate after changes (ORDER-2)."""
         if not self._hosting.hosts(META_ROLE):
             return
         epoch, granting = self._mine()
@@ -293,7 +293,7 @@ class OnlineClients:
         self._wake_condemned()
 
     def _is_scanned(self, seen: Meta) -> bool:
-        """Whether everything that allocations depend on is as it was when a scan last found nothing to do."""
+        """Whether nothing that allocations depend on has changed since a scan found nothing to do."""
         last = self._scanned
         return last is not None and (
             last.topics is seen.topics and last.groups is seen.groups and last.online is seen.online
@@ -324,7 +324,7 @@ class OnlineClients:
     # Waking.
 
     def _follow(self, before: Meta, after: Meta) -> None:
-        """Wake the clients whose allocation has changed; of a hundred clients that join, none must wake all others."""
+        """Wake only clients whose allocation has changed: a hundred joining clients must not wake one another."""
         if before.online is after.online:
             return
         for name, waiting in self._waiters.items():
@@ -389,7 +389,7 @@ class _Change:
 
 
 class JoinedChanges:
-    """Changes of the metadata log, with one append for all that wait. Lives on one event loop."""
+    """Changes of the metadata log, with one append for all waiting ones. Lives on one event loop."""
 
     def __init__(self, submit: Callable[[Decide], Awaitable[Meta]]) -> None:
         self._submit = submit
@@ -402,8 +402,8 @@ class JoinedChanges:
         Raises
         ------
         DeltaMQError
-            The error that `decide` raises, and then nothing is stored; or the error of the append, whose outcome may
-            be unknown.
+                The error that `decide` raises, and then nothing is stored; or the append's error, whose outcome may be
+                unknown.
         """
         change = _Change(decide)
         self._waiting.append(change)
@@ -441,16 +441,16 @@ class JoinedChanges:
 
 
 def _all(changes: Sequence[_Change], meta: Meta) -> list[AnyEvent]:
-    """Return the events of all changes, each decided after those before it; a refused change affects no other."""
+    """Return the events of all changes, each decided on the state after the ones before; a refused one has none."""
     events: list[AnyEvent] = []
     for change in changes:
         change.error = None
         try:
-            made = change.decide(meta)
+            decided = change.decide(meta)
         except DeltaMQError as error:
             change.error = error
             continue
-        if made:
-            events += made
-            meta = meta.apply_all(made)
+        if decided:
+            events += decided
+            meta = meta.apply_all(decided)
     return events

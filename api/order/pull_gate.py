@@ -1,7 +1,7 @@
-"""The right of a group's fetch to read a partition, and the messages that it may have there.
+"""The right of a group's fetch to read a partition, and the messages that it may get there.
 
 An exclusive group's client must hold the pull lock. In an ordered topic that was expanded, messages of moved keys wait
-until the group is done with the partition where the keys were before (SPEC ROUTE-6).
+until the group is done with the partition from which the keys came (SPEC ROUTE-6).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Gate:
         partition: str,
         client: str | None,
     ) -> None:
-        """`partition` is one as clients see it."""
+        """`partition` is the name that clients see."""
         self._locks = locks
         self._lanes = lanes
         self._moved = moved
@@ -68,30 +68,30 @@ class Gate:
             self._locks.check_pull(self._group, self._topic, self._partition, self._client)
 
     def took(self, rows: pa.Table, segment: str | None = None) -> None:
-        """Note that messages are sent to the client, which has the lock; `segment` as for `cut`."""
+        """Note that messages go to the client, which has the lock; `segment` as for `cut`."""
         if self.is_owners:
             read, group = segment or self._partition, self._group.name
             self._lanes.consumed(LaneKey(self._topic.id, group, False, read), self._lanes.logs.now_ms())
             self._statistics.pulled(group, self._topic, self._partition, broker_of(read), rows)
 
-    async def cut(self, found: Fetched, segment: str | None = None, earlier: Collection[str] = ()) -> Fetched:
-        """Cut what was found before the first message of a key that must wait.
+    async def cut(self, fetched: Fetched, segment: str | None = None, earlier: Collection[str] = ()) -> Fetched:
+        """Cut `fetched` before the first message of a key that must wait.
 
-        If the partition is a logical queue, `segment` is the physical partition that was read, and `earlier` are those
-        before it, which the client has read: it reads a queue in order.
+        If the partition is a logical queue, `segment` is the physical partition that was read, and `earlier` are the
+        segments before it, which the client has read: it reads a queue in order.
         """
         self.holds_back = False
-        if found.status is not FetchStatus.FOUND or not found.rows.num_rows:
-            return found
+        if fetched.status is not FetchStatus.FOUND or not fetched.rows.num_rows:
+            return fetched
         read = segment or self._partition
         blocked = await self._moved.blocked(self._topic, self._group, read, pop=False, done=earlier)
-        count = first_held_back(blocked, found.rows)
-        if count == found.rows.num_rows:
-            return found
+        count = first_held_back(blocked, fetched.rows)
+        if count == fetched.rows.num_rows:
+            return fetched
         self.holds_back = True
         status = FetchStatus.FOUND if count else FetchStatus.NO_NEW_MESSAGE
-        next_offset = found.rows.column("offset")[count].as_py()
-        return Fetched(status, found.rows.slice(0, count), next_offset, found.min_offset, found.max_offset)
+        next_offset = fetched.rows.column("offset")[count].as_py()
+        return Fetched(status, fetched.rows.slice(0, count), next_offset, fetched.min_offset, fetched.max_offset)
 
 
 class Gates:

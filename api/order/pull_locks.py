@@ -40,8 +40,8 @@ from deltamq.tables.clock import Clock
 _LOOK_S: Final = 1.0
 
 
-class _Place(NamedTuple):
-    """A partition as a group sees it, by names."""
+class _GroupPartition(NamedTuple):
+    """A partition of one group, by names."""
 
     group: str
     topic: str
@@ -65,7 +65,7 @@ class Locks:
     ) -> None:
         """`clock` is the lease's clock."""
         self._meta = meta
-        #: The metadata by which the locks of logical queues have moved.
+        #: The metadata up to which locks have followed the remappings of logical queues.
         self._seen = meta.now
         self._topics = topics
         self._starts = LockStarts(meta, topics, lanes, progress)
@@ -76,7 +76,7 @@ class Locks:
         #: The locks of each broker.
         self._locks: dict[str, PullLocks] = {}
         #: Requests that wait for a lock.
-        self._waiters: dict[_Place, set[asyncio.Future[None]]] = {}
+        self._waiters: dict[_GroupPartition, set[asyncio.Future[None]]] = {}
         self._stopping = False
         hosting.hooks.gained.append(self._gain)
         hosting.hooks.lost.append(self._lose)
@@ -94,7 +94,7 @@ class Locks:
             self._wake_all()
 
     def _of(self, broker: str) -> tuple[int, PullLocks]:
-        """Return the epoch since which the broker is ours, and its locks; raise `Unavailable` if it is not ours."""
+        """Return the broker's epoch, and its locks; raise `Unavailable` if another process serves it."""
         epoch = self._hosting.epoch(broker)
         return epoch, self._locks[broker]
 
@@ -105,7 +105,6 @@ class Locks:
         return sum(map(len, self._locks.values()))
 
     def _sweep(self) -> None:
-        """Forget expired locks, for which no more requests may come."""
         now_ms = self._clock.boot_ms()
         for locks in self._locks.values():
             locks.sweep(now_ms)
@@ -118,12 +117,12 @@ class Locks:
     # Locks.
 
     async def take(self, asked: LockRequest) -> LocksGiven:
-        """Grant or renew locks of partitions whose brokers are ours.
+        """Grant or renew locks of partitions whose brokers this process serves.
 
         Raises
         ------
         Unavailable
-            A broker is not ours, or was lost meanwhile.
+            This process does not serve a broker, or lost it meanwhile.
         """
         if not all(self._is_renewal(asked, partition) for partition in asked.partitions):
             await self._meta.refresh()
@@ -149,23 +148,23 @@ class Locks:
         return {self._broker(asked.topic, partition) for partition in asked.partitions}
 
     def _is_renewal(self, asked: LockRequest, partition: str) -> bool:
-        lane, seat, locks = self._place(asked.group, asked.topic, partition)
+        lane, seat, locks = self._lock(asked.group, asked.topic, partition)
         return partition in asked.held and locks.has(lane, asked.client, seat, self._clock.boot_ms())
 
     def _take(self, asked: LockRequest, partition: str) -> int | None:
-        lane, seat, locks = self._place(asked.group, asked.topic, partition)
+        lane, seat, locks = self._lock(asked.group, asked.topic, partition)
         return locks.take(lane, asked.client, seat, self._clock.boot_ms(), held=partition in asked.held)
 
-    def _place(self, group: Group, topic: Topic, partition: str) -> tuple[LaneKey, Seat, PullLocks]:
+    def _lock(self, group: Group, topic: Topic, partition: str) -> tuple[LaneKey, Seat, PullLocks]:
         _, locks = self._of(self._broker(topic, partition))
         seat = self._meta.now.online.seat(group.name, topic.name, partition)
         return LaneKey(topic.id, group.name, False, partition), seat, locks
 
     async def _add_offset(self, asked: LockRequest, partition: str, number: int, taken: LocksGiven) -> None:
-        """Add to `taken` where the group goes on in a partition; if that cannot be found out, take a new lock back."""
+        """Add to `taken` where the group goes on in a partition; if that fails, take a new lock back."""
         lane = LaneKey(asked.topic.id, asked.group.name, False, partition)
         try:
-            _, _, locks = self._place(asked.group, asked.topic, partition)
+            _, _, locks = self._lock(asked.group, asked.topic, partition)
             taken.offsets[partition], attempts = await self._starts.of(asked, lane, locks)
             if attempts:
                 taken.attempts[partition] = attempts
@@ -189,19 +188,19 @@ class Locks:
                 return taken
 
     async def _change(self, asked: LockRequest, within_s: float, client: Client) -> None:
-        """Return when one of the locks may be free, the client has closed its connection, or after `within_s`."""
+        """Wait until one of the locks may be free or the client has gone, for `within_s` at most."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        places = [_Place(asked.group.name, asked.topic.name, partition) for partition in asked.partitions]
-        for place in places:
-            self._waiters.setdefault(place, set()).add(waiter)
+        wanted = [_GroupPartition(asked.group.name, asked.topic.name, partition) for partition in asked.partitions]
+        for key in wanted:
+            self._waiters.setdefault(key, set()).add(waiter)
         try:
             await asyncio.wait({waiter, client.gone}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for place in places:
-                waiting = self._waiters[place]
+            for key in wanted:
+                waiting = self._waiters[key]
                 waiting.discard(waiter)
                 if not waiting:
-                    del self._waiters[place]
+                    del self._waiters[key]
 
     async def release(
         self,
@@ -214,7 +213,7 @@ class Locks:
     ) -> list[str]:
         """Release the client's locks of these partitions; return the partitions whose locks it had.
 
-        `headers` are those of the request. Raises `Unavailable` if a broker is not ours.
+        `headers` are the request's. Raises `Unavailable` if another process serves a broker.
         """
         released = []
         for partition in partitions:
@@ -227,35 +226,35 @@ class Locks:
         return released
 
     async def _learn(self, group: str, topic: Topic, partition: str, headers: Collection[Header]) -> bool:
-        """Ask the process from which a logical queue came for its lock; return whether that is known now."""
+        """Ask the process that led a logical queue before for its lock; return whether it has answered."""
         if topic.static is None:
             return False
         lane = LaneKey(topic.id, group, False, partition)
         _, locks = self._of(self._broker(topic, partition))
         previous = locks.came_from(lane, self._clock.boot_ms())
-        told = None if previous is None else await self._accounts.of(previous, topic.name, lane, headers)
-        if told is None:
+        account = None if previous is None else await self._accounts.of(previous, topic.name, lane, headers)
+        if account is None:
             return False
-        # The queue may have gone on meanwhile; then the new state of its broker knows better.
+        # The queue may have moved on meanwhile; then the new locks of its broker count.
         if self._of(self._broker(topic, partition))[1] is locks:
-            locks.adopt(lane, told, self._clock.boot_ms())
+            locks.adopt(lane, account, self._clock.boot_ms())
         return True
 
     async def account(self, broker: str, topic: str, lane: LaneKey) -> LockAccount:
-        """Return what this process knows of the lock of a logical queue that `broker` led before.
+        """Return the lock's account for a logical queue that `broker` led before.
 
         Raises
         ------
         Conflict
-            `queue_not_moved`: the broker leads the queue still, so what it knows of the lock may change.
+            `queue_not_moved`: the broker still leads the queue, so the lock may change.
         Unavailable
-            The broker is not ours.
+            Another process serves the broker.
         """
         await self._meta.refresh()
-        found = self._topics.find(topic)
+        hosted = self._topics.find(topic)
         _, locks = self._of(broker)
-        if found is None or found.topic.id != lane.topic_id or self._broker(found.topic, lane.partition) == broker:
-            detail = f"broker: {broker} leads {lane.partition} still, so the lock may change"
+        if hosted is None or hosted.topic.id != lane.topic_id or self._broker(hosted.topic, lane.partition) == broker:
+            detail = f"broker: {broker} still leads {lane.partition}, so the lock may change"
             raise Conflict(detail, code="queue_not_moved", field="broker")
         return locks.account(lane, self._clock.boot_ms())
 
@@ -263,24 +262,24 @@ class Locks:
         _, locks = self._of(self._broker(topic, lane.partition))
         released = locks.release(lane, client, number=number)
         if released:
-            self._wake(_Place(lane.group, topic.name, lane.partition))
+            self._wake(_GroupPartition(lane.group, topic.name, lane.partition))
         return released
 
     def void(self, lanes: Iterable[LaneKey]) -> None:
-        """Void the locks of lanes whose epoch is over: holders must ask again where the group goes on (SPEC POP-18)."""
+        """Void the locks of lanes whose epoch is over: holders must ask for their start again (SPEC POP-18)."""
         for lane in lanes:
             if lane.retry:
                 continue
             name = self._topics.queue_name(lane.topic_id, lane.partition)
             if name is not None:
                 lane = lane._replace(partition=name)
-            # A logical queue has no lock but at its leader's broker.
+            # A logical queue's lock is at its leader's broker, which the name does not show.
             for locks in self._locks.values() if name is not None else self._at(broker_of(lane.partition)):
                 locks.void(lane, self._clock.boot_ms())
 
     def _at(self, broker: str) -> list[PullLocks]:
-        found = self._locks.get(broker)
-        return [] if found is None else [found]
+        locks = self._locks.get(broker)
+        return [] if locks is None else [locks]
 
     # Gates.
 
@@ -292,9 +291,9 @@ class Locks:
         Conflict
             `not_lock_holder` or `partition_moved`.
         Unavailable
-            The broker is not ours.
+            Another process serves the broker.
         """
-        lane, seat, locks = self._place(group, topic, partition)
+        lane, seat, locks = self._lock(group, topic, partition)
         locks.pull(lane, _named(client, partition), seat, self._clock.boot_ms())
 
     def check_commit(
@@ -309,11 +308,11 @@ class Locks:
         Conflict
             `not_lock_holder`, naming `field`.
         Unavailable
-            The broker is not ours.
+            Another process serves the broker.
         """
         if lane.retry or group.settings.consume_strategy != "exclusive":
             return
-        _, seat, locks = self._place(group, topic, lane.partition)
+        _, seat, locks = self._lock(group, topic, lane.partition)
         try:
             locks.check_commit(lane, _named(client, lane.partition), seat, self._clock.boot_ms(), number=number)
         except Conflict as error:
@@ -323,23 +322,23 @@ class Locks:
     # Waking.
 
     def _follow(self, before: Meta, after: Meta) -> None:
-        """Follow the online clients: wake requests that wait for locks, and pulls of holders that must hand over."""
+        """Follow the online clients: wake requests that wait for locks, and pulls whose holders must hand over."""
         self._see()
         if before.online is after.online:
             return
         self._sweep()
-        for place in self._waiters:
-            was, now = before.online.seat(*place), after.online.seat(*place)
+        for key in self._waiters:
+            was, now = before.online.seat(*key), after.online.seat(*key)
             if was.owner != now.owner or not was.clients.keys() <= now.clients.keys():
-                self._wake(place)
-        for topic, partition in reallocated(before, after):
-            found = after.topics.topics.get(topic)
-            read = None if found is None else self._read_partition(found, partition)
-            if found is not None and read is not None:
-                self._partitions.get(found, read).wake()
+                self._wake(key)
+        for name, partition in reallocated(before, after):
+            topic = after.topics.topics.get(name)
+            read = None if topic is None else self._read_partition(topic, partition)
+            if topic is not None and read is not None:
+                self._partitions.get(topic, read).wake()
 
     def _read_partition(self, topic: Topic, partition: str) -> str | None:
-        """Return the physical partition at which pulls under our locks wait; None if the locks are not ours."""
+        """Return the physical partition at which pulls under our locks wait; None if another process has the locks."""
         queues = self._topics.queues_of(topic)
         if queues is None:
             return partition if broker_of(partition) in self._locks else None
@@ -347,9 +346,9 @@ class Locks:
         return queue.newest_readable.partition if queue is not None and queue.leader.broker in self._locks else None
 
     def _see(self) -> Meta:
-        """Return the newest metadata, after the locks of remapped queues have moved by it.
+        """Return the newest metadata, after locks have followed its remappings.
 
-        Requests may see newer metadata than what followers were told of.
+        Requests may see newer metadata than followers have been notified of.
         """
         before, self._seen = self._seen, self._meta.now
         if before.static is not self._seen.static:
@@ -361,7 +360,7 @@ class Locks:
         return broker_of(partition) if topic.static is None else self._topics.broker_of(topic, partition, self._see())
 
     def _follow_remaps(self, before: Meta, after: Meta) -> None:
-        """Take in logical queues that came to our brokers, and answer the requests that wait for their locks."""
+        """Take over the locks of logical queues that came to this process's brokers, and wake their waiters."""
         moved = list(remapped(before, after))
         for topic, name, broker, previous in moved:
             locks, earlier = self._locks.get(broker), self._locks.get(previous or "")
@@ -373,19 +372,19 @@ class Locks:
             now_ms, late_ms = self._clock.boot_ms(), 0 if self._hosting.alone else self._hosting.lease_ms
             epoch = after.online.epoch
             locks.arrive(topic.id, name, now_ms, online_epoch=epoch, late_ms=late_ms, previous=previous)
-        changed = {(one.topic.name, one.queue) for one in moved}
-        for place in self._waiters if changed else ():
-            if (place.topic, place.partition) in changed:
-                self._wake(place)
+        changed = {(change.topic.name, change.queue) for change in moved}
+        for key in self._waiters if changed else ():
+            if (key.topic, key.partition) in changed:
+                self._wake(key)
 
-    def _wake(self, place: _Place) -> None:
-        for waiter in self._waiters.get(place, ()):
+    def _wake(self, key: _GroupPartition) -> None:
+        for waiter in self._waiters.get(key, ()):
             if not waiter.done():
                 waiter.set_result(None)
 
     def _wake_all(self) -> None:
-        for place in self._waiters:
-            self._wake(place)
+        for key in self._waiters:
+            self._wake(key)
 
     def begin_stop(self) -> None:
         """Answer all waiting requests."""
@@ -394,7 +393,6 @@ class Locks:
 
 
 def _named(client: str | None, partition: str) -> str:
-    """Return the client's name; raise `not_lock_holder` if the request gives none."""
     if client is None:
         raise Conflict(
             f"the group is exclusive: give the client_id that holds the pull lock of {partition}",

@@ -1,7 +1,7 @@
-"""Access rules and quotas over REST, and what these calls share with those about principals and keys (SEC-2, 3, 9).
+"""Access rules and quotas over REST, and what these calls share with the calls about principals and keys (SEC-2, 3, 9).
 
-A change is stored, and the other processes that can be reached know it, when it is answered. Without authentication
-these calls are refused (SPEC SEC-5): else anyone could make a key that is good when authentication is turned on.
+A change is answered when it is stored, and when the other processes that can be reached know it. Without authentication
+these calls are refused (SPEC SEC-5): else anyone could make a key that is valid when authentication is turned on.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def auth_router() -> APIRouter:
 
 
 class AuthChanges:
-    """Changes who may do what; used on the event loop."""
+    """Changes principals, keys, access rules and quotas; used on the event loop."""
 
     def __init__(self, meta: HostedMeta, owners: Owners) -> None:
         self._meta = meta
@@ -119,7 +119,7 @@ _ACL: Final = JsonBody(
 
 
 def acl_info(rule: AccessRule) -> AclInfo:
-    """Return a rule as it is answered."""
+    """Return a rule's form in answers."""
     return AclInfo(
         acl_id=rule.id,
         principal=rule.principal,

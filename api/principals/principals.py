@@ -172,7 +172,7 @@ async def make_key(service: Running, changes: Changes, caller: Asking, request: 
     asked, now_ms = await _KEY.read(request), service.now_ms()
     until_ms = None if asked.until is None else parse_time(asked.until) // 1000
     id_, secret = secrets.token_bytes(KEY_ID_BYTES), secrets.token_bytes(SECRET_BYTES)
-    # What is stored for SCRAM takes some milliseconds.
+    # Hashing for SCRAM takes some milliseconds.
     key, token = await asyncio.to_thread(new_key, asked.principal, id_, secret, now_ms, until_ms)
     await changes.store(request, lambda state: decide_put_key(state, key))
     log.info("event=key_made key=%s principal=%r by=%r", key.id, key.principal, caller.name)

@@ -1,10 +1,10 @@
 """A group's offsets in a global topic: each cluster holds the progress on its own stays (SPEC STATIC-16, 19).
 
     request in global names and offsets --by cluster--> the same call there, in that cluster's own names and offsets
-                                                        (here: without a call)       --> one answer in global ones
+                                                        (here: without a call)       --> one answer in global names
 
-What a cluster does with its part is what it does for any static topic. A part of a commit is sent only when those
-before it are stored (`mq.static.progress`).
+Each cluster treats its part as for any static topic. A part of a commit is sent only when the parts before it are
+stored (`mq.static.progress`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from deltamq.mq.wire.groups import (
 )
 from deltamq.tables.failpoints import failpoint
 
-#: Seconds in which the clusters must agree about where queues are.
+#: Seconds within which the clusters must agree where queues are.
 _AGREED_S: Final = 2.0
 #: Statuses from here on are problems.
 _NOT_DONE: Final = 300
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class Here(NamedTuple):
-    """What this cluster does with its own part."""
+    """The calls on this cluster's own part."""
 
     show: Callable[[], Awaitable[GroupOffsets]]
     commit: Callable[[CommitRequest], Awaitable[CommittedOffsets]]
@@ -70,7 +70,7 @@ class GlobalGroup:
     def __init__(
         self, copies: GlobalCopies, times: GlobalTimes, group: str, hosted: HostedTopic, call: Call, here: Here
     ) -> None:
-        """`call` is the client's; parts of it go to other clusters in its caller's name."""
+        """`call` is the client's; its parts go to other clusters in its caller's name."""
         copies.clusters.refuse_guarded(hosted.name)
         self._copies = copies
         self._times = times
@@ -83,8 +83,8 @@ class GlobalGroup:
 
     async def show(self) -> GroupOffsets:
         """Return the group's progress in all queues; raise `Unavailable` if a cluster with messages is away."""
-        world, told = await self._agreed(lambda world: world.readers)
-        shown = tuple(_shown(world, queue, told) for queue in range(len(world.queues)))
+        world, lanes = await self._agreed(lambda world: world.readers)
+        shown = tuple(_shown(world, queue, lanes) for queue in range(len(world.queues)))
         return GroupOffsets(
             group=self._group,
             topic=self._hosted.name,
@@ -97,10 +97,10 @@ class GlobalGroup:
     async def _agreed(
         self, clusters: Callable[[GlobalQueues], Collection[str]]
     ) -> tuple[GlobalQueues, dict[str, dict[str, GroupPartition]]]:
-        """Return a copy, and by it the lanes of the group in clusters, by their own names."""
+        """Return a copy, and by cluster the group's lanes by the cluster's own names of queues."""
 
         async def tried() -> tuple[GlobalQueues, dict[str, dict[str, GroupPartition]]] | Unavailable:
-            world, told = self._copies.world(self._hosted), dict[str, dict[str, GroupPartition]]()
+            world, lanes = self._copies.world(self._hosted), dict[str, dict[str, GroupPartition]]()
             for cluster in sorted(clusters(world)):
                 try:
                     if cluster == world.here:
@@ -108,12 +108,12 @@ class GlobalGroup:
                     else:
                         shown = await self._ask(cluster, "GET", None, GroupOffsets)
                 except NotFound:
-                    told[cluster] = {}  # there is no such group there
+                    lanes[cluster] = {}  # the cluster has no such group
                     continue
                 if isinstance(shown, Unavailable):
                     return shown
-                told[cluster] = {lane.partition: lane for lane in shown.partitions}
-            return world, told
+                lanes[cluster] = {lane.partition: lane for lane in shown.partitions}
+            return world, lanes
 
         return await self._copies.agreed(self._hosted.name, tried, within_s=_AGREED_S)
 
@@ -169,16 +169,17 @@ class GlobalGroup:
         counted: dict[int, dict[str, int]] = {queue: {} for queue in wanted}
         steps = max(map(len, parts.values()))
         for left in range(steps, 0, -1):  # the last part of each queue is stored in the last step
-            now = {queue: its[-left] for queue, its in parts.items() if len(its) >= left}
+            now = {queue: todo[-left] for queue, todo in parts.items() if len(todo) >= left}
             for cluster in sorted({cluster for cluster, _ in now.values()}):
-                its = {queue: at for queue, (one, at) in now.items() if one == cluster}
-                noted = {queue: text for queue, text in texts.items() if queue in its and left == 1}
-                stored = await self._commit_part(world, cluster, its, epochs, noted, client_id)
+                offsets = {queue: at for queue, (target, at) in now.items() if target == cluster}
+                noted = {queue: text for queue, text in texts.items() if queue in offsets and left == 1}
+                stored = await self._commit_part(world, cluster, offsets, epochs, noted, client_id)
                 if isinstance(stored, Unavailable):
                     return stored
                 for queue, (local, epoch) in stored.items():
-                    is_it = left == 1 and local == its[queue]  # where two stays meet, one local offset is two
-                    at = committed_as(world, queue, wanted[queue]) if is_it else shown_in(world, queue, cluster, local)
+                    # Where two stays meet, one local offset is two global ones.
+                    is_last, goal = left == 1 and local == offsets[queue], wanted[queue]
+                    at = committed_as(world, queue, goal) if is_last else shown_in(world, queue, cluster, local)
                     reached[queue], counted[queue][cluster] = at, epoch
             failpoint("global.after_commit_part")
         names = {queue: global_queue_name(queue) for queue in wanted}
@@ -187,7 +188,7 @@ class GlobalGroup:
             topic=self._hosted.name,
             topic_id=world.id,
             offsets={name: reached[queue] for queue, name in names.items()},
-            # That of a queue of which not all clusters were asked is not known.
+            # The epoch of a queue is unknown if not all its clusters were asked.
             epochs={
                 name: sum(counted[queue].values())
                 for queue, name in names.items()
@@ -204,42 +205,42 @@ class GlobalGroup:
         texts: Mapping[int, str],
         client_id: str | None,
     ) -> dict[int, tuple[int, int]] | Unavailable:
-        """Commit local offsets in a cluster; return local offset and epoch by queue."""
+        """Commit local offsets in a cluster; return the committed local offset and the epoch by queue."""
         meant = {queue_name(queue): epochs[cluster, queue] for queue in offsets if (cluster, queue) in epochs}
         local = {queue_name(queue): at for queue, at in offsets.items()}
         noted = {queue_name(queue): text for queue, text in texts.items()}
         part = CommitRequest(offsets=local, epochs=meant or None, client_id=client_id, metadata=noted or None)
         try:
             if cluster == world.here:
-                told: CommittedOffsets | Unavailable = await self._here.commit(part)
+                committed: CommittedOffsets | Unavailable = await self._here.commit(part)
             else:
-                told = await self._ask(cluster, "PUT", part, CommittedOffsets)
+                committed = await self._ask(cluster, "PUT", part, CommittedOffsets)
         except DeltaMQError as error:
-            _tell_globally(world, cluster, error)
+            _name_globally(world, cluster, error)
             raise
-        if isinstance(told, Unavailable):
-            return told
+        if isinstance(committed, Unavailable):
+            return committed
         return {
-            queue: (told.offsets[name], told.epochs[name])
+            queue: (committed.offsets[name], committed.epochs[name])
             for queue, name in ((queue, queue_name(queue)) for queue in offsets)
         }
 
     async def _epochs(self, wanted: Mapping[int, int], meant: Mapping[str, int]) -> dict[tuple[str, int], int]:
-        """Check the epochs that the client means; return what each cluster counts for them.
+        """Check the epochs that the client names; return the clusters' own epochs.
 
-        A global queue's epoch is the sum of those of the clusters with messages of it: each reset makes it greater.
+        A global queue's epoch is the sum of the epochs of the clusters with its messages: each reset raises it.
         """
         if not meant:
             return {}
         queues = {self._queue(name, "epochs"): epoch for name, epoch in meant.items()}
-        world, told = await self._agreed(
+        world, lanes_of = await self._agreed(
             lambda world: {cluster for queue in queues for cluster in world.clusters_of(queue)}
         )
         for queue, epoch in queues.items():
-            check_epoch(global_queue_name(queue), epoch, _epoch(world, queue, told) or 0)
+            check_epoch(global_queue_name(queue), epoch, _epoch(world, queue, lanes_of) or 0)
         return {
             (cluster, queue): lane.epoch
-            for cluster, lanes in told.items()
+            for cluster, lanes in lanes_of.items()
             for queue in wanted
             if (lane := lanes.get(queue_name(queue))) is not None and lane.epoch is not None
         }
@@ -260,8 +261,8 @@ class GlobalGroup:
         else:
             time_ms = Start.from_json(asked.to, field="to").time_ms
             if time_ms is not None:
-                found = await self._times.offsets_at(self._hosted, time_ms * 1_000, self._by_time(asked.to))
-                targets = {self._queue(one.partition, "to"): one.offset for one in found}
+                offsets = await self._times.offsets_at(self._hosted, time_ms * 1_000, self._by_time(asked.to))
+                targets = {self._queue(first.partition, "to"): first.offset for first in offsets}
 
         async def tried() -> ResetOffsets | Unavailable:
             world = self._copies.world(self._hosted)
@@ -287,9 +288,9 @@ class GlobalGroup:
                 else:
                     done = await self._ask(cluster, "POST", request, ResetOffsets)
             except NotFound:
-                continue  # there is no such group there
+                continue  # the cluster has no such group
             except DeltaMQError as error:
-                _tell_globally(world, cluster, error)
+                _name_globally(world, cluster, error)
                 raise
             if isinstance(done, Unavailable):
                 return done
@@ -309,7 +310,7 @@ class GlobalGroup:
     async def _ask(
         self, cluster: str, method: str, body: CommitRequest | ResetRequest | None, kind: type[T]
     ) -> T | Unavailable:
-        """Return what another cluster answers to its part; or why there is no answer: it has a newer copy."""
+        """Return another cluster's answer to its part; or `Unavailable` if its copy is newer."""
         call = self._call._replace(method=method)
         call = call.without_body() if body is None else call.with_json(msgspec.json.encode(body))
         answer = await self._copies.elsewhere(self._hosted.name, cluster, call, f"a part is in cluster {cluster}")
@@ -323,7 +324,7 @@ class GlobalGroup:
         return json_of(answer.body, kind)
 
     def _queue(self, name: str, field: str) -> int:
-        """Return the number of the queue with a global name; raise `NotFound` or `Unprocessable` for any other name."""
+        """Return the number of the queue with a global name; raise `NotFound` or `Unprocessable` otherwise."""
         index = global_queue_index(name)
         if index is None or index >= len(require_world(self._hosted.topic).queues):
             raise NotFound(
@@ -334,22 +335,22 @@ class GlobalGroup:
         return index
 
 
-Told = Mapping[str, Mapping[str, GroupPartition]]
+Lanes = Mapping[str, Mapping[str, GroupPartition]]
 
 
-def _at_the_edge(world: GlobalQueues, cluster: str, told: Mapping[str, int], *, is_first: bool) -> dict[str, int]:
-    """Return the global offsets of the queues that begin, or end, in a cluster, of what it tells of all queues."""
-    found = {}
-    for name, at in told.items():
+def _at_the_edge(world: GlobalQueues, cluster: str, offsets: Mapping[str, int], *, is_first: bool) -> dict[str, int]:
+    """Return the global offsets of the queues that begin, or end, in a cluster; `offsets` are its own of all queues."""
+    shown = {}
+    for name, at in offsets.items():
         queue = queue_index(name)
         if queue is not None and world.readable(queue)[0 if is_first else -1].cluster == cluster:
-            found[global_queue_name(queue)] = shown_in(world, queue, cluster, at)
-    return found
+            shown[global_queue_name(queue)] = shown_in(world, queue, cluster, at)
+    return shown
 
 
-def _shown(world: GlobalQueues, queue: int, told: Told) -> GroupPartition:
-    """Return a queue as the group sees it; what a cluster without the group would have to tell is null."""
-    lanes = {cluster: told[cluster].get(queue_name(queue)) for cluster in world.clusters_of(queue)}
+def _shown(world: GlobalQueues, queue: int, by_cluster: Lanes) -> GroupPartition:
+    """Return a queue as the group sees it; fields that a cluster without the group would fill are null."""
+    lanes = {cluster: by_cluster[cluster].get(queue_name(queue)) for cluster in world.clusters_of(queue)}
     known = [lane for lane in lanes.values() if lane is not None]
     offset, metadata = _committed(world, queue, lanes)
     first, newest = world.readable(queue)[0], world.readable(queue)[-1]
@@ -364,7 +365,7 @@ def _shown(world: GlobalQueues, queue: int, told: Told) -> GroupPartition:
         lag=None if None in lags else sum(lag for lag in lags if lag is not None),
         in_flight=sum(lane.in_flight for lane in known),
         last_consume_time=max((lane.last_consume_time for lane in known if lane.last_consume_time), default=None),
-        epoch=_epoch(world, queue, told),
+        epoch=_epoch(world, queue, by_cluster),
         metadata=metadata,
     )
 
@@ -372,7 +373,7 @@ def _shown(world: GlobalQueues, queue: int, told: Told) -> GroupPartition:
 def _committed(
     world: GlobalQueues, queue: int, lanes: Mapping[str, GroupPartition | None]
 ) -> tuple[int | None, str | None]:
-    """Return the committed global offset and its text: that of the newest cluster with a commit of that offset."""
+    """Return the committed global offset, and the text of the newest cluster that committed it."""
     committed = {cluster: lane.committed_offset for cluster, lane in lanes.items() if lane is not None}
     if all(at is None for at in committed.values()):
         return None, None
@@ -387,15 +388,15 @@ def _committed(
     return offset, metadata
 
 
-def _epoch(world: GlobalQueues, queue: int, told: Told) -> int | None:
-    """Return the sum of the epochs of the clusters with messages of the queue; None without a group there."""
-    lanes = (told[cluster].get(queue_name(queue)) for cluster in world.clusters_of(queue))
+def _epoch(world: GlobalQueues, queue: int, by_cluster: Lanes) -> int | None:
+    """Return the sum of the epochs of the clusters with messages of the queue; None if no cluster has the group."""
+    lanes = (by_cluster[cluster].get(queue_name(queue)) for cluster in world.clusters_of(queue))
     epochs = [lane.epoch for lane in lanes if lane is not None and lane.epoch is not None]
     return sum(epochs) if epochs else None
 
 
-def _tell_globally(world: GlobalQueues, cluster: str, error: DeltaMQError) -> None:
-    """Let an error of a cluster name the queue, and its end offset, as the client does."""
+def _name_globally(world: GlobalQueues, cluster: str, error: DeltaMQError) -> None:
+    """Give an error of a cluster the global name and end offset of its queue."""
     local = (error.field or "").partition(".")[2]
     error.detail = error.detail.replace(LOGICAL_BROKER, GLOBAL_BROKER)
     error.field = None if error.field is None else error.field.replace(LOGICAL_BROKER, GLOBAL_BROKER)

@@ -3,7 +3,7 @@
     time --each cluster with messages of a queue--> its first offset at or after it   --> the smallest of all
                                                                      none anywhere    --> the end
 
-The stays of one cluster are parts of one queue of its own, so that one search there finds the first message of all.
+The stays of one cluster are parts of one queue of its own, so one search there finds the first message of all stays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GlobalTimes:
         self._progress = progress
 
     async def offsets_at(self, hosted: HostedTopic, time_us: int, call: Call) -> list[PartitionOffset]:
-        """Return for each queue the first global offset at or after a time; if another cluster asks, what is here.
+        """Return for each queue the first global offset at or after a time; to another cluster, only this one's part.
 
         Raises
         ------
@@ -37,20 +37,20 @@ class GlobalTimes:
         self._copies.clusters.refuse_guarded(hosted.name)
         if from_cluster(call.headers):
             return await self._here(hosted, await self._copies.by_copy_of(hosted, call.headers), time_us)
-        world, told = await self._copies.told_by_all(hosted, lambda copy: copy.readers, call)
+        world, answers = await self._copies.told_by_all(hosted, lambda copy: copy.readers, call)
         parts = [
             await self._here(hosted, world, time_us),
-            *(json_of(body, OffsetsByTime).offsets for body in told.values()),
+            *(json_of(body, OffsetsByTime).offsets for body in answers.values()),
         ]
         names = [global_queue_name(queue) for queue in range(len(world.queues))]
         by_name: dict[str, list[PartitionOffset]] = {name: [] for name in names}
-        for one in (one for part in parts for one in part):
-            by_name[one.partition].append(one)
+        for first in (first for part in parts for first in part):
+            by_name[first.partition].append(first)
         return [PartitionOffset(name, _first(by_name[name])) for name in names]
 
     async def _here(self, hosted: HostedTopic, world: GlobalQueues, time_us: int) -> list[PartitionOffset]:
-        """Return what this cluster holds: the first message of each queue, or the end, if that is here."""
-        found = []
+        """Return the first message of each queue in this cluster, or the end, if that is here."""
+        offsets = []
         for queue in range(len(world.queues)):
             if world.here not in world.clusters_of(queue):
                 continue
@@ -60,14 +60,14 @@ class GlobalTimes:
             newest = world.readable(queue)[-1]
             name, shown = global_queue_name(queue), world.shown(queue, at)
             if at < end and shown >= 0:
-                found.append(PartitionOffset(name, shown, found=True))
+                offsets.append(PartitionOffset(name, shown, found=True))
             elif newest.cluster == world.here:
-                found.append(
+                offsets.append(
                     PartitionOffset(name, newest.logic_end if newest.is_ended else newest.shown(end), found=False)
                 )
-        return found
+        return offsets
 
 
-def _first(told: list[PartitionOffset]) -> int:
-    """Return the smallest offset of a message, or the end, which the cluster of the newest stay tells."""
-    return min(told, key=lambda one: (not one.found, one.offset)).offset
+def _first(offsets: list[PartitionOffset]) -> int:
+    """Return the smallest offset of a message, or the end, which only the cluster of the newest stay gives."""
+    return min(offsets, key=lambda offset: (not offset.found, offset.offset)).offset

@@ -1,9 +1,9 @@
 """The progress of a group: commits in lanes of all processes, and what they mean in logical queues (SPEC STATIC-16).
 
-    lanes --by broker--> ours: stored here     theirs: sent on as commits of their partitions     --> one result
+    lanes --by broker--> ours: stored here     theirs: forwarded as commits of their partitions  --> one result
     queue, logical offset <--> segments, positions of lanes
 
-The pure part is `mq.static.progress`. A segment where the group has no progress counts as the group would begin there.
+The pure part is `mq.static.progress`. A segment without progress counts as if the group began there.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class GroupCommits:
         metadata: str = "",
         headers: Collection[Header] = (),
     ) -> int:
-        """Commit an offset of a partition, and return the group's, which may be greater; durable when this returns.
+        """Commit an offset of a partition; return the group's offset, which may be greater; durable when this returns.
 
-        `headers` are those of the client's request. Raises what `LaneCommits.anywhere` raises.
+        `headers` are the client's request's. Raises what `LaneCommits.anywhere` raises.
         """
         await begin(self._meta, topic, group)
         lane = LaneKey(topic.id, group.name, False, partition)
@@ -91,7 +91,7 @@ class GroupCommits:
         metadata: str = "",
         headers: Collection[Header] = (),
     ) -> int:
-        """Commit a logical offset of a queue of a static topic; as `in_partition` (SPEC STATIC-16)."""
+        """Do as `in_partition` for a logical offset of a queue of a static topic (SPEC STATIC-16)."""
         await begin(self._meta, topic, group)
         done = await self._queues.store(topic, group, queue, offset, metadata=metadata, headers=headers)
         self._statistics.committed(group.name, topic, queue.name, queue.leader.broker, done.offset)
@@ -101,16 +101,16 @@ class GroupCommits:
 class QueuePosition(NamedTuple):
     """Where a group is in a logical queue."""
 
-    #: The logical offset up to which it is done, or where it would begin.
+    #: The logical offset up to which the group is done, or where it would begin.
     offset: int
-    #: The segment of that offset, where its next commit goes, and the progress stored there.
+    #: The segment of that offset, where the next commit goes, and the progress stored there.
     segment: Segment
     committed: Committed | None
-    #: Whether it has progress in any segment.
+    #: Whether the group has progress in any segment.
     is_begun: bool
-    #: The epoch of its offsets; None if there is no such group.
+    #: The epoch of the group's offsets; None if there is no such group.
     epoch: int | None
-    #: The logical offset that it has committed last, which a hole may separate from `offset` (SPEC STATIC-25).
+    #: The logical offset that the group committed last, which a hole may separate from `offset` (SPEC STATIC-25).
     committed_offset: int
     #: The text that was committed with that offset (SPEC KAFKA-13).
     metadata: str = ""
@@ -127,7 +127,7 @@ class QueueProgress:
     # Queries.
 
     async def of(self, topic: Topic, group: Group, queue: LogicalQueue, *, newest: bool = False) -> QueuePosition:
-        """Return where the group is; with `newest`, all that was committed before the call counts, wherever it was."""
+        """Return where the group is; with `newest`, all commits before the call count, at whatever process."""
         since_s = asyncio.get_running_loop().time() if newest else 0.0
         known: dict[str, Committed | None] = {}
         for segment in queue.readable:
@@ -162,7 +162,7 @@ class QueueProgress:
         return [lane_of(topic, group, segment) for segment in queue.segments]
 
     def epoch_of(self, topic: Topic, group: str, queue: LogicalQueue) -> int | None:
-        """Return the epoch of the group's offsets in the queue: that of its last reset; None if there is no group."""
+        """Return the epoch of the group's last reset in the queue; None if there is no group."""
         epochs = map(self._lanes.groups.epoch_of, self.lanes(topic, group, queue))
         return max((epoch for epoch in epochs if epoch is not None), default=None)
 
@@ -173,26 +173,26 @@ class QueueProgress:
         return Bounds(low, await self.end(topic, queue))
 
     async def end(self, topic: Topic, queue: LogicalQueue) -> int:
-        """Return the logical offset behind the last message with one."""
+        """Return the logical offset behind the last message that has one."""
         newest = queue.newest_readable
         return newest.logic_end if newest.is_sealed else newest.logical((await self._log(topic, newest)).end_offset)
 
     async def offset_at(self, topic: Topic, queue: LogicalQueue, time_us: int) -> int:
-        """Return the smallest logical offset whose append time is at or after a time; the end if there is none."""
-        found: dict[str, SegmentOffsets] = {}
+        """Return the first logical offset whose append time is at or after a time; the end if there is none."""
+        offsets: dict[str, SegmentOffsets] = {}
         for segment in queue.readable:
             log = await self._log(topic, segment)
             offset = await self._lanes.logs.run(partial(log.offset_at, time_us))
-            found[segment.partition] = SegmentOffsets(offset, log.end_offset)
-        return offset_at_time(queue, found)
+            offsets[segment.partition] = SegmentOffsets(offset, log.end_offset)
+        return offset_at_time(queue, offsets)
 
     async def born_at(self, topic: Topic, queue: LogicalQueue, time_us: int) -> Born | None:
         """Return the first message born at or after a time, at its logical offset; None if there is none."""
         for segment in queue.readable:
             log = await self._log(topic, segment)
-            found = await self._lanes.logs.run(partial(log.born_at, time_us))
-            if found is not None:
-                return found._replace(offset=segment.logical(found.offset))
+            born = await self._lanes.logs.run(partial(log.born_at, time_us))
+            if born is not None:
+                return born._replace(offset=segment.logical(born.offset))
         return None
 
     async def last_born_ms(self, topic: Topic, queue: LogicalQueue) -> int | None:
@@ -204,7 +204,7 @@ class QueueProgress:
     async def _log(self, topic: Topic, segment: Segment) -> PartitionLog:
         """Return the segment's log with the commits of all processes."""
         log = await self._lanes.partition_of(lane_of(topic, "", segment), topic.name).look()
-        assert log is not None, "a topic's partition is there, or raised why not"
+        assert log is not None, "a topic's partition exists, or `look` has raised"
         return log
 
     # Commits.
@@ -221,13 +221,13 @@ class QueueProgress:
         metadata: str = "",
         headers: Collection[Header] = (),
     ) -> Committed:
-        """Commit a logical offset in the lanes of any process; return the progress, with its logical offset.
+        """Commit a logical offset in the lanes of any process; return the progress as a logical offset.
 
-        The lanes of older segments come first. `meant`, `attempts`, `metadata` and errors are as for `Lanes.commit`;
-        `headers` are those of the client's request.
+        Older segments are stored first. `meant`, `attempts`, `metadata` and errors are as for `Lanes.commit`;
+        `headers` are the client's request's.
         """
         before = await self.of(topic, group, queue)
-        if attempts:  # of the message that follows, which a hole may separate from what was committed
+        if attempts:  # they belong to the next message, which a hole may separate from the committed offset
             place = place_of(queue, offset)
             offset = place.segment.logical(place.offset)
         store = partial(self._commits.anywhere, topic.name, meant=meant, headers=headers)
@@ -257,8 +257,8 @@ class QueueProgress:
         """
         *older, (segment, physical) = commit_steps(queue, offset)
         begun = [(passed, end) for passed, end in older if end > passed.start_offset]
-        for one, at in [*begun, (segment, physical)]:
-            lane = lane_of(topic, group.name, one)
+        for place, at in [*begun, (segment, physical)]:
+            lane = lane_of(topic, group.name, place)
             await self._commits.begin(topic.name, lane, at, found_again=found_again, headers=headers)
 
     # Resets.
@@ -331,7 +331,7 @@ _NO_TEXTS: Final[Mapping[str, str]] = {}
 
 
 def is_begin(headers: Collection[Header]) -> bool:
-    """Whether a commit says where the group begins, and not what it has consumed."""
+    """Whether a commit only records where the group begins."""
     return any(name == _BEGINS for name, _ in headers)
 
 
@@ -353,18 +353,18 @@ class LaneCommits:
         metadata: Mapping[str, str] = _NO_TEXTS,
         begins: bool = False,
     ) -> dict[str, Committed]:
-        """Store commits in lanes of this process; `epochs` that are meant, `attempts` and `metadata` are by partition.
+        """Store commits in lanes of this process; expected `epochs`, `attempts` and `metadata` are by partition.
 
-        With `begins`, the offsets are where the group begins, and do not count as consumption.
+        With `begins`, the offsets are starts, and do not count as consumption.
 
         Raises
         ------
         Unavailable
-            A broker is not ours, or was lost meanwhile.
+            This process does not serve a broker, or lost it meanwhile.
         DeltaMQError
-            What `Lanes.commit` raises.
+            As `Lanes.commit` raises.
         """
-        held = {broker: self._hosting.epoch(broker) for broker in {broker_of(one.partition) for one in lanes}}
+        held = {broker: self._hosting.epoch(broker) for broker in {broker_of(lane.partition) for lane in lanes}}
 
         def commit(lane: LaneKey, offset: int) -> Awaitable[Committed]:
             name = lane.partition
@@ -380,7 +380,7 @@ class LaneCommits:
         return {lane.partition: committed for lane, committed in zip(lanes, done, strict=True)}
 
     async def there(self, peer: Peer, call: Call, asked: CommitRequest) -> dict[str, Committed]:
-        """Let another process commit `asked`, which is a part of what `call` asks."""
+        """Let another process commit `asked`, which is a part of `call`."""
         answer = await self._owners.ask(peer, call._replace(body=msgspec.json.encode(asked)), CommittedOffsets)
         return {name: Committed(answer.epochs[name], at) for name, at in answer.offsets.items()}
 
@@ -389,8 +389,8 @@ class LaneCommits:
     ) -> None:
         """Store where a group begins in a lane of any process.
 
-        It is durable when this returns, unless it is `found_again` after a crash; then it is stored soon, if the lane
-        is ours, so that messages which retention takes from now on count as lost.
+        It is durable when this returns, unless it is `found_again` after a crash: then, in a lane of this process, it
+        is stored soon, and from then on messages that retention takes count as lost.
         """
         epoch = self._lanes.groups.epoch_of(lane)
         if epoch is not None and found_again and self._hosting.hosts(broker_of(lane.partition)):
@@ -410,11 +410,10 @@ class LaneCommits:
         metadata: str = "",
         begins: bool = False,
     ) -> Committed:
-        """Store one commit in a lane of any process; `headers` are those of the client's request. `begins`: see `here`.
+        """Store one commit in a lane of any process.
 
-        `metadata`: see `decide_commit`.
-
-        Another process takes the partition's name from this one only, so what clients may do is checked before.
+        `headers` are the client's request's; for `begins` see `here`, for `metadata` see `decide_commit`. Another
+        process takes the partition's name only from this one, so the client's access is checked before.
         """
         name = lane.partition
         target = f"/v1/groups/{quote(lane.group, safe='')}/topics/{quote(topic, safe='')}/offsets"

@@ -5,8 +5,8 @@
 
 The target is fixed at produce time; of a static topic it is the logical queue. A request makes at most one part in each
 delay partition, however many targets it has there, because a partition remembers each request of a producer once.
-Appends to delay partitions are always synced, since marks name offsets in them: an offset that a power cut took back
-would go to another message, which the marks would call ended.
+Appends to delay partitions are always synced, since marks name offsets in them: after a power cut took an offset back,
+another message would get it, and count as ended.
 
 While they wait, they are found by their id, and marks cancel their delivery (`Waiting`).
 """
@@ -50,7 +50,7 @@ _WAITING_BYTES: Final = 64
 def brokers_of(topic: Topic) -> set[str]:
     """Return the brokers in whose delay partitions messages of the topic may wait.
 
-    Those of a static topic include the brokers of segments that are gone: a message may outlive them.
+    For a static topic they include the brokers of removed segments: a message may outlive its segment.
     """
     brokers = {broker_of(partition) for partition in topic.route.partitions}
     return brokers if topic.static is None else brokers.union(topic.static.brokers)
@@ -60,21 +60,21 @@ class Delays:
     """The delay partitions of all brokers, each made by the first message that waits there. Used on the event loop."""
 
     def __init__(self, partitions: Partitions, cluster: str, brokers: Iterable[str]) -> None:
-        """`brokers` are those that may have a delay partition already."""
+        """`brokers` may have delay partitions already."""
         self._partitions = partitions
         self._cluster = cluster
-        self._found: dict[str, Partition] = {}
+        self._known: dict[str, Partition] = {}
         self._unseen: list[Partition] = []
         for broker in brokers:
             self.partition(broker)
 
     def partition(self, broker: str) -> Partition:
         """Return the delay partition of a broker."""
-        found = self._found.get(broker)
-        if found is None:
-            found = self._found[broker] = self._partitions.of(system_ref(DELAY, self._cluster, broker))
-            self._unseen.append(found)
-        return found
+        delay = self._known.get(broker)
+        if delay is None:
+            delay = self._known[broker] = self._partitions.of(system_ref(DELAY, self._cluster, broker))
+            self._unseen.append(delay)
+        return delay
 
     def names(self, topic: Topic) -> dict[str, str]:
         """Return the names of the delay partitions of the topic's brokers, by broker."""
@@ -87,14 +87,14 @@ class Delays:
         `look` first refreshes them: another process may have stored an earlier copy of a request.
         """
         if look:
-            await asyncio.gather(*(one.look() for one in self._found.values()), return_exceptions=True)
+            await asyncio.gather(*(delay.look() for delay in self._known.values()), return_exceptions=True)
         while self._unseen:
-            one = self._unseen[-1]
+            delay = self._unseen[-1]
             with contextlib.suppress(Corrupt):
-                await one.look()
-            if one in self._unseen:
-                self._unseen.remove(one)
-        return {one.name: one.log for one in self._found.values() if one.log is not None}
+                await delay.look()
+            if delay in self._unseen:
+                self._unseen.remove(delay)
+        return {delay.name: delay.log for delay in self._known.values() if delay.log is not None}
 
 
 def split_shares(
@@ -110,11 +110,11 @@ def split_shares(
 ) -> list[PartitionShare]:
     """Move the messages of a request that must wait into shares of their own, and return all shares.
 
-    `delays` are the delay partitions by broker (see `Delays.names`); `stored` is what topic and delay partitions
-    hold of the request already. With `queues`, a message waits for its logical queue, wherever that will be led then.
-    Stored parts stay where they are. The remaining messages go to partitions that
-    hold no part yet, since a partition would take a second part for a copy of the first. So a message that has
-    fallen due meanwhile may still go through the delay partition.
+    `delays` are the delay partitions by broker (see `Delays.names`); `stored` are the parts of the request that topic
+    and delay partitions hold already. With `queues`, a message waits for its logical queue, wherever that will be led
+    then. Stored parts stay where they are. The remaining messages go to partitions without a part yet, since a
+    partition would take a second part for a copy of the first. So a message that has fallen due meanwhile may still go
+    through the delay partition.
 
     Raises
     ------
@@ -126,13 +126,13 @@ def split_shares(
     brokers = list(delays)
     waits = _waiting(targets, times, now_ms, delays, stored)
     aims = targets if queues is None else _Targets([_aim(queues, name) for name in targets.names], targets.codes)
-    found = [kept for share in shares if (kept := _without(share, waits, count)) is not None]
+    split = [kept for share in shares if (kept := _without(share, waits, count)) is not None]
     for code in np.unique(waits[waits >= 0]).tolist():
         indexes = np.flatnonzero(waits == code)
         rows = _waiting_rows(topic, messages, indexes, aims, np.maximum(times[indexes], 0))
         whole = None if len(indexes) == count else indexes
-        found.append(PartitionShare(delays[brokers[code]], rows, whole, delay_broker=brokers[code]))
-    return found
+        split.append(PartitionShare(delays[brokers[code]], rows, whole, delay_broker=brokers[code]))
+    return split
 
 
 class _Targets(NamedTuple):
@@ -151,7 +151,7 @@ def _targets(count: int, shares: Sequence[PartitionShare]) -> _Targets:
 
 
 def _aim(queues: TopicQueues, partition: str) -> str:
-    """Return the name of the logical queue that a message for this partition waits for."""
+    """Return the logical queue for which a message for this partition waits."""
     place = queues.of_partition(partition)
     return partition if place is None else place.queue.name
 
@@ -161,17 +161,17 @@ def _waiting(
 ) -> Codes:
     """Return for each message the index in `delays` of the broker where it waits; -1 if it does not wait."""
     count = len(times)
-    places = {name: code for code, name in enumerate(delays.values())}
+    codes = {name: code for code, name in enumerate(delays.values())}
     waits = np.full(count, -1, dtype=np.int32)
     for code, target in enumerate(targets.names):
         delay = delays[broker_of(target)]
         if delay not in stored:
             wanted = times != AT_ONCE if target in stored else times > now_ms
-            waits[(targets.codes == code) & wanted] = places[delay]
+            waits[(targets.codes == code) & wanted] = codes[delay]
     for name, part in ((name, part) for name, parts in stored.items() for part in parts):
         check_same_request(part, count)
         indexes = slice(None) if part.indexes is None else np.array(part.indexes, dtype=np.int64)
-        waits[indexes] = places.get(name, -1)
+        waits[indexes] = codes.get(name, -1)
     return waits
 
 
@@ -189,7 +189,6 @@ def _without(share: PartitionShare, waits: Codes, count: int) -> PartitionShare 
 def _waiting_rows(
     topic: Topic, messages: Rows | ArrowRows, indexes: NDArray[np.int64], targets: _Targets, at_ms: Times
 ) -> ArrowRows:
-    """Return the messages at `indexes` as rows of a delay partition, with the time and target of each."""
     taken = messages.take(indexes)
     batch = taken.batch if isinstance(taken, ArrowRows) else to_record_batch([taken])
     count = len(indexes)
@@ -214,12 +213,12 @@ class Waiting:
 
     async def find(self, topic: Topic, message_id: str, now_ms: int) -> list[Delayed]:
         """Return the messages with this id that wait for `topic`, or fell due lately."""
-        found = []
+        waiting = []
         for broker in sorted(brokers_of(topic)):
             log = await self._delays.partition(broker).look()
             if log is not None:
-                found += await self._find(log, topic, message_id, now_ms)
-        return found
+                waiting += await self._find(log, topic, message_id, now_ms)
+        return waiting
 
     async def _find(self, log: PartitionLog, topic: Topic, message_id: str, now_ms: int) -> list[Delayed]:
         index, lock = self._indexes.setdefault(log.ref.name, (WaitingIndex(), asyncio.Lock()))
@@ -238,7 +237,7 @@ class Waiting:
         await log.append([mark])
 
     def note(self, message: Delayed) -> None:
-        """Remember that a message certainly is cancelled, for copies of the request that come after it fell due."""
+        """Remember that a message is certainly cancelled, for copies of the request that come after it fell due."""
         self._cancelled[message.delay_partition, message.offset] = None
         if len(self._cancelled) > _CANCELLED_KEPT:
             self._cancelled.popitem(last=False)

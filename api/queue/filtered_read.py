@@ -35,7 +35,7 @@ class Scanned(NamedTuple):
     kept: pa.Table | None
     #: The offset up to which all messages were looked at.
     reached: int
-    #: The offset of the first message that passes and had no room among `kept`; None if all had.
+    #: The offset of the first message that passes and had no room among `kept`; None if all had room.
     rest: int | None = None
     #: The approximate size of `kept` in an answer, in bytes.
     weight: int = 0
@@ -54,22 +54,22 @@ def scan_filtered(
 
     At least one message is kept if one is found, whatever its bytes.
     """
-    at, found = start, None
+    at, fetched = start, None
     step, step_bytes = max(max_messages, _MESSAGES), max(max_bytes, _BYTES)
     for _ in range(_STEPS_MAX):
         room = step if limit is None else min(step, limit - at)
         if room <= 0:
             break
-        found = log.read(at, max_messages=room, max_bytes=step_bytes)
-        if found.status is not FetchStatus.FOUND:
+        fetched = log.read(at, max_messages=room, max_bytes=step_bytes)
+        if fetched.status is not FetchStatus.FOUND:
             break
-        matching = wanted.matching(found.rows)
-        at = found.next_offset
+        matching = wanted.matching(fetched.rows)
+        at = fetched.next_offset
         if matching.num_rows:
             kept, weight = cut_to_bytes(matching.slice(0, max_messages), max_bytes, at_least=1)
             rest = matching.column("offset")[kept.num_rows].as_py() if kept.num_rows < matching.num_rows else None
-            return Scanned(found, kept, at, rest, weight)
-    return Scanned(found, None, at)
+            return Scanned(fetched, kept, at, rest, weight)
+    return Scanned(fetched, None, at)
 
 
 class ReadRows(NamedTuple):
@@ -78,7 +78,7 @@ class ReadRows(NamedTuple):
     rows: pa.Table
     offsets: Sequence[int]
     next_offset: int
-    #: The approximate size of the rows in an answer, in bytes; None if nobody has weighed them.
+    #: The approximate size of the rows in an answer, in bytes; None if it was not computed.
     weight: int | None = None
 
 
@@ -99,14 +99,14 @@ def look(request: LanePopRequest, start: int, limit: int | None, most: int) -> R
 def _plain(request: LanePopRequest, start: int, limit: int | None, most: int) -> ReadRows:
     if limit is not None:
         most = min(most, limit - start)
-    found = request.log.read(start, max_messages=most, max_bytes=request.max_bytes)
-    if found.status is not FetchStatus.FOUND:
-        return ReadRows(found.rows, (), start)
-    return ReadRows(found.rows, range(start, found.next_offset), found.next_offset, found.weight)
+    fetched = request.log.read(start, max_messages=most, max_bytes=request.max_bytes)
+    if fetched.status is not FetchStatus.FOUND:
+        return ReadRows(fetched.rows, (), start)
+    return ReadRows(fetched.rows, range(start, fetched.next_offset), fetched.next_offset, fetched.weight)
 
 
 def _filtered(request: LanePopRequest, start: int, limit: int | None, most: int, wanted: MessageFilter) -> ReadRows:
-    """Return messages that pass the filter; messages that are passed over count as consumed (SPEC CONS-3, CONS-9)."""
+    """Return messages that pass the filter; the other messages count as consumed (SPEC CONS-3, CONS-9)."""
     log = request.log
     scanned = scan_filtered(log, start, wanted, max_messages=most, max_bytes=request.max_bytes, limit=limit)
     if scanned.kept is None:

@@ -2,15 +2,15 @@
 
     orders@A   orders@B   %RETRY%billing_orders@A   %RETRY%billing_orders@B        one visit each
 
-Of a static topic, the segments of each logical queue are lanes. A closed segment with which the group is done is left
+In a static topic, the segments of each logical queue are lanes. A closed segment with which the group is done is left
 out of all later visits, so a pop costs as much as the segments that may have messages (SPEC STATIC-20).
 
 The start is recorded before the group gets or commits anything in the topic:
 
-    an expansion before it    the group begins in what was added as in the rest, by its settings
-    an expansion after it     the group begins at the first message of what was added (SPEC MODEL-4, ROUTE-6)
+        an expansion before it    the group begins in the new partitions as in the others, by its settings
+        an expansion after it     the group begins at the first message of the new partitions (SPEC MODEL-4, ROUTE-6)
 
-The start and the expansion are events of the one metadata log, so every process sees them in the same order, whatever
+The start and the expansion are events of the one metadata log, so every process sees them in the same order, whichever
 brokers it has.
 """
 
@@ -36,7 +36,7 @@ from deltamq.mq.static.logical_queue import TopicQueues
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.queue.refs import retry_ref
 
-#: How long after a pop its retry partitions are followed, in seconds: the revive job's appends are known in time then.
+#: How long after a pop its retry partitions are followed, in seconds, to see the revive job's appends in time.
 _FOLLOWED_S: Final = 5.0
 
 
@@ -105,16 +105,16 @@ class GroupTopic:
         #: The closed segments with which the group is done.
         self._finished: set[str] = set()
 
-    def _places(self, partition: str | None) -> tuple[Sequence[LanePartition], Sequence[LanePartition]]:
-        """Return the lanes of the partitions that a pop reads, and those of their retry partitions."""
+    def _lanes_of(self, partition: str | None) -> tuple[Sequence[LanePartition], Sequence[LanePartition]]:
+        """Return the lanes of a partition, or of all with None, and the lanes of their retry partitions."""
         if partition is None:
             return self._all
         visit = self._normal[partition]
         return (visit,), (self._retries[visit.broker],)
 
     def visits(self, partition: str | None, *, draw: int) -> list[LanePartition]:
-        """Return the lanes that a pop visits, in order (SPEC POP-1): of one partition and its retries, or of all."""
-        normal, retries = self._places(partition)
+        """Return the lanes that a pop visits, in order (SPEC POP-1): those of one partition and its retries, or all."""
+        normal, retries = self._lanes_of(partition)
         return visits(normal, self._followed(retries), draw=draw)
 
     def _followed(self, retries: Sequence[LanePartition]) -> Sequence[LanePartition]:
@@ -125,7 +125,7 @@ class GroupTopic:
 
     def lanes(self, partition: str | None) -> Iterable[LanePartition]:
         """Return the lanes that a pop may visit, retries included."""
-        return chain(*self._places(partition))
+        return chain(*self._lanes_of(partition))
 
     # Static topics.
 
@@ -141,13 +141,13 @@ class GroupTopic:
     ) -> list[LanePartition]:
         """Return the lanes that a pop visits at a process that serves `brokers`: of one logical queue, or of all.
 
-        Those of one queue come oldest first. With `in_order`, only its oldest segment that is not finished is visited:
-        the later ones wait for it. `is_finished` says whether the group is done with a lane up to an offset.
+        The segments of one queue come oldest first. With `in_order`, only its oldest unfinished segment is visited: the
+        later ones wait for it. `is_finished` returns whether the group is done with a lane up to an offset.
         """
         chains, retries = self._segments(queues, queue)
         normal: list[LanePartition] = []
-        for found in chains:
-            for visit in [visit for visit in found if visit.broker in brokers]:
+        for segments in chains:
+            for visit in [visit for visit in segments if visit.broker in brokers]:
                 if visit.end_offset is not None and is_finished(visit.key, visit.end_offset):
                     self.finish(visit)
                     continue
@@ -166,19 +166,19 @@ class GroupTopic:
         """Leave a closed segment with which the group is done out of later visits; it stays so until a reset."""
         self._finished.add(visit.key.partition)
         place = None if self._queues is None else self._queues.of_partition(visit.key.partition)
-        if place is not None and visit in (those := self._open[place.queue.name]):
-            those.remove(visit)
+        if place is not None and visit in (still_open := self._open[place.queue.name]):
+            still_open.remove(visit)
 
     def _segments(
         self, queues: TopicQueues, queue: str | None
     ) -> tuple[Iterable[list[LanePartition]], Sequence[LanePartition]]:
-        """Return the open segments of each of the queues, and the retry partitions of all their brokers."""
+        """Return the open segments of each queue, and the retry lanes of all their brokers."""
         self._see(queues)
         if queue is None:
             return self._open.values(), self._all[1]
-        found = queues.find(queue)
-        brokers = dict.fromkeys(segment.broker for segment in found.segments) if found is not None else ()
-        return (self._open.get(queue, []),), [self._retries[one] for one in brokers if one in self._retries]
+        named = queues.find(queue)
+        brokers = dict.fromkeys(segment.broker for segment in named.segments) if named is not None else ()
+        return (self._open.get(queue, []),), [self._retries[broker] for broker in brokers if broker in self._retries]
 
     def _see(self, queues: TopicQueues) -> None:
         """Learn of remappings and seals. Segments without logical offsets are not popped (SPEC STATIC-10)."""
@@ -186,25 +186,25 @@ class GroupTopic:
             return
         self._queues, self._open = queues, {}
         for _, queue in sorted(queues.served.items()):
-            those = self._open[queue.name] = list[LanePartition]()
+            lanes = self._open[queue.name] = list[LanePartition]()
             for segment in queue.readable:
                 visit = self._normal.get(segment.partition)
                 if visit is None or segment.partition in self._finished or segment.end_offset == 0:
                     continue
                 visit.end_offset = segment.end_offset if segment.is_sealed else None
-                those.append(visit)
+                lanes.append(visit)
 
 
 async def begin(meta: HostedMeta, topic: Topic, group: Group) -> None:
-    """Record that the group begins in the topic, unless it has before, or the group or topic has ended meanwhile."""
+    """Record that the group begins in the topic, unless it has begun, or the group or topic has ended meanwhile."""
     if group.settings.consume_from.kind is StartKind.FIRST or (group.name, topic.id) in meta.now.groups.began:
         return
 
     def decide(newest: Meta) -> Sequence[GroupEvent]:
-        there, its = newest.topics.topics.get(topic.name), newest.groups.find(group.name)
-        if there is None or there.id != topic.id or its is None or its.epoch != group.epoch:
+        present, life = newest.topics.topics.get(topic.name), newest.groups.find(group.name)
+        if present is None or present.id != topic.id or life is None or life.epoch != group.epoch:
             return ()
-        return decide_begin(newest.groups, group.name, {topic.id: len(there.route.partitions)})
+        return decide_begin(newest.groups, group.name, {topic.id: len(present.route.partitions)})
 
     await meta.submit_groups(decide)
 

@@ -28,7 +28,7 @@ from deltamq.mq.queue.revive_log import Ack
 
 _INVALID: Final = "handle_invalid"
 _EXPIRED: Final = "handle_expired"
-#: The acknowledgement is stored, but the message may have been brought back before: which of the two counts is unknown.
+#: The acknowledgement is stored, but the message may have been revived before: it is unknown which of the two counts.
 _UNKNOWN: Final = "outcome_unknown"
 
 
@@ -37,7 +37,7 @@ class Disposition(NamedTuple):
 
     invisible_ms: int
     dead_reason: str | None = None
-    #: What it counts as in the statistics; None if the client goes on with the message.
+    #: The outcome in the statistics; None if the client goes on with the message.
     outcome: Outcome | None = None
 
 
@@ -61,7 +61,7 @@ class Acking:
         #: Lanes popped in order whose progress has changed, with their topics.
         self.ordered: dict[LaneKey, str] = {}
         self.appends: asyncio.Task[list[Exception | None]] | None = None
-        #: The brokers of the handles, with the epoch since which this process serves each.
+        #: The brokers of the handles, each with its epoch at this process.
         self.epochs: dict[str, int] = {}
         #: The leases that had not ended, with their lanes.
         self.live: list[tuple[Opened, LaneKey]] = []
@@ -93,8 +93,8 @@ class HandleCalls:
     def _epochs(self, opened: Iterable[Opened]) -> dict[str, int]:
         """Return the brokers of the leases, each with its epoch; raise `Unavailable` if one is not served here."""
         epochs: dict[str, int] = {}
-        for one in opened:
-            broker = broker_of(one.lease.partition)
+        for claim in opened:
+            broker = broker_of(claim.lease.partition)
             if broker not in epochs:
                 epochs[broker] = self._hosting.epoch(broker)
         return epochs
@@ -105,7 +105,6 @@ class HandleCalls:
             self._hosting.check(broker, epoch)
 
     def _live(self, lease: Lease, group: str, now_ms: int) -> LaneKey:
-        """Return the lane of a lease; raise `handle_expired` if the lease is over."""
         topic = self._lanes.topic(lease.topic)
         topic_id = None if topic is None else topic.id
         lane = LaneKey(topic_id or "", group, lease.retry, lease.partition)
@@ -116,7 +115,7 @@ class HandleCalls:
     # Acknowledge.
 
     def begin_ack(self, group: str, handles: Sequence[str]) -> Acking:
-        """Acknowledge in memory what can be, and begin to store records for the rest."""
+        """Acknowledge in memory where possible, and begin to store records for the rest."""
         acking = Acking(handles)
         if not handles:
             return acking
@@ -124,17 +123,17 @@ class HandleCalls:
         acking.failed = dict.fromkeys(invalid, _INVALID)
         acking.epochs = self._epochs(opened)
         now_ms = self._logs.now_ms()
-        for one in opened:
+        for claim in opened:
             try:
-                lane = self._live(one.lease, group, now_ms)
+                lane = self._live(claim.lease, group, now_ms)
             except Conflict:
-                acking.refuse(one, one.lease.span.full)
+                acking.refuse(claim, claim.lease.span.full)
                 continue
-            acking.live.append((one, lane))
-            if one.lease.revive_queue == ORDERED_REVIVE_QUEUE:
-                self._ack_ordered(acking, one, lane, now_ms)
+            acking.live.append((claim, lane))
+            if claim.lease.revive_queue == ORDERED_REVIVE_QUEUE:
+                self._ack_ordered(acking, claim, lane, now_ms)
             else:
-                self._ack(acking, one, lane, now_ms)
+                self._ack(acking, claim, lane, now_ms)
         if acking.storing:
             acking.appends = asyncio.ensure_future(self._logs.revive.store_each(map(_record, acking.storing)))
         return acking
@@ -161,21 +160,21 @@ class HandleCalls:
         acking.ordered[key] = opened.lease.topic
 
     async def finish(self, acking: Acking) -> dict[int, str]:
-        """Wait until all acknowledgements are stored that must be; return the codes of refused handles by position.
+        """Wait until all records are stored; return the codes of refused handles by position.
 
         Raises
         ------
         DeltaMQError
-            A record certainly was not stored, or a broker went to another process meanwhile: repeat the call.
+            A record was certainly not stored, or a broker went to another process meanwhile: repeat the call.
         """
         failure: Exception | None = None
         if acking.appends is not None:
             outcomes = await acking.appends
-            again = await self._redelivered([(one.lane.key, one.opened.lease, one.bits) for one in acking.storing])
-            for one, outcome, elsewhere in zip(acking.storing, outcomes, again, strict=True):
+            again = await self._redelivered([(ack.lane.key, ack.opened.lease, ack.bits) for ack in acking.storing])
+            for ack, outcome, elsewhere in zip(acking.storing, outcomes, again, strict=True):
                 failure = outcome or failure
-                self._settle_ack(acking, one, stored=outcome is None)
-                acking.refuse(one.opened, elsewhere)
+                self._settle_ack(acking, ack, stored=outcome is None)
+                acking.refuse(ack.opened, elsewhere)
         for key, topic in acking.ordered.items():
             await self._lanes.ordered.store(key, topic)
             self._lanes.wake(key.group, key.topic_id)
@@ -193,7 +192,7 @@ class HandleCalls:
     async def _redelivered(self, stored: Sequence[tuple[LaneKey, Lease, int]]) -> list[int]:
         """Return for each lease the bits of messages that the revive job has delivered again.
 
-        It looks only if one of the leases ends within `CLOCKS_APART_MS`, the most by which clocks may differ: looking
+        It looks only if one of the leases ends within `CLOCKS_APART_MS`, the most by which clocks may differ: a look
         costs as much as storing the record.
         """
         soon_ms = self._logs.now_ms() + CLOCKS_APART_MS
@@ -205,13 +204,13 @@ class HandleCalls:
         ]
         return await redelivered(self._lanes, asked)
 
-    def _settle_ack(self, acking: Acking, one: _Storing, *, stored: bool) -> None:
-        if self._buffer.lane(one.lane.key) is not one.lane:
-            acking.refuse(one.opened, one.bits)
+    def _settle_ack(self, acking: Acking, ack: _Storing, *, stored: bool) -> None:
+        if self._buffer.lane(ack.lane.key) is not ack.lane:
+            acking.refuse(ack.opened, ack.bits)
         elif not stored:
-            self._buffer.ack_failed(one.held, one.bits)
-        elif not self._buffer.ack_stored(one.held, one.bits, self._logs.now_ms()):
-            acking.refuse(one.opened, one.bits, _UNKNOWN)
+            self._buffer.ack_failed(ack.held, ack.bits)
+        elif not self._buffer.ack_stored(ack.held, ack.bits, self._logs.now_ms()):
+            acking.refuse(ack.opened, ack.bits, _UNKNOWN)
 
     # Change.
 
@@ -326,25 +325,25 @@ class HandleCalls:
         return text
 
 
-def _record(one: _Storing) -> Destined:
-    lease, key = one.opened.lease, one.lane.key
-    record = Ack(lease.key(key.topic_id, key.group), one.bits, lease.revive_time_ms)
+def _record(ack: _Storing) -> Destined:
+    lease, key = ack.opened.lease, ack.lane.key
+    record = Ack(lease.key(key.topic_id, key.group), ack.bits, lease.revive_time_ms)
     return Destined(lease.partition, lease.revive_queue, record)
 
 
 def _each(opened: Opened, handles: Sequence[str]) -> Iterable[tuple[Handle, int]]:
-    """Yield the messages of a lease that a call names, each with its position in the call."""
+    """Yield the named messages of a lease, each with its position in the call."""
     for position in opened.positions:
         yield Handle(opened.lease, index_of(handles[position])), position
 
 
 def _distinct(opened: Iterable[Opened], handles: Sequence[str]) -> dict[Handle, list[int]]:
-    """Return the messages that a call names, each once, with all its positions in the call."""
-    places: dict[Handle, list[int]] = {}
-    for one in opened:
-        for handle, position in _each(one, handles):
-            places.setdefault(handle, []).append(position)
-    return places
+    """Return the named messages, each once, with all its positions in the call."""
+    positions_of: dict[Handle, list[int]] = {}
+    for claim in opened:
+        for handle, position in _each(claim, handles):
+            positions_of.setdefault(handle, []).append(position)
+    return positions_of
 
 
 def _delivery(handle: Handle) -> Delivery:

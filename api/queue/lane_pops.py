@@ -2,9 +2,9 @@
 
     never consumed --begin: the group's settings say where--> without order <--nothing is leased--> in order
 
-What is overdue when the order changes comes again: in the new order, or as retried messages of pops without order.
+Messages that are overdue when the order changes come again: in the new order, or as retries of pops without order.
 
-A lane at which a pop is at work is busy, and others pass it by (SPEC POP-2). A pop may work for as long as no other
+A lane at which a pop is at work is busy, and other pops pass it by (SPEC POP-2). A pop may work for as long as no other
 wants the lane. If its read hangs and another pop wants the lane, the first one is ended without messages, so that
 another has its turn.
 """
@@ -43,7 +43,7 @@ class LanePops:
         *,
         busy_ms: int,
     ) -> None:
-        """`blocked` says which logical partitions' messages a group may not have yet in a partition (SPEC ROUTE-6).
+        """`blocked` returns the logical partitions whose messages must still wait in a partition (SPEC ROUTE-6).
 
         `begin` notes that a group begins in a topic (see `api.queue.group_topic`). `queues` returns the logical queues
         of a static topic. A pop may be at work in a lane for `busy_ms` when another pop wants the lane.
@@ -55,7 +55,7 @@ class LanePops:
         self._turns = Turns(busy_ms=busy_ms, on_over=lambda lane: lanes.wake(lane.group, lane.topic_id))
 
     async def pop(self, request: LanePopRequest) -> Taken | Empty:
-        """Pop messages of one lane; `Empty` if there are none now, or another pop is at work there.
+        """Pop messages of one lane; `Empty` if there are none now, or another pop is at work in the lane.
 
         Raises
         ------
@@ -70,21 +70,21 @@ class LanePops:
         async with self._turns.take(key):
             blocked = await self._blocked(request.topic, request.group, key.partition) if _may_wait(request) else None
             if request.order is False:
-                found, must_store = await self._take_unordered(request, blocked)
+                popped, must_store = await self._take_unordered(request, blocked)
             else:
-                found = await self._pop_ordered(request, blocked)
+                popped = await self._pop_ordered(request, blocked)
         if must_store and not await self._lanes.unordered.store(must_store):
-            found = Empty.NOTHING
-        if isinstance(found, Taken):
-            self._lanes.consumed(key, found.pop.pop_time_ms)
-        elif found is Empty.NOTHING and blocked is not None:
+            popped = Empty.NOTHING
+        if isinstance(popped, Taken):
+            self._lanes.consumed(key, popped.pop.pop_time_ms)
+        elif popped is Empty.NOTHING and blocked is not None:
             return Empty.HELD_BACK
-        return found
+        return popped
 
     async def repeat(self, request: LanePopRequest) -> Taken | Empty:
-        """Return once more the messages of one lane that the pop's `attempt_id` was given there (SPEC POP-20).
+        """Return again the messages of one lane that a pop with this `attempt_id` got there (SPEC POP-20).
 
-        It waits while another pop is at work there: an answer without them would end the repetitions.
+        It waits while another pop is at work in the lane: an answer without the messages would end the repetitions.
         """
         key, attempt_id = request.lane, request.whole.attempt_id
         assert attempt_id is not None, "the caller has asked `has_attempt`"
@@ -94,13 +94,13 @@ class LanePops:
             ordered = self._lanes.ordered.of_attempt(key, self._lanes.groups.epoch_of(key), attempt_id)
             if ordered is None:
                 return Empty.NOTHING
-            found = await self._lanes.ordered.repeat(request, ordered, attempt_id)
+            popped = await self._lanes.ordered.repeat(request, ordered, attempt_id)
         # It may have released messages that do not fit into this answer.
         self._lanes.wake(key.group, key.topic_id)
-        return found
+        return popped
 
     def has_attempt(self, key: LaneKey, attempt_id: str) -> bool:
-        """Return whether a pop of this id was given messages of the lane that are leased still."""
+        """Whether messages of the lane are still leased to a pop of this id."""
         return self._lanes.ordered.of_attempt(key, self._lanes.groups.epoch_of(key), attempt_id) is not None
 
     async def _take_unordered(
@@ -123,7 +123,7 @@ class LanePops:
         return Empty.NOTHING if ordered is None else await self._lanes.ordered.pop(request, ordered, blocked)
 
     async def _begin_order(self, request: LanePopRequest) -> OrderedLane | None:
-        """Go on in order from the lane's position; raise `order_conflict` while others are leased there."""
+        """Go on in order from the lane's position; raise `order_conflict` while messages are leased there."""
         self._end_order(request)
         lane = self._lanes.open(request.lane)
         if lane is None:
@@ -139,7 +139,7 @@ class LanePops:
         return self._lanes.ordered.open(request, start)
 
     def _end_order(self, request: LanePopRequest) -> None:
-        """End the order in which the lane was popped, so that it can go on in another, or without order."""
+        """End the order in which the lane was popped, so that it can go on in another order, or without one."""
         ordered = self._lanes.ordered.get(request.lane)
         if ordered is None:
             return
@@ -152,9 +152,9 @@ class LanePops:
         self._lanes.buffer.drop_lane(request.lane)
 
     def _overdue(self, request: LanePopRequest) -> OrderedLane | None:
-        """Return the lane if it is in order, and all that is in flight there is overdue; None if nobody waits for that.
+        """Return the lane if it is in order and all its messages in flight are overdue, else None.
 
-        It is opened if the tables have messages in flight that an earlier process gave out in order.
+        It is opened if the tables have messages in flight that an earlier process delivered in order.
         """
         ordered = self._lanes.ordered.get(request.lane) or self._recalled(request.lane)
         if ordered is None or ordered.epoch != self._lanes.groups.epoch_of(request.lane):
@@ -166,12 +166,12 @@ class LanePops:
         if stored is None or not stored.delivered:
             return None
         known = self._lanes.known(lane)
-        if known is None or not any(one.is_leased for one in known.delivered):
+        if known is None or not any(flight.is_leased for flight in known.delivered):
             return None
         return self._lanes.ordered.open_for_handle(lane, known)
 
     async def _begin(self, request: LanePopRequest) -> None:
-        """Commit the position where a group begins that never consumed the lane, by its settings (SPEC POP-7)."""
+        """Commit the start of a group that never consumed the lane, by its settings (SPEC POP-7)."""
         key = request.lane
         epoch = self._lanes.groups.epoch_of(key)
         if epoch is None:
@@ -186,11 +186,11 @@ class LanePops:
         if start.kind is StartKind.LAST:
             await self._lanes.logs.run(request.log.refresh)
         bounds = await bounds_at(self._lanes.logs.run, request.log, start.time_ms)
-        # The last message of a logical queue is in one of its segments alone.
+        # The last message of a logical queue is in only one of its segments.
         pop = start.kind is not StartKind.LAST or not await self._is_followed(request)
         committed = Committed(epoch, first_position(start, bounds, pop=pop))
         if start.kind is StartKind.FIRST:
-            # After a crash the same position is found again.
+            # A crash finds the same position again.
             self._lanes.logs.offsets.note(key, request.topic.name, committed)
         else:
             await self._lanes.logs.offsets.store(key, request.topic.name, committed)
@@ -213,7 +213,7 @@ class LanePops:
 
 
 def _may_wait(request: LanePopRequest) -> bool:
-    """Whether some of the lane's messages may have to wait for those of another partition.
+    """Whether some of the lane's messages may have to wait for messages of another partition.
 
     In a static topic without order, a group takes messages from all segments of a queue at once.
     """
@@ -231,9 +231,9 @@ class Turns:
     """The lanes of this process at which a pop is at work; used on the event loop."""
 
     def __init__(self, *, busy_ms: int, on_over: Callable[[LaneKey], None]) -> None:
-        """A pop may be at work for `busy_ms` when another one wants the lane.
+        """A pop may be at work for `busy_ms` when another pop wants the lane.
 
-        `on_over` is called if it is ended then, or fails: the others have passed a lane by that may have messages.
+        `on_over` is called if it is then ended, or fails: other pops have passed the lane by, which may have messages.
         """
         self._busy_s = busy_ms / 1000
         self.on_over = on_over
@@ -244,9 +244,9 @@ class Turns:
     def is_busy(self, lane: LaneKey) -> bool:
         """Return whether a pop is at work in the lane; from this call on its time is limited.
 
-        It is cancelled where it waits, so a later result of its read changes nothing: a lane changes on the event loop
-        only, and by the pop whose turn it is. Records that it may have been storing count once if they are stored
-        again. Messages that it had marked as delivered are delivered again, as after a crash.
+        At its limit the pop is cancelled where it waits. A later result of its read changes nothing: only the pop that
+        has the turn changes a lane, on the event loop. Records that it may have been storing count once if they are
+        stored again. Messages that it had marked as delivered are delivered again, as after a crash.
         """
         turn = self._busy.get(lane)
         if turn is not None:
@@ -254,7 +254,7 @@ class Turns:
         return turn is not None
 
     async def free(self, lane: LaneKey) -> None:
-        """Wait until no pop is at work in the lane; from now on the time of those that are is limited."""
+        """Wait until no pop is at work in the lane; from now on the time of such pops is limited."""
         while self.is_busy(lane):
             await self._busy[lane].over()
 
@@ -264,20 +264,20 @@ class Turns:
         Raises
         ------
         TurnOver
-            By the block: it took too long, and another pop wants the lane.
+            By the block: the pop took too long, and another pop wants the lane.
         """
         assert lane not in self._busy, "one pop at a time"
         turn = self._busy[lane] = _Turn(self, lane)
         return turn
 
     def ended(self, lane: LaneKey, *, well: bool) -> None:
-        """Note that the pop in a lane has ended; one that ended well lifts the limit that a late one had doubled."""
+        """Note that the pop in a lane has ended; after a good end a doubled limit is lifted."""
         del self._busy[lane]
         if well:
             self._slow_s.pop(lane, None)
 
     def was_late(self, lane: LaneKey) -> None:
-        """Double the limit of a lane whose pop was ended because another one wants it."""
+        """Double the limit of a lane whose pop was ended because another one wants the lane."""
         limit_s = self._limit_s(lane)
         log.warning("event=pop_ended partition=%s group=%s busy_ms=%d", lane.partition, lane.group, limit_s * 1_000)
         self._slow_s[lane] = 2 * limit_s
@@ -296,14 +296,14 @@ class _Turn:
         self._turns = turns
         self._lane = lane
         self._began_s = asyncio.get_running_loop().time()
-        #: Whether another pop has wanted the lane since.
+        #: Whether another pop has wanted the lane.
         self._is_wanted = False
         self._timeout = asyncio.timeout(None)
-        #: Set at the end of the turn, if somebody waits for it.
+        #: Set at the end of the turn, if a pop waits for it.
         self._over: asyncio.Event | None = None
 
     def limit(self, limit_s: float) -> None:
-        """End the pop when it has worked for `limit_s`, or now if it has already."""
+        """End the pop when it has worked for `limit_s`; at once if it already has."""
         if not self._is_wanted:
             self._is_wanted = True
             self._timeout.reschedule(self._began_s + limit_s)
@@ -327,6 +327,6 @@ class _Turn:
         except TimeoutError as late:
             self._turns.was_late(self._lane)
             raise TurnOver(f"{self._lane.partition} could not be read in time; ask again") from late
-        # After a `Corrupt` or a `Conflict` pops wait on: two of them would wake each other without an end.
+        # After a `Corrupt` or a `Conflict` pops keep waiting: two of them would wake each other for ever.
         if self._is_wanted and error is not None and not isinstance(error, Corrupt | Conflict):
             self._turns.on_over(self._lane)

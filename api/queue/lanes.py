@@ -1,4 +1,4 @@
-"""The lanes of this process: partitions as groups see them, with their progress and what is in flight.
+"""The lanes of this process: partitions as groups see them, with their progress and their messages in flight.
 
     tables (recovery) --> lane opened on first use --> pops and acks in memory --> logs --> tables
 
@@ -41,7 +41,7 @@ from deltamq.tables.queue.refs import retry_ref
 log = logging.getLogger("deltamq.api")
 
 _NOTHING_STORED: Final = LaneStates()
-#: Seconds that a stop takes for storing at most; what is not stored then is lost from memory and delivered again.
+#: Seconds that a stop takes for storing at most; messages whose state is not stored by then are delivered again.
 _STOP_S: Final = 30.0
 
 
@@ -61,9 +61,9 @@ class Lanes:
         self._partitions = partitions
         self._meta = meta
         self._offsets = OffsetLog(partitions, cluster)
-        #: The tables' states of lanes that have not been opened since.
+        #: The tables' states of lanes that have not been opened.
         self._states: dict[LaneKey, LaneStates] = {}
-        #: The brokers whose lanes are served here, with the epoch since which each is.
+        #: The brokers whose lanes are served here, each with its epoch.
         self._epochs: dict[str, int] = {}
         self.buffer = Buffer(
             BufferSettings(
@@ -104,12 +104,12 @@ class Lanes:
         self.forget([key for key in known if broker_of(key.partition) == broker])
 
     async def drain(self, broker: str) -> None:
-        """Store what only memory knows of a broker's lanes, so that another process can continue them.
+        """Store the state of a broker's lanes that is only in memory, so that another process can go on.
 
         Raises
         ------
         DeltaMQError
-            Some of it is not stored; it stays in memory.
+            Some of it is not stored, and stays in memory.
         """
         lanes = [lane for lane in self.buffer.lanes if broker_of(lane.key.partition) == broker]
         await asyncio.gather(*self._storing)
@@ -147,20 +147,20 @@ class Lanes:
         return known
 
     def known(self, lane: LaneKey) -> Committed | None:
-        """Return the group's progress in its present epoch, as the offsets log will have it; None if not begun."""
+        """Return the group's progress in its present epoch, as the offsets log will store it; None if not begun."""
         return self._meta.groups.committed_in(lane, self._offsets.get(lane))
 
     def topics_of(self, group: str) -> set[str]:
-        """Return the ids of the topics in which this process knows anything of the group.
+        """Return the ids of the topics in which this process has state of the group.
 
-        It looks only at lanes that groups have touched, not at the thousands of partitions that no group reads.
+        It looks only at lanes that groups have touched, not at thousands of partitions that no group reads.
         """
         opened = [lane.key for lane in self.buffer.lanes], (key for key, _ in self.ordered)
         known = chain(self._offsets.lanes, self._states, self._consumed_ms, self.groups.resets, *opened)
         return {key.topic_id for key in known if key.group == group}
 
     def members_of(self, group: str) -> set[str]:
-        """Return the clients of a broadcast group of which this process knows anything, as `GROUP@CLIENT`."""
+        """Return the clients of a broadcast group of which this process has state, as `GROUP@CLIENT`."""
         prefix = member_name(group, "")
         known = chain(self._lanes_of_members(), self.groups.resets)
         return {key.group for key in known if key.group.startswith(prefix)}
@@ -169,20 +169,20 @@ class Lanes:
         return (lane for lane in chain(self._offsets.lanes, self._consumed_ms) if split_member(lane.group) is not None)
 
     def in_flight(self, lane: LaneKey) -> int:
-        """Return the number of messages that clients hold or that, after their time, wait to be delivered again."""
+        """Return the number of messages that clients hold, or that wait to be delivered again after their time."""
         held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
         return (held.in_flight + held.waiting if held else 0) + (len(ordered.flights) if ordered else 0)
 
     def in_flight_everywhere(self) -> int:
         """Return the number of messages in flight of all groups."""
         return sum(lane.in_flight + lane.waiting for lane in self.buffer.lanes) + sum(
-            len(o.flights) for _, o in self.ordered
+            len(ordered.flights) for _, ordered in self.ordered
         )
 
     @property
     def waiting(self) -> int:
         """The number of pops that wait for messages."""
-        return sum(len(one.waiters) for one in tuple(self._group_topics.values()))
+        return sum(len(group_topic.waiters) for group_topic in tuple(self._group_topics.values()))
 
     @property
     def checkpoints_in_memory(self) -> int:
@@ -209,8 +209,8 @@ class Lanes:
     ) -> Committed:
         """Commit for a client; durable when this returns (SPEC CONS-4).
 
-        `meant` is the epoch that the client means; without it, the one in which the commit begins, so that a reset
-        meanwhile is not undone (POP-18). `attempts` says how often the message at `offset` was tried in place
+        `meant` is the epoch that the client expects; without it, the epoch in which the commit begins, so that a reset
+        meanwhile is not undone (POP-18). `attempts` is how often the message at `offset` was tried in place
         (ORDER-8); `metadata` is the commit's text (KAFKA-13, see `decide_commit`).
 
         Raises
@@ -250,7 +250,6 @@ class Lanes:
         return committed
 
     def _epoch(self, lane: LaneKey) -> int:
-        """Return the epoch of the group's offsets in the lane; raise `NotFound` if there is no such group."""
         epoch = self._meta.groups.epoch_of(lane)
         if epoch is None:
             raise NotFound(f"there is no group {lane.group}", code="group_not_found", field="group")
@@ -259,27 +258,27 @@ class Lanes:
     def _lost(self, lane: LaneKey, present: Committed | None, committed: Committed, bounds: Bounds) -> range:
         """Return the offsets that a commit passes over because retention took them, to be recorded (SPEC POP-12).
 
-        Popped messages are not among them, since the revive job records which of those are lost; nor are messages from
-        before the group began.
+        Popped messages are left out, since the revive job records which of them are lost; so are messages from before
+        the group began.
         """
         if present is None:
             return range(0)
         held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
-        done = [end for _, end in present.done] + [one.offset + 1 for one in present.delivered if one.is_leased]
-        popped = [one.latest for one in (held,) if one is not None and one.epoch == present.epoch]
-        popped += [one.next_offset for one in (ordered,) if one is not None and one.epoch == present.epoch]
+        done = [end for _, end in present.done] + [sent.offset + 1 for sent in present.delivered if sent.is_leased]
+        popped = [held.latest] if held is not None and held.epoch == present.epoch else []
+        popped += [ordered.next_offset] if ordered is not None and ordered.epoch == present.epoch else []
         return range(max([present.offset, *done, *popped]), min(committed.offset, bounds.min_offset))
 
     def partition_of(self, lane: LaneKey, topic: str) -> Partition:
         """Return the partition that the lane reads; raise `NotFound` if its topic or group has ended."""
-        found = self._meta.state.topic(topic)
-        if found.id != lane.topic_id:
+        present = self._meta.state.topic(topic)
+        if present.id != lane.topic_id:
             raise NotFound(f"topic {topic} was deleted", code="topic_not_found", field="topic")
         if not lane.retry:
-            return self._partitions.get(found, lane.partition)
+            return self._partitions.get(present, lane.partition)
         epoch = self._meta.groups.group(lane.group).epoch
         broker = broker_of(lane.partition)
-        return self._partitions.of(retry_ref(lane.group, epoch, topic, found.generation, broker))
+        return self._partitions.of(retry_ref(lane.group, epoch, topic, present.generation, broker))
 
     async def bounds(self, lane: LaneKey, topic: str) -> Bounds | None:
         """Return the present bounds of the lane's partition; None for a retry partition that does not exist yet."""
@@ -289,7 +288,7 @@ class Lanes:
     def forget(self, lanes: Iterable[LaneKey]) -> None:
         """Forget lanes whose epoch is over (SPEC POP-18), and let waiting pops look again.
 
-        With a lane of a broadcast group end those of its clients.
+        With a lane of a broadcast group its clients' lanes end.
         """
         over = set(lanes)
         for lane in over | {lane for lane in self._lanes_of_members() if _lane_of_group(lane) in over}:
@@ -316,38 +315,38 @@ class Lanes:
     def group_topic(self, topic: Topic, group: Group) -> GroupTopic:
         """Return the group in the topic, with its lanes."""
         key = (group.name, topic.id)
-        found = self._group_topics.get(key)
-        if found is None or found.topic.route is not topic.route or found.group.epoch != group.epoch:
-            waiters = found.waiters if found is not None else Waiters()
-            found = self._group_topics[key] = GroupTopic(topic, group, self._partitions, waiters)
-        return found
+        known = self._group_topics.get(key)
+        if known is None or known.topic.route is not topic.route or known.group.epoch != group.epoch:
+            waiters = known.waiters if known is not None else Waiters()
+            known = self._group_topics[key] = GroupTopic(topic, group, self._partitions, waiters)
+        return known
 
     def wake(self, group: str, topic_id: str) -> None:
-        """Let the group's waiting pops look again: messages may have become available in the topic (SPEC POP-15)."""
-        found = self._group_topics.get((group, topic_id))
-        if found is not None:
-            found.waiters.wake()
+        """Let the group's waiting pops look again: the topic may have messages for them (SPEC POP-15)."""
+        group_topic = self._group_topics.get((group, topic_id))
+        if group_topic is not None:
+            group_topic.waiters.wake()
 
     def wake_all(self, topic_id: str) -> None:
-        """Let all groups' waiting pops of a topic look again: it has other partitions to read."""
-        for (_, its_topic), found in self._group_topics.items():
-            if its_topic == topic_id:
-                found.waiters.wake()
+        """Let all groups' waiting pops of a topic look again: its partitions have changed."""
+        for (_, present_id), group_topic in self._group_topics.items():
+            if present_id == topic_id:
+                group_topic.waiters.wake()
 
     def wake_at(self, broker: str) -> None:
-        """Let all pops that wait look again in topics of a broker: this process begins to serve it."""
-        for found in self._group_topics.values():
-            if broker in found.brokers:
-                found.waiters.wake()
+        """Let all waiting pops look again in topics of a broker that this process begins to serve."""
+        for group_topic in self._group_topics.values():
+            if broker in group_topic.brokers:
+                group_topic.waiters.wake()
 
     def wake_routed(self, topics: Mapping[str, Topic]) -> None:
-        """Let the pops look again that wait in a topic whose route has changed; `topics` are all, by name."""
-        for found in self._group_topics.values():
-            if not len(found.waiters):
+        """Let waiting pops look again in topics whose routes have changed; `topics` are all topics by name."""
+        for group_topic in self._group_topics.values():
+            if not len(group_topic.waiters):
                 continue
-            topic = topics.get(found.topic.name)
-            if topic is not None and topic.route is not found.topic.route:
-                found.waiters.wake()
+            topic = topics.get(group_topic.topic.name)
+            if topic is not None and topic.route is not group_topic.topic.route:
+                group_topic.waiters.wake()
 
     def open(self, key: LaneKey) -> Lane | None:
         """Return the lane from memory, or opened from the tables; None if the group has not begun there."""
@@ -375,12 +374,12 @@ class Lanes:
         return self.ordered.open_for_handle(key, known)
 
     def recall(self, key: LaneKey) -> None:
-        """Open a lane if the tables have checkpoints of it, so that its overdue messages are known before a pop."""
+        """Open a lane that has checkpoints in the tables, so that its overdue messages are known before a pop."""
         if key in self._states and broker_of(key.partition) in self._epochs and self.ordered.get(key) is None:
             self.open(key)
 
     def is_drained(self, key: LaneKey, log: PartitionLog) -> bool:
-        """Whether a pop without order would find nothing there; a quick check for idle lanes."""
+        """Whether a pop without order would get nothing there; a quick check for idle lanes."""
         lane = self.buffer.lane(key)
         return (
             lane is not None
@@ -390,7 +389,7 @@ class Lanes:
         )
 
     def left(self, visit: LanePartition) -> int:
-        """Return how many messages of the partition the group has not got yet, as far as this process knows."""
+        """Return how many messages of the partition the group has yet to get, as far as this process knows."""
         key, opened = visit.key, visit.partition.log
         if opened is None:
             return 0
@@ -412,7 +411,7 @@ class Lanes:
             await _logged(work())
 
     async def _tick(self) -> None:
-        """Begin to store what must leave memory, as a task, so that a slow disk does not delay the next tick."""
+        """Store checkpoints that must leave memory, in a task, so that a slow disk does not delay the next tick."""
         decisions = self.buffer.tick(self.logs.now_ms())
         if decisions:
             task = self._partitions.loop.create_task(_logged(self.unordered.store_all(decisions)))
@@ -420,7 +419,7 @@ class Lanes:
             task.add_done_callback(self._storing.discard)
 
     async def store_due(self) -> None:
-        """Store what must leave memory now; returns when that is stored or has failed."""
+        """Store checkpoints that must leave memory now; return when that is done or has failed."""
         await self._tick()
         await asyncio.gather(*self._storing)
 
@@ -433,14 +432,13 @@ class Lanes:
         await self._offsets.flush()
 
     def _topic_name(self, lane: LaneKey) -> str | None:
-        """Return the name of the lane's topic; None if it was deleted."""
-        found = self._group_topics.get((lane.group, lane.topic_id))
-        if found is not None:
-            return found.topic.name
-        return next((t.name for t in self._meta.state.topics.values() if t.id == lane.topic_id), None)
+        group_topic = self._group_topics.get((lane.group, lane.topic_id))
+        if group_topic is not None:
+            return group_topic.topic.name
+        return next((topic.name for topic in self._meta.state.topics.values() if topic.id == lane.topic_id), None)
 
     async def stop(self) -> None:
-        """Store everything that only memory knows; messages whose state cannot be stored are delivered again."""
+        """Store all state that is only in memory; messages whose state cannot be stored are delivered again."""
         for timer in self._timers:
             timer.cancel()
         await asyncio.gather(*self._timers, return_exceptions=True)
@@ -464,7 +462,7 @@ async def _logged(work: Awaitable[None]) -> None:
 
 
 def _lane_of_group(lane: LaneKey) -> LaneKey:
-    """Return the lane of the broadcast group whose client has this one."""
+    """Return the broadcast group's lane for the lane of one of its clients."""
     member = split_member(lane.group)
     assert member is not None, "a lane of a client"
     return lane._replace(group=member[0])

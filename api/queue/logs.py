@@ -60,7 +60,7 @@ class Dying(NamedTuple):
 
 
 class QueueLogs:
-    """The logs that store lanes' state, the clock by which lanes decide, and the keys of their handles."""
+    """The logs of lanes' state, the lanes' clock, and the keys of their handles."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class QueueLogs:
         return await self._partitions.run(work)
 
     async def lose(self, lane: LaneKey, topic: str, lost: tuple[tuple[int, int], ...]) -> None:
-        """Record messages, as ranges, that retention took before the group was done with them (SPEC POP-12)."""
+        """Record ranges of messages that retention took before the group was done with them (SPEC POP-12)."""
         broker = broker_of(lane.partition)
         log = self._lost.get(broker)
         if log is None:
@@ -129,7 +129,7 @@ class QueueLogs:
         return row is not None
 
     async def _copy(self, dying: Dying, log: PartitionLog) -> pa.RecordBatch | None:
-        """Return the message as a failed one; None if it is gone, which is recorded."""
+        """Return the message as a failed one; record it as lost and return None if it is gone."""
         offset, lane = dying.offset, dying.lane
         picked = await self.run(partial(pick, log, np.array([offset], dtype=np.int64), bytes_max=None))
         if offset in picked.gone:
@@ -143,7 +143,7 @@ class QueueLogs:
         await RecordLog(target, one_batch).append([row], ProducerStamp(request, 0, None, 1))
 
 
-#: Seconds between two reads of the records of streaming queries; a list of groups asks once for each group.
+#: Seconds between two reads of the records of streaming queries; a list of groups asks for each group.
 _FOLLOW_AGAIN_S: Final = 0.1
 
 
@@ -163,7 +163,7 @@ class OffsetLog:
         self._known: dict[LaneKey, Committed] = {}
         self._unsaved: dict[LaneKey, OffsetRecord] = {}
         self._logs: dict[str, RecordLog[OffsetRecord]] = {}
-        #: By broker, the offset up to which the records of streaming queries were read.
+        #: By broker, the offset up to which records of streaming queries were read.
         self._followed: dict[str, int] = {}
         self._followed_at: dict[str, float] = {}
         self._following = asyncio.Lock()
@@ -178,15 +178,15 @@ class OffsetLog:
         self._followed.pop(broker, None)
         self._followed_at.pop(broker, None)
         for known in (self._known, self._unsaved):
-            for lane in [one for one in known if broker_of(one.partition) == broker]:
+            for lane in [lane for lane in known if broker_of(lane.partition) == broker]:
                 del known[lane]
 
     def get(self, lane: LaneKey) -> Committed | None:
-        """Return the newest known progress, in whatever epoch; it is stored, or will be with the next flush."""
+        """Return the newest known progress, of any epoch; it is stored, or will be with the next flush."""
         return self._known.get(lane)
 
     async def follow(self, broker: str) -> None:
-        """Read what streaming queries have recorded in the offsets log of a broker that this process serves."""
+        """Read the records of streaming queries in the offsets log of a broker that this process serves."""
         partition = self._partitions.of(system_ref(OFFSETS, self._cluster, broker))
         async with self._following:
             now = self._partitions.loop.time()
@@ -207,7 +207,7 @@ class OffsetLog:
         """Read the records of queries from offset `begun` on, or the whole progress without `begun`; blocking."""
         if begun is not None:
             with contextlib.suppress(NotStored):
-                records = [one for page in pages(log, begun) for one in offset_records_of(_of_streams(page.rows))]
+                records = [record for page in pages(log, begun) for record in offset_records_of(_of_streams(page.rows))]
                 return committed_of({}, records)
         return recover_progress(self._partitions.warehouse, self._cluster, [broker])
 
@@ -226,8 +226,8 @@ class OffsetLog:
         self._join(lane, committed)
 
     async def flush(self) -> None:
-        """Store the noted progress; what cannot be stored stays noted."""
-        # One flush at a time, so that when a call returns, all that was noted before it is stored.
+        """Store the noted progress; progress that cannot be stored stays noted."""
+        # One flush at a time: when a call returns, everything noted before it is stored.
         async with self._flushing:
             await self._flush_all()
 
@@ -253,7 +253,6 @@ class OffsetLog:
             raise
 
     async def _append(self, records: list[OffsetRecord]) -> None:
-        """Append records of one broker's lanes."""
         broker = broker_of(records[0].lane.partition)
         log = self._logs.get(broker)
         if log is None:
@@ -273,7 +272,7 @@ class OffsetLog:
 
 
 def _of_streams(rows: pa.Table) -> pa.Table:
-    """Return the records of streaming queries; this process knows its own."""
+    """Return the records of streaming queries; this process knows its own records."""
     by_query = pc.starts_with(rows.column("producer_id"), STREAM_PRODUCER_PREFIX)
     return rows.filter(pc.fill_null(by_query, False))
 
@@ -295,7 +294,7 @@ class ReviveQueues:
 
         checkpoints of a pop --> the queue whose turn it is        acks and changes --> the queue of their checkpoint
 
-    The turn moves every second instead of with every pop, so that records that arrive together share a commit.
+    The turn moves every second, not with every pop, so that records that arrive together share a commit.
     """
 
     def __init__(self, partitions: Partitions, cluster: str) -> None:
@@ -321,7 +320,7 @@ class ReviveQueues:
         Raises
         ------
         DeltaMQError
-            The records certainly are not stored.
+            The records are certainly not stored.
         """
         broker = broker_of(partition)
         log = self._logs.get((broker, queue))
@@ -332,26 +331,26 @@ class ReviveQueues:
         self.records += len(records)
 
     async def store_each(self, destined: Iterable[Destined]) -> list[Exception | None]:
-        """Append each record to its queue, one append per queue; return for each why it is not stored, or None."""
+        """Append each record to its queue, one append per queue; return each record's error, or None."""
         destined = list(destined)
         groups: dict[tuple[str, int], list[int]] = {}
-        for at, one in enumerate(destined):
-            broker = broker_of(one.partition)
-            groups.setdefault((broker, one.queue), []).append(at)
+        for at, record in enumerate(destined):
+            broker = broker_of(record.partition)
+            groups.setdefault((broker, record.queue), []).append(at)
         appends = [
-            self.store(destined[places[0]].partition, queue, [destined[at].record for at in places])
-            for (_, queue), places in groups.items()
+            self.store(destined[positions[0]].partition, queue, [destined[at].record for at in positions])
+            for (_, queue), positions in groups.items()
         ]
-        found = [await _outcome(appends[0])] if len(appends) == 1 else await asyncio.gather(*map(_outcome, appends))
+        results = [await _outcome(appends[0])] if len(appends) == 1 else await asyncio.gather(*map(_outcome, appends))
         outcomes: list[Exception | None] = [None] * len(destined)
-        for places, outcome in zip(groups.values(), found, strict=True):
-            for at in places:
+        for positions, outcome in zip(groups.values(), results, strict=True):
+            for at in positions:
                 outcomes[at] = outcome
         return outcomes
 
 
 async def _outcome(append: Awaitable[None]) -> Exception | None:
-    """Run an append; return why it is not stored, or None if it is."""
+    """Run an append; return its error, or None."""
     try:
         await append
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A group's progress in the partitions that moved keys came from: which keys must still wait for it (SPEC ROUTE-6).
+"""A group's progress in the source partitions of moved keys: which keys must still wait for it (SPEC ROUTE-6).
 
     brokers of this process   the lanes in memory
     others                    their offsets logs, read on when a group waits for them
@@ -42,7 +42,7 @@ class MovedProgress:
         *,
         refresh_s: float,
     ) -> None:
-        """`hosts` says whether this process serves a broker; `follow` makes a follower of a broker that it does not."""
+        """`hosts` returns whether this process serves a broker; `follow` makes a follower for any other broker."""
         self._meta = meta
         self._lanes = lanes
         self._hosts = hosts
@@ -50,22 +50,22 @@ class MovedProgress:
         self._refresh_s = refresh_s
         self._loop = asyncio.get_running_loop()
         self._others: dict[str, _Other] = {}
-        #: The partitions in which a group waits for nothing any more, by the names of groups and the ids of topics.
+        #: The partitions in which a group has nothing to wait for, by the names of groups and the ids of topics.
         self._passed: dict[tuple[str, str], set[str]] = {}
         meta.follow(self._wake)
 
     async def blocked(
         self, topic: Topic, group: Group, partition: str, *, pop: bool, done: Collection[str] = ()
     ) -> Blocked | None:
-        """Return the logical partitions whose messages the group may not have yet in this partition; None for none.
+        """Return the logical partitions whose messages the group may not get yet in this partition; None for none.
 
-        `pop`: whether a group that has not begun will begin by a pop (see `first_position`). `done` are partitions with
-        which the group is done, whatever it has committed there.
+        `pop`: whether a group that has not begun will begin by a pop (see `first_position`). `done` are partitions that
+        count as finished, whatever the group has committed there.
         """
         moved = self._meta.now.moved_keys(topic.id)
         if not moved.moves:
             return None
-        # A reset meanwhile takes this set out of use, so that what is added to it then counts for nothing.
+        # A reset meanwhile takes this set out of use: later additions to it have no effect.
         passed = self._passed.setdefault((group.name, topic.id), set())
         if partition in passed:
             return None
@@ -82,7 +82,7 @@ class MovedProgress:
         return blocked
 
     def forget(self, lanes: Iterable[LaneKey]) -> None:
-        """Forget what groups have passed in the topics of lanes whose epoch is over (SPEC POP-18)."""
+        """Forget the partitions that groups have passed, in topics of lanes whose epoch is over (SPEC POP-18)."""
         for group, topic_id in {(lane.group, lane.topic_id) for lane in lanes}:
             self._passed.pop((group, topic_id), None)
 
@@ -108,7 +108,7 @@ class MovedProgress:
         return await self.position(topic, group, move.source, pop=pop) >= move.end_offset
 
     def _wake(self, before: Meta, after: Meta) -> None:
-        """Follow routes, remappings and their seals: what groups wait for may be in another partition from now on."""
+        """Follow routes, remappings and their seals: messages for waiting groups may be in other partitions now."""
         if after.topics is not before.topics:
             self._lanes.wake_routed(after.topics.topics)
         for topic_id, mappings in after.static.items():
@@ -116,7 +116,7 @@ class MovedProgress:
                 self._lanes.wake_all(topic_id)
 
     async def position(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> int:
-        """Return the first offset in a partition that the group is not done with."""
+        """Return the first offset in a partition with which the group is not done."""
         lane = LaneKey(topic.id, group.name, False, partition)
         committed = await self.committed(lane)
         source = self._lanes.partition_of(lane, topic.name)
@@ -130,7 +130,7 @@ class MovedProgress:
     async def committed(self, lane: LaneKey, since_s: float = 0.0) -> Committed | None:
         """Return the group's progress in a lane of any process; None if it has not begun there.
 
-        All that was committed before `since_s` (time of the loop) is known; otherwise the answer may be a moment old.
+        Commits before `since_s` (the loop's clock) are included; later ones may be missing.
         """
         broker = broker_of(lane.partition)
         if self._hosts(broker):
@@ -148,8 +148,6 @@ class MovedProgress:
 
 
 class _Other:
-    """A broker that another process serves."""
-
     def __init__(self, follower: ProgressFollower) -> None:
         self.follower = follower
         self.lock = asyncio.Lock()

@@ -2,7 +2,7 @@
 
 The whole state of a lane (its offset, the done messages above it, the leases of messages in flight) is stored in the
 offsets log before each answer. So leases and handles survive a crash, a takeover and the return of a broker. Only the
-outcome of a pop that was not answered is unknown.
+outcome of an unanswered pop is unknown.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class OrderedLanes:
         return self._lanes.get(key)
 
     def forget(self, key: LaneKey) -> None:
-        """Forget a lane whose epoch is over, or that is popped without order now."""
+        """Forget a lane whose epoch is over, or that is now popped without order."""
         self._lanes.pop(key, None)
         self._stored.pop(key, None)
 
@@ -73,8 +73,8 @@ class OrderedLanes:
     def fits(self, request: LanePopRequest, epoch: int) -> OrderedLane | None:
         """Return the lane if it is open in the pop's order.
 
-        A lane that only handles have used takes that order. So does one in the other order whose messages in flight are
-        all overdue: nobody holds them, and they come again in the new order, as after a restart.
+        A lane that only handles have used takes that order. So does a lane in the other order whose messages in flight
+        are all overdue: no client holds them, and they come again in the new order, as after a restart.
         """
         ordered, kind = self._lanes.get(request.lane), _kind(request)
         if ordered is None or ordered.epoch != epoch:
@@ -98,7 +98,6 @@ class OrderedLanes:
         return ordered
 
     async def _store(self, key: LaneKey, topic: str, ordered: OrderedLane) -> None:
-        """Store the lane's progress if it has changed."""
         progress = ordered.progress()
         if self._lanes.get(key) is ordered and self._stored.get(key) != progress:
             await self._logs.offsets.store(key, topic, progress)
@@ -124,15 +123,15 @@ class OrderedLanes:
         return taken if taken is not None and self._lanes.get(request.lane) is ordered else Empty.NOTHING
 
     def of_attempt(self, key: LaneKey, epoch: int | None, attempt_id: str) -> OrderedLane | None:
-        """Return the lane if a pop of this id was given messages there that are leased still (SPEC POP-20)."""
+        """Return the lane if messages there are still leased to a pop of this id (SPEC POP-20)."""
         ordered = self._lanes.get(key)
         if ordered is None or ordered.epoch != epoch:
             return None
         return ordered if ordered.of_attempt(attempt_id, self._logs.now_ms()) else None
 
     async def repeat(self, request: LanePopRequest, ordered: OrderedLane, attempt_id: str) -> Taken | Empty:
-        """Return once more what the pop of this id was given in this lane, with new leases, which are stored."""
-        # How much it is shows only when it is read. A pop that is refused here is repeated, and loses nothing.
+        """Return again the messages that the pop of this id got in this lane, with new leases, which are stored."""
+        # The size shows only after the read. A pop that is refused here is repeated, and loses nothing.
         request.reserve(1)
         now_ms, invisible_ms = self._logs.now_ms(), request.whole.invisible_ms
         given = ordered.repeat(attempt_id, now_ms, invisible_ms, request.max_messages)
@@ -141,9 +140,9 @@ class OrderedLanes:
         return taken if taken is not None and self._lanes.get(request.lane) is ordered else Empty.NOTHING
 
     def visible_ms(self, key: LaneKey, order: Ordering) -> int | None:
-        """Return when the lane may next deliver in this order without an event; None if it does not wait for a time.
+        """Return when the lane may next deliver in this order without an event; None if it waits for no time.
 
-        A lane in another order may when nothing of it is leased any more.
+        A lane in another order may do so when its leases are over.
         """
         ordered = self._lanes.get(key)
         if ordered is None:
@@ -179,11 +178,11 @@ class OrderedLanes:
                     return self._taken(ordered, given, request, _only(seen.rows, seen.offsets, given))
 
     async def _again(self, ordered: OrderedPop, offsets: Sequence[int], request: LanePopRequest) -> Taken | None:
-        """Deliver the first of these messages again, as many as fit into the answer; the others follow later."""
+        """Deliver again as many of these messages as fit into the answer; the others follow later."""
         rows = cut_to_bytes(await self._read(offsets, request), request.max_bytes, at_least=1).rows
         read = rows.column("offset").to_pylist()
         request.reserve(weight_of(rows))
-        # A client's commit may have ended some of them during the read.
+        # A client's commit may have ended some messages during the read.
         left = [offset for offset in read if not ordered.is_done(offset)]
         whole = request.whole
         given = ordered.again(left, self._logs.now_ms(), whole.invisible_ms, whole.attempt_id)
@@ -232,12 +231,11 @@ class OrderedLanes:
     async def _delivered(
         self, ordered: OrderedLane, deliveries: Sequence[Delivery], request: LanePopRequest
     ) -> Taken | None:
-        """Read the messages of these deliveries again, and deliver them."""
         if not deliveries:
             return None
-        rows = await self._read([one.offset for one in deliveries], request)
-        found = set(rows.column("offset").to_pylist())
-        return self._taken(ordered, [one for one in deliveries if one.offset in found], request, rows)
+        rows = await self._read([delivery.offset for delivery in deliveries], request)
+        present = set(rows.column("offset").to_pylist())
+        return self._taken(ordered, [delivery for delivery in deliveries if delivery.offset in present], request, rows)
 
     async def _read(self, offsets: Sequence[int], request: LanePopRequest) -> pa.Table:
         """Return the messages at these offsets, without those that retention has taken."""
@@ -254,13 +252,14 @@ class OrderedLanes:
         if not deliveries:
             return None
         handles: dict[int, str] = {}
-        for pop_time_ms, given in groupby(sorted(deliveries, key=_by_time), key=lambda one: one.pop_time_ms):
+        for pop_time_ms, given in groupby(sorted(deliveries, key=_by_time), key=lambda delivery: delivery.pop_time_ms):
             together = list(given)
             pop = request.pop(ordered.epoch, pop_time_ms, ORDERED_REVIVE_QUEUE)
-            spans = spans_of([one.offset for one in together], tuple(one.attempt for one in together))
-            handles.update(zip([one.offset for one in together], mint(self._logs.keys, pop, spans), strict=True))
-        texts = [handles[one.offset] for one in deliveries]
-        return Taken(pop, rows, texts, tuple(one.attempt for one in deliveries), weight_of(rows))
+            offsets = [delivery.offset for delivery in together]
+            spans = spans_of(offsets, tuple(delivery.attempt for delivery in together))
+            handles.update(zip(offsets, mint(self._logs.keys, pop, spans), strict=True))
+        texts = [handles[delivery.offset] for delivery in deliveries]
+        return Taken(pop, rows, texts, tuple(delivery.attempt for delivery in deliveries), weight_of(rows))
 
     # Dead letters.
 
@@ -279,7 +278,7 @@ class OrderedLanes:
         """Dead-letter messages; the progress that records it is stored before and after.
 
         Meanwhile the first pop may have replaced a lane that handles had opened by one of its order. Then the message
-        is ended in that one, too.
+        is ended in the new lane, too.
         """
         for offset in offsets:
             await self.store(key, topic)
@@ -298,11 +297,11 @@ class OrderedLanes:
     # Pops without order.
 
     async def settle(self, request: LanePopRequest, ordered: OrderedLane, retries: Partition) -> None:
-        """End what is overdue in a lane that a pop without order wants: as such a pop's own messages do when their time
-        has ended, they go on to `retries`, the group's retry partition, or to the dead letters (SPEC POP-11).
+        """End the overdue messages of a lane that a pop without order wants; all its messages are overdue.
 
-        All are overdue. A call that is cut short is repeated by the next pop, and stores nothing twice. Progress is
-        stored before and after.
+        As such a pop's own messages after their time, they go on to `retries`, the group's retry partition, or to the
+        dead letters (SPEC POP-11). A call that is cut short is repeated by the next pop, and stores nothing twice.
+        Progress is stored before and after.
         """
         ordered.limit(_limit(request))
         await self._bury(ordered, request, [offset for offset in sorted(ordered.flights) if ordered.is_over(offset)])
@@ -346,8 +345,8 @@ def _by_time(delivery: Delivery) -> tuple[int, int]:
 
 
 def _only(rows: pa.Table, offsets: Sequence[int], deliveries: Sequence[Delivery]) -> pa.Table:
-    """Return of the rows at `offsets` those that were delivered."""
+    """Keep only the delivered rows; `offsets` are the offsets of `rows`."""
     if len(deliveries) == len(offsets):
         return rows
-    places = np.searchsorted(np.array(offsets), [one.offset for one in deliveries])
-    return rows.take(pa.array(places))
+    positions = np.searchsorted(np.array(offsets), [delivery.offset for delivery in deliveries])
+    return rows.take(pa.array(positions))

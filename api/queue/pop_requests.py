@@ -1,7 +1,7 @@
-"""The requests of a pop, for a topic and for one lane of it, what it gets there, and its answer: JSON or Arrow columns.
+"""The requests of a pop, for a topic and for one lane of it, its messages there, and its answer: JSON or Arrow columns.
 
-The answer has the rows of each lane with their handles. Of a static topic, a message is shown in its logical queue with
-its logical offset, while its handle names the partition that has it; of a global topic also the cluster.
+The answer has the rows of each lane with their handles. In a static topic, a message is shown in its logical queue with
+its logical offset, while its handle names the partition that has it; in a global topic it also names the cluster.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class TopicPopRequest:
     retries_only: bool = False
     #: The id of a pop in order that may be repeated (SPEC POP-20).
     attempt_id: str | None = None
-    #: Where the bytes of its answer are reserved: before messages are taken, since a refused pop must hide none.
+    #: Where the bytes of the answer are reserved, before messages are taken: a refused pop must hide none.
     answer: Ticket
 
     @property
     def attempt(self) -> tuple[str, str, str] | None:
-        """What the repetitions of this pop have in common; None if it cannot be repeated."""
+        """The key that repetitions of this pop share; None if it cannot be repeated."""
         return None if self.attempt_id is None else (self.group.name, self.topic.id, self.attempt_id)
 
     @property
     def keeps_order(self) -> bool:
-        """Whether messages of a logical queue's segment must wait for those of the segments before it."""
+        """Whether messages of a logical queue's segment must wait for the segments before it."""
         return self.order is not False or self.topic.settings.order_strategy == "strict"
 
 
@@ -120,7 +120,7 @@ class Taken(NamedTuple):
     attempts: Attempts
     #: Approximate bytes of the rows.
     nbytes: int
-    #: The logical queue in which a client sees the messages; None for those of the partition that was popped.
+    #: The logical queue in which a client sees the messages; None if it sees the partition itself.
     shown_in: str | None = None
 
     @property
@@ -138,7 +138,7 @@ class Empty(enum.Enum):
 
 
 def mixed_orders() -> Conflict:
-    """Return the error for a pop in another order than that of the messages in flight."""
+    """Return the error for a pop in another order than the messages in flight have."""
     return Conflict(
         "messages of this partition are in flight that were popped in another order",
         code="order_conflict",
@@ -166,17 +166,17 @@ def _time(ms: int) -> str:
 
 
 def shown(taken: Sequence[Taken], queues: TopicQueues | None, world: GlobalQueues | None = None) -> Sequence[Taken]:
-    """Return what was taken as a client sees it: in `queues` of a static topic, or in `world` of a global one."""
-    return taken if queues is None else [_shown(one, queues, world) for one in taken]
+    """Return messages as a client sees them: in `queues` of a static topic, or in `world` of a global one."""
+    return taken if queues is None else [_shown(part, queues, world) for part in taken]
 
 
-def _shown(one: Taken, queues: TopicQueues, world: GlobalQueues | None) -> Taken:
-    place = shown_place(queues, world, one.pop.partition)
+def _shown(part: Taken, queues: TopicQueues, world: GlobalQueues | None) -> Taken:
+    place = shown_place(queues, world, part.pop.partition)
     if world is not None:
-        one = one._replace(handles=[handle_of_cluster(world.here, handle) for handle in one.handles])
+        part = part._replace(handles=[handle_of_cluster(world.here, handle) for handle in part.handles])
     if place is None:  # a retry partition
-        return one._replace(rows=shown_origins(one.rows, lambda _, partition: shown_place(queues, world, partition)))
-    return one._replace(rows=shown_offsets(one.rows, place), shown_in=place.name)
+        return part._replace(rows=shown_origins(part.rows, lambda _, partition: shown_place(queues, world, partition)))
+    return part._replace(rows=shown_offsets(part.rows, place), shown_in=place.name)
 
 
 def json_answer(
@@ -184,10 +184,10 @@ def json_answer(
 ) -> Answer:
     """Return the answer as JSON."""
     messages: list[PoppedMessage] = []
-    for one in taken:
-        attempts = repeat(one.attempts) if isinstance(one.attempts, int) else one.attempts
-        columns = json_columns(one.rows)
-        messages += map(PoppedMessage, repeat(one.partition), one.handles, attempts, *columns)
+    for part in taken:
+        attempts = repeat(part.attempts) if isinstance(part.attempts, int) else part.attempts
+        columns = json_columns(part.rows)
+        messages += map(PoppedMessage, repeat(part.partition), part.handles, attempts, *columns)
     answer = PopAnswer(messages, _time(pop_time_ms), invisible_ms, rest, failed)
     body = msgspec.json.encode(answer)
     return Answer.of_json(body)
@@ -196,12 +196,12 @@ def json_answer(
 def arrow_answer(
     taken: Sequence[Taken], *, pop_time_ms: int, invisible_ms: int, rest: int, failed: list[FailedHandle]
 ) -> Answer:
-    """Return the answer as record batches. What is not in their columns is in `Mq-*` headers; the handles that were not
-    acknowledged are in the schema's metadata, since there may be too many for a header.
+    """Return the answer as record batches. Other fields are in `Mq-*` headers; handles that were not acknowledged are
+    in the schema's metadata, since there may be too many for a header.
     """
     schema = _SCHEMA.with_metadata({FAILED_KEY: msgspec.json.encode(failed)}) if failed else _SCHEMA
-    batches = [batch for one in taken for batch in _batches(one, schema)]
-    weight = sum(one.nbytes for one in taken)
+    batches = [batch for part in taken for batch in _batches(part, schema)]
+    weight = sum(part.nbytes for part in taken)
     body = _stream(schema, batches) if weight <= _WHOLE_BYTES_MAX else ArrowPieces(pa.Table.from_batches(batches))
     size = len(body) if isinstance(body, bytes) else body.size
     headers = [
@@ -216,27 +216,26 @@ def arrow_answer(
 
 
 def _stream(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
-    """Return the whole Arrow stream."""
     head = _SCHEMA_BYTES if schema is _SCHEMA else memoryview(schema.serialize())
     return b"".join([head, *(memoryview(batch.serialize()) for batch in batches), _END])
 
 
-def _batches(one: Taken, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """Return one lane's rows with the columns that popped rows have besides."""
+def _batches(part: Taken, schema: pa.Schema) -> list[pa.RecordBatch]:
+    """Return one lane's rows with the further columns of popped rows."""
     batches = []
     at = 0
-    rows = one.rows if one.rows.column(0).num_chunks == 1 else one.rows.combine_chunks()
+    rows = part.rows if part.rows.column(0).num_chunks == 1 else part.rows.combine_chunks()
     for batch in rows.to_batches():
         count = batch.num_rows
-        attempts: Any = one.attempts
+        attempts: Any = part.attempts
         if isinstance(attempts, int):
             attempts = pa.repeat(pa.scalar(attempts, pa.int32()), count)
         else:
             attempts = pa.array(attempts[at : at + count], pa.int32())
         columns = [
-            pa.repeat(pa.scalar(one.partition, pa.string()), count),
+            pa.repeat(pa.scalar(part.partition, pa.string()), count),
             *batch.columns,
-            pa.array(one.handles[at : at + count], pa.string()),
+            pa.array(part.handles[at : at + count], pa.string()),
             attempts,
         ]
         batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))

@@ -1,8 +1,8 @@
 """Pops of a topic: visit lane after lane until there is enough, or wait if there is nothing (SPEC POP-1, POP-15).
 
-of a repeated `attempt_id`: lanes with its messages --> answer with these alone (SPEC POP-20)
+of a repeated `attempt_id`: lanes with its messages --> answer with only these (SPEC POP-20)
     |none
-visit the lanes --found--> answer                    of a static topic: the segments of its logical queues
+visit the lanes --found--> answer                    in a static topic: the segments of its logical queues
     |nothing
 look for other processes' commits, visit again
     |nothing, wait_ms left
@@ -29,13 +29,13 @@ from deltamq.mq.meta.topics import Topic
 from deltamq.mq.static.logical_queue import TopicQueues
 
 _DRAW_BITS = 30
-#: Interval at which a waiting pop looks again at messages whose time has come, and that it did not get.
+#: Interval at which a waiting pop looks again at messages that are due and that it did not get.
 _LATE_S = 0.05
 
 
 @dataclass(slots=True)
 class Popped:
-    """The messages that one visit of all lanes found."""
+    """The messages of one round through all lanes."""
 
     taken: list[Taken] = field(default_factory=list)
     count: int = 0
@@ -44,11 +44,11 @@ class Popped:
     error: DeltaMQError | None = None
     #: Why the lanes without messages had none.
     empty: set[Empty] = field(default_factory=set)
-    #: The visited brokers, with the epoch since which this process serves each.
+    #: The visited brokers, each with its epoch at this process.
     epochs: dict[str, int] = field(default_factory=dict)
     #: The logical queues of a static topic, in whose terms the messages are shown.
     queues: TopicQueues | None = None
-    #: Whether an earlier pop of the same `attempt_id` was given these messages.
+    #: Whether an earlier pop of the same `attempt_id` got these messages.
     repeated: bool = False
 
 
@@ -68,7 +68,7 @@ class Popper:
     ) -> None:
         """A pop visits lanes of the brokers that `hosting` serves, until its answer has `bytes_max` or more.
 
-        `queues` returns the logical queues of a static topic, None for a plain one; `access` what may not be read now.
+        `queues` returns the logical queues of a static topic, None for a plain one; `access` the access in force.
         """
         self._lanes = lanes
         self._pops = pops
@@ -94,27 +94,27 @@ class Popper:
             There is no room for a message; none was taken.
         """
         deadline = self._loop.time() + request.wait_ms / 1000
-        found = await self._round(request)
-        if not found.taken and not isinstance(found.error, TurnOver) and await self._refreshed(request):
-            found = await self._round(request)
-        while not (found.taken or _is_final(found.error) or self._is_over(deadline, client)):
+        popped = await self._round(request)
+        if not popped.taken and not isinstance(popped.error, TurnOver) and await self._refreshed(request):
+            popped = await self._round(request)
+        while not (popped.taken or _is_final(popped.error) or self._is_over(deadline, client)):
             request = self._present(request)
-            found = await self._wait(request, deadline, client)
-        if not found.taken and found.error is not None:
-            raise found.error
-        return found
+            popped = await self._wait(request, deadline, client)
+        if not popped.taken and popped.error is not None:
+            raise popped.error
+        return popped
 
     def _is_over(self, deadline: float, client: Client) -> bool:
-        """Whether a pop that has found nothing waits no longer."""
+        """Whether a pop without messages waits no longer."""
         return self._loop.time() >= deadline or self.stopping or client.gone.done()
 
-    def check(self, found: Popped) -> None:
-        """Return if this process has served the brokers without a break, else raise `Unavailable`."""
-        for broker, epoch in found.epochs.items():
+    def check(self, popped: Popped) -> None:
+        """Raise `Unavailable` unless this process has served the brokers without a break."""
+        for broker, epoch in popped.epochs.items():
             self._hosting.check(broker, epoch)
 
     def _present(self, request: TopicPopRequest) -> TopicPopRequest:
-        """Return the request under the present metadata: a waiting pop may outlive its topic or group."""
+        """Return the request with the present metadata: a waiting pop may outlive its topic or group."""
         topic, group = self._lanes.topic(request.topic.name), self._lanes.groups.group(request.group.name)
         if topic is None or topic.id != request.topic.id:
             raise NotFound(f"topic {request.topic.name} was deleted", code="topic_not_found", field="topic")
@@ -123,7 +123,7 @@ class Popper:
         )
 
     def rest(self, request: TopicPopRequest, queues: TopicQueues | None) -> int:
-        """Return how many messages the group has not got in the partitions that this pop visits, from memory alone."""
+        """Return how many messages the group has yet to get in the lanes that this pop visits, only from memory."""
         group_topic = self._lanes.group_topic(request.topic, request.group)
         visits: Iterable[LanePartition]
         if queues is None:
@@ -137,7 +137,7 @@ class Popper:
     def _readable(self, visits: list[LanePartition], topic: Topic, queues: TopicQueues | None) -> list[LanePartition]:
         """Return the lanes that may be read now; the group goes on in the others later (SPEC ROUTE-9).
 
-        Left out are also queues of a global topic whose newest messages here have no offsets yet (SPEC STATIC-10).
+        Queues of a global topic whose newest messages here have no offsets yet are left out, too (SPEC STATIC-10).
         """
         unseen = frozenset[int]() if topic.world is None else topic.world.unseen
         if unseen and queues is not None:
@@ -177,51 +177,51 @@ class Popper:
 
     async def _round(self, request: TopicPopRequest) -> Popped:
         queues = self._queues(request.topic)
-        found = Popped(queues=queues)
+        popped = Popped(queues=queues)
         left = self._visits(request, queues)
-        if await self._repeat(left, request, found):
-            return found
+        if await self._repeat(left, request, popped):
+            return popped
         seen: set[LanePartition] = set()
         while left:
             for visit in left:
                 try:
-                    await self._visit(visit, request, found)
+                    await self._visit(visit, request, popped)
                 except DeltaMQError as error:
                     # A damaged partition, or one popped in another order, does not hold back messages of the others.
-                    found.error = found.error or error
+                    popped.error = popped.error or error
                     if isinstance(error, Overloaded):
-                        return found
-                if found.count >= request.max_messages or found.nbytes >= self._bytes_max:
-                    return found
+                        return popped
+                if popped.count >= request.max_messages or popped.nbytes >= self._bytes_max:
+                    return popped
             if queues is None or not request.keeps_order:
                 break
-            # The group may be done with a segment by now, and then the next one has its turn.
+            # The group may be done with a segment by now; then it is the turn of the next one.
             seen.update(left)
             left = [visit for visit in self._visits(request, queues) if visit not in seen]
-        return found
+        return popped
 
-    async def _repeat(self, visits: list[LanePartition], request: TopicPopRequest, found: Popped) -> bool:
-        """Find once more what an earlier pop of this `attempt_id` was given; return whether there was anything.
+    async def _repeat(self, visits: list[LanePartition], request: TopicPopRequest, popped: Popped) -> bool:
+        """Take again the messages that an earlier pop of this `attempt_id` got; return whether there was anything.
 
-        All its lanes are visited, also when there is enough: each releases what does not fit. An error of one is the
-        answer if no other has messages, and then the client repeats the pop.
+        All their lanes are visited, also when there is enough: each releases messages that do not fit. A lane's error
+        is the answer if no other lane has messages; then the client repeats the pop.
         """
         attempt_id = request.attempt_id
         if attempt_id is None:
             return False
         for visit in [visit for visit in visits if self._pops.has_attempt(visit.key, attempt_id)]:
             try:
-                await self._visit(visit, request, found, self._pops.repeat)
+                await self._visit(visit, request, popped, self._pops.repeat)
             except DeltaMQError as error:
-                found.error = found.error or error
-        found.repeated = bool(found.taken)
-        return found.repeated or found.error is not None
+                popped.error = popped.error or error
+        popped.repeated = bool(popped.taken)
+        return popped.repeated or popped.error is not None
 
     async def _visit(
         self,
         visit: LanePartition,
         request: TopicPopRequest,
-        found: Popped,
+        popped: Popped,
         pop: Callable[[LanePopRequest], Awaitable[Taken | Empty]] | None = None,
     ) -> None:
         log = visit.partition.log
@@ -235,25 +235,25 @@ class Popper:
         if (visit.key.retry or request.order is False) and self._lanes.is_drained(visit.key, log):
             return
         epoch = self._hosting.epoch(visit.broker)
-        if found.epochs.setdefault(visit.broker, epoch) != epoch:
+        if popped.epochs.setdefault(visit.broker, epoch) != epoch:
             raise Unavailable(f"broker {visit.broker} changed its process meanwhile; ask again", code="lease_lost")
-        room = request.max_messages - found.count
-        max_bytes = max(1, min(self._bytes_max - found.nbytes, request.answer.free))
+        room = request.max_messages - popped.count
+        max_bytes = max(1, min(self._bytes_max - popped.nbytes, request.answer.free))
         asked = LanePopRequest(request, visit.key, log, room, max_bytes)
         try:
             taken = await (pop or self._pops.pop)(asked)
             if isinstance(taken, Taken):
-                found.taken.append(taken)
-                found.count += len(taken.handles)
-                found.nbytes += taken.nbytes
+                popped.taken.append(taken)
+                popped.count += len(taken.handles)
+                popped.nbytes += taken.nbytes
             else:
-                found.empty.add(taken)
+                popped.empty.add(taken)
         finally:
-            # What a lane reserved for messages that it gave to nobody is given back.
-            request.answer.settle(found.nbytes)
+            # Give back bytes that a lane reserved for messages that it did not deliver.
+            request.answer.settle(popped.nbytes)
 
     async def _refreshed(self, request: TopicPopRequest) -> bool:
-        """Refresh partitions that were not refreshed within `refresh_s`; return True if there were any."""
+        """Refresh partitions that were not refreshed within `refresh_s`; return whether there were any."""
         oldest = self._loop.time() - self._refresh_s
         visits = self._visits(request, self._queues(request.topic))
         stale = [visit.partition for visit in visits if visit.partition.refreshed_at < oldest]
@@ -262,7 +262,7 @@ class Popper:
         return bool(stale)
 
     async def _wait(self, request: TopicPopRequest, deadline: float, client: Client) -> Popped:
-        """Visit the lanes; if they have nothing, wait for an event."""
+        """Visit the lanes; if they have no messages, wait for an event."""
         group_topic = self._lanes.group_topic(request.topic, request.group)
         visits = self._visits(request, self._queues(request.topic))
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -271,11 +271,11 @@ class Popper:
         for visit in visits:
             visit.partition.watch(waiter)
         try:
-            found = await self._round(request)
-            if found.taken or Empty.PASSED_OVER in found.empty or _is_final(found.error):
-                return found
+            popped = await self._round(request)
+            if popped.taken or Empty.PASSED_OVER in popped.empty or _is_final(popped.error):
+                return popped
             until = min(deadline, self._visible_s(visits, request))
-            if Empty.HELD_BACK in found.empty:
+            if Empty.HELD_BACK in popped.empty:
                 until = min(until, self._loop.time() + HELD_BACK_S)
             timeout = max(0.0, until - self._loop.time())
             await asyncio.wait({waiter, client.gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -283,12 +283,12 @@ class Popper:
             group_topic.waiters.discard(waiter)
             for visit in visits:
                 visit.partition.forget(waiter)
-        return found
+        return popped
 
     def _visible_s(self, visits: list[LanePartition], request: TopicPopRequest) -> float:
         """Return when a lane that is popped in order will next have messages, by the loop's clock.
 
-        One that has not given what it could have given already is looked at again in a while, not at once.
+        A lane that has not delivered messages that are due is looked at again in a while, not at once.
         """
         times = [self._lanes.ordered.visible_ms(visit.key, request.order) for visit in visits]
         first_ms = min((time for time in times if time is not None), default=None)
@@ -299,5 +299,5 @@ class Popper:
 
 
 def _is_final(error: DeltaMQError | None) -> bool:
-    """Whether a waiting pop gives up: not because one partition is damaged, or is popped in another order."""
+    """Whether a waiting pop gives up: not if only a partition is damaged, or is popped in another order."""
     return error is not None and not isinstance(error, Corrupt | Conflict)

@@ -1,8 +1,8 @@
-"""Which messages the revive job has already delivered again: of a lease, and of those whose invisible time is over.
+"""Which messages the revive job has already delivered again: of a lease, and of overdue ones.
 
-The job, another process, decides by its own clock that a lease is over, and that clock may be ahead of ours. Its
-appends count. So after each record that acknowledges or renews a stored lease near its end, this module looks for them,
-and the call is not answered with success for a message that another client may have by now (SPEC POP-8, POP-9).
+The job, another process, decides by its own clock that a lease is over, and its clock may be ahead of ours. Its appends
+count. So after each record that acknowledges or renews a stored lease near its end, this module looks for them, and the
+call is not answered with success for a message that another client may have by now (SPEC POP-8, POP-9).
 
 The job appends overdue messages to the retry topic, and their group is not done with them until the copies are there:
 its lag and its number of messages in flight are never both zero while one of its messages is on its way (SPEC POP-11).
@@ -39,25 +39,24 @@ class LeasedMessages(NamedTuple):
 
 async def redelivered(lanes: Lanes, asked: Sequence[LeasedMessages]) -> list[int]:
     """Return for each of `asked` the bits of messages that were delivered again, or are dead letters."""
-    places = list(dict.fromkeys(map(_place, asked)))
-    found = await asyncio.gather(*(_destinations(lanes, lane, topic) for lane, topic in places))
-    logs = dict(zip(places, found, strict=True))
-    return [_bits(one, logs[_place(one)]) for one in asked]
+    lanes_of = list(dict.fromkeys(map(_retry_lane, asked)))
+    opened = await asyncio.gather(*(_destinations(lanes, lane, topic) for lane, topic in lanes_of))
+    logs = dict(zip(lanes_of, opened, strict=True))
+    return [_bits(messages, logs[_retry_lane(messages)]) for messages in asked]
 
 
-def _place(one: LeasedMessages) -> tuple[LaneKey, str]:
-    """Return the group's retry lane on the lease's broker, and its topic."""
-    return retry_lane(one.key.lane, one.topic), one.topic
+def _retry_lane(messages: LeasedMessages) -> tuple[LaneKey, str]:
+    return retry_lane(messages.key.lane, messages.topic), messages.topic
 
 
 async def _destinations(lanes: Lanes, lane: LaneKey, topic: str) -> list[PartitionLog]:
-    """Return the partitions that the job appends to, refreshed; those that cannot be read are left out."""
+    """Return the partitions to which the job appends, refreshed, without those that cannot be read."""
     try:
         broker = broker_of(lane.partition)
-        places = [lanes.partition_of(lane, topic), lanes.logs.dead(lanes.groups.group(lane.group), broker)]
+        partitions = [lanes.partition_of(lane, topic), lanes.logs.dead(lanes.groups.group(lane.group), broker)]
     except DeltaMQError:
         return []  # the topic or the group has ended meanwhile
-    return [opened for opened in await asyncio.gather(*map(_look, places)) if opened is not None]
+    return [opened for opened in await asyncio.gather(*map(_look, partitions)) if opened is not None]
 
 
 async def _look(partition: Partition) -> PartitionLog | None:
@@ -69,19 +68,19 @@ async def _look(partition: Partition) -> PartitionLog | None:
         return None
 
 
-def _bits(one: LeasedMessages, logs: Sequence[PartitionLog]) -> int:
+def _bits(messages: LeasedMessages, logs: Sequence[PartitionLog]) -> int:
     if not logs:
         return 0
 
     def sequences(producer: str) -> list[int]:
-        seen = [found for log in logs if (found := log.known_producer(producer)) is not None]
-        return [seq for found in seen for seq in found.parts]
+        known = [requests for log in logs if (requests := log.known_producer(producer)) is not None]
+        return [seq for requests in known for seq in requests.parts]
 
-    return stored_bits(one.key, one.span, one.bits, sequences)
+    return stored_bits(messages.key, messages.span, messages.bits, sequences)
 
 
 async def settle_overdue(lanes: Lanes, keys: Iterable[LaneKey] | None = None) -> None:
-    """Settle overdue messages that were delivered again or that retention took, in these lanes or in all open ones."""
+    """Settle overdue messages that were delivered again or that retention took, in these lanes or in all open lanes."""
     if keys is None:
         known = lanes.buffer.lanes
     else:
@@ -92,7 +91,9 @@ async def settle_overdue(lanes: Lanes, keys: Iterable[LaneKey] | None = None) ->
     waiting = [held for lane in known for held in lane.overdue.values()]
     if not waiting:
         return
-    asked = [LeasedMessages(one.checkpoint().key, one.pop.topic, one.span, one.full & ~one.spent) for one in waiting]
+    asked = [
+        LeasedMessages(held.checkpoint().key, held.pop.topic, held.span, held.full & ~held.spent) for held in waiting
+    ]
     again = await redelivered(lanes, asked)
     for held, bits in zip(waiting, again, strict=True):
         if lanes.buffer.lane(held.lane.key) is held.lane:

@@ -1,8 +1,8 @@
-"""The clients that consumed for a shared group lately, as far as this process learned from pops and heartbeats.
+"""The clients that consumed for a shared group lately, as far as this process knows from pops and heartbeats.
 
-Nothing depends on this list: clients of a shared group come and go freely (SPEC CONS-5). It is shown to people who look
-at a group, so it is kept in memory only. A silent client stays in it as long as in an exclusive group, for the length
-of an authorization, and as long as it may hold messages: until the invisible time of its latest pop that got some ends.
+Nothing depends on this list: clients of a shared group come and go freely (SPEC CONS-5). It only describes a group, and
+is kept only in memory. A silent client stays in it as long as in an exclusive group, for the length of an
+authorization, and as long as it may hold messages: until the invisible time of its latest pop with messages ends.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final
 
 from deltamq.mq.meta.online import Subscription
 
-#: Maximum number of clients remembered, of all groups; those silent for longest are forgotten first.
+#: Maximum number of clients remembered, of all groups; the ones silent for longest are forgotten first.
 _SEEN_MAX: Final = 10_000
-#: Maximum number of topics remembered of one client; those that it named longest ago are forgotten first.
+#: Maximum number of topics remembered of one client; the ones that it named longest ago are forgotten first.
 TOPICS_MAX: Final = 100
 
 
@@ -26,7 +26,7 @@ class Seen:
 
     since_ms: int
     last_ms: int
-    #: When the messages that it got last come again if it does not acknowledge them.
+    #: When its latest messages come again unless they are acknowledged.
     holds_until_ms: int = 0
     topics: dict[str, Subscription] = field(default_factory=dict)
 
@@ -51,26 +51,26 @@ class SeenClients:
 
     def holds(self, group: str, client: str, invisible_ms: int) -> None:
         """Note that the client got messages for this long."""
-        found = self._noted(group, client)
-        found.holds_until_ms = max(found.holds_until_ms, self._now_ms() + invisible_ms)
+        seen = self._noted(group, client)
+        seen.holds_until_ms = max(seen.holds_until_ms, self._now_ms() + invisible_ms)
 
     def beat(self, group: str, client: str, topics: Mapping[str, Subscription]) -> None:
         """Note that the client consumes these topics for the group, and no others, as its heartbeat says."""
-        found = self._noted(group, client)
-        found.topics = dict(topics)
-        _bound(found.topics)
+        seen = self._noted(group, client)
+        seen.topics = dict(topics)
+        _bound(seen.topics)
 
     def _noted(self, group: str, client: str) -> Seen:
-        """Return the client, which is here now."""
+        """Note that the client is here now, and return it."""
         now_ms, key = self._now_ms(), (group, client)
-        found = self._seen.get(key)
-        if found is None or not self._is_here(found, now_ms):
-            found = self._seen[key] = Seen(now_ms, now_ms)
-        found.last_ms = now_ms
+        seen = self._seen.get(key)
+        if seen is None or not self._is_here(seen, now_ms):
+            seen = self._seen[key] = Seen(now_ms, now_ms)
+        seen.last_ms = now_ms
         self._seen.move_to_end(key)
         while len(self._seen) > _SEEN_MAX:
             self._seen.popitem(last=False)
-        return found
+        return seen
 
     def gone(self, group: str, client: str) -> None:
         """Forget a client that says that it leaves."""
@@ -93,7 +93,7 @@ class SeenClients:
 
 
 def _bound(topics: dict[str, Subscription]) -> None:
-    """Forget the topics that were named longest ago, beyond the limit."""
+    """Forget the topics beyond the limit that were named longest ago."""
     while len(topics) > TOPICS_MAX:
         del topics[next(iter(topics))]
 

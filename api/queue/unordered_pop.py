@@ -2,7 +2,7 @@
 
     pop  --> read --> hold --(must be stored?)--> revive log --> handles      (the next pop starts after hold)
     ack  --> match in memory, or an `Ack` record in the queue of its checkpoint
-    tick --> what stays too long, or falls due soon, goes to the revive log
+    tick --> checkpoints that stay too long, or fall due soon, go to the revive log
 
 While a call waits, its lane may end (topic or group deleted, offsets reset). So each call looks at the lane again after
 each wait, and does nothing to a lane that has ended.
@@ -41,9 +41,9 @@ class UnorderedPop:
         self.stored = 0
 
     async def take(self, request: LanePopRequest, blocked: Blocked | None) -> tuple[Taken | Empty, MustStore]:
-        """Take messages of a lane that has begun, with the checkpoints that must be stored before a client gets them.
+        """Take messages of a lane, with the checkpoints that must be stored before a client gets them.
 
-        The lane has moved past them when this returns, so the next pop need not wait until they are stored.
+        When this returns, the lane has moved past them, so the next pop need not wait for the store.
         """
         lane = self._lane_of(request.lane)
         if lane is None:
@@ -80,7 +80,7 @@ class UnorderedPop:
         return self._buffer.lane(lane.key) is lane
 
     async def _lose(self, lane: Lane, request: LanePopRequest, start: int) -> bool:
-        """Record the messages that retention took before the group got them, and move the lane past them."""
+        """Record the messages that retention took before the group got them; return False if the lane has ended."""
         position = read_position(start, Bounds(request.log.min_offset, request.log.end_offset), lane.covered)
         await self._logs.lose(request.lane, request.topic.name, position.lost)
         if not self._is_live(lane):

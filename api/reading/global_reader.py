@@ -4,8 +4,8 @@
                         --> another one:  the same fetch there, whose answer is passed on
 
 One answer never crosses a stay, as it never crosses a segment. At the end of a stay `next_offset` leads to the next.
-Where other clusters' messages begin and end is told as far as the copy says it: `min_offset` and `max_offset` are exact
-if the queue begins and ends in the cluster that answers, else bounds that the queue is known to reach.
+`min_offset` and `max_offset` are exact if the queue begins and ends in the cluster that answers; else they are bounds
+from the copy, which the queue is known to reach.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from deltamq.mq.wire.pop import PopRequest
 from deltamq.tables.log.fetch import Fetched, FetchStatus
 from deltamq.tables.schema import MESSAGE_SCHEMA
 
-#: Most milliseconds for which a read waits before it looks whether its queue has moved.
+#: Most milliseconds for which a read waits before it checks whether its queue has moved.
 _LOOK_MS: Final = 500
-#: What an event stream asks another cluster for, and how it is to answer.
+#: The parameters of an event stream's fetch at another cluster, and the form of its answer.
 _OWN: Final = (b"offset", b"max_messages", b"max_bytes", b"wait_ms")
 _ARROW: Final = b"application/vnd.apache.arrow.stream"
 #: Statuses from here on are problems.
 _NOT_DONE: Final = 300
-#: Seconds in which two clusters must agree about where the offset lies.
+#: Seconds within which two clusters must agree where the offset lies.
 _AGREED_S: Final = 2.0
 
 
@@ -60,7 +60,7 @@ class GlobalReader:
     async def read(
         self, topic: HostedTopic, queue: int, query: FetchQuery, call: Call, client: Client
     ) -> Fetched | Answer:
-        """Read the queue from the global offset `query.offset` on; an `Answer` is that of another cluster.
+        """Read the queue from the global offset `query.offset` on; an `Answer` comes from another cluster.
 
         Raises
         ------
@@ -75,20 +75,20 @@ class GlobalReader:
         )
 
     async def rows(self, topic: HostedTopic, queue: int, query: FetchQuery, *, call: Call, client: Client) -> Fetched:
-        """Read the queue as `read` does, for an event stream: what lies in another cluster is fetched there as rows.
+        """Read the queue as `read` does, for an event stream: messages of another cluster are fetched as rows.
 
         Raises
         ------
         Relayed
             The other cluster's problem.
         """
-        found = await self.read(topic, queue, query, _as_fetch(call, query), client)
-        return found if isinstance(found, Fetched) else _fetched(found)
+        answer = await self.read(topic, queue, query, _as_fetch(call, query), client)
+        return answer if isinstance(answer, Fetched) else _fetched(answer)
 
     async def _tried(
         self, topic: HostedTopic, queue: int, query: FetchQuery, call: Call, client: Client
     ) -> Fetched | Answer | Unavailable:
-        """Read where the offset lies; or return why it is not known where that is."""
+        """Read where the offset lies; return `Unavailable` if the cluster there has a newer copy."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + query.wait_ms / 1000
         while True:
@@ -104,31 +104,30 @@ class GlobalReader:
             query = replace(query, offset=read.next_offset)
 
     async def _here(self, topic: HostedTopic, queue: int, query: FetchQuery, client: Client) -> Fetched:
-        """Read the stay of an offset in this cluster."""
         world = self._copies.world(topic)
         stay, local = world.place(queue, query.offset)
         if query.offset < _begin(world, queue):  # older stays are forgotten, with their messages
             query = replace(query, offset=_begin(world, queue))
-            found = await self._queues.read(topic, queue_name(queue), replace(query, offset=local, wait_ms=0), client)
-            told = shown(world, queue, stay, found)
+            raw = await self._queues.read(topic, queue_name(queue), replace(query, offset=local, wait_ms=0), client)
+            read = shown(world, queue, stay, raw)
             empty = MESSAGE_SCHEMA.empty_table()
-            return Fetched(FetchStatus.OFFSET_TOO_SMALL, empty, told.min_offset, told.min_offset, told.max_offset)
+            return Fetched(FetchStatus.OFFSET_TOO_SMALL, empty, read.min_offset, read.min_offset, read.max_offset)
         if stay.is_ended and local >= stay.local_end:  # the next stay has no offsets yet
             end = stay.logic_end
             status = FetchStatus.OFFSET_TOO_LARGE if query.offset > end else FetchStatus.NO_NEW_MESSAGE
             return Fetched(status, MESSAGE_SCHEMA.empty_table(), end, _begin(world, queue), end)
-        found = await self._queues.read(topic, queue_name(queue), replace(query, offset=local), client)
+        raw = await self._queues.read(topic, queue_name(queue), replace(query, offset=local), client)
         # The queue may have left meanwhile.
-        return shown(self._copies.world(topic), queue, stay, found)
+        return shown(self._copies.world(topic), queue, stay, raw)
 
 
 def _as_fetch(call: Call, query: FetchQuery) -> Call:
-    """Return the fetch of one piece of an event stream, which another cluster answers."""
+    """Return the call to another cluster for one piece of an event stream."""
     path, _, given = call.target.partition(b"?")
-    kept = [one for one in given.split(b"&") if one and one.partition(b"=")[0] not in _OWN]
+    kept = [pair for pair in given.split(b"&") if pair and pair.partition(b"=")[0] not in _OWN]
     values = (query.offset, query.max_messages, query.max_bytes, query.wait_ms)
-    kept += [b"%s=%d" % one for one in zip(_OWN, values, strict=True)]
-    headers = [one for one in call.headers if one[0] not in (b"accept", b"last-event-id")]
+    kept += [b"%s=%d" % pair for pair in zip(_OWN, values, strict=True)]
+    headers = [header for header in call.headers if header[0] not in (b"accept", b"last-event-id")]
     return call._replace(
         target=path + b"?" + b"&".join(kept),
         headers=[*headers, (b"accept", _ARROW)],
@@ -137,17 +136,16 @@ def _as_fetch(call: Call, query: FetchQuery) -> Call:
 
 
 def _fetched(answer: Answer) -> Fetched:
-    """Return what another cluster found, as rows."""
     if answer.status >= _NOT_DONE:
         raise Relayed.of(answer)
     assert isinstance(answer.body, bytes), "answers of other clusters are whole"
-    told = dict(answer.headers)
+    fields = dict(answer.headers)
     try:
         with pa.ipc.open_stream(answer.body) as reader:
             rows = reader.read_all()
-        next_offset, low, end = (int(told[b"mq-" + name]) for name in (b"next-offset", b"min-offset", b"max-offset"))
-        return Fetched(FetchStatus(told[b"mq-status"].decode()), rows, next_offset, low, end)
-    except (KeyError, ValueError, OSError) as error:  # Arrow's are of the last two
+        next_offset, low, end = (int(fields[b"mq-" + name]) for name in (b"next-offset", b"min-offset", b"max-offset"))
+        return Fetched(FetchStatus(fields[b"mq-status"].decode()), rows, next_offset, low, end)
+    except (KeyError, ValueError, OSError) as error:  # Arrow raises the last two
         raise unreadable(answer.status) from error
 
 
@@ -155,19 +153,19 @@ def _begin(world: GlobalQueues, queue: int) -> int:
     return world.queues[queue][0].logic_offset
 
 
-def shown(world: GlobalQueues, queue: int, stay: Stay, found: Fetched) -> Fetched:
-    """Return what was found in a stay of this cluster, in global offsets."""
-    present = (one for one in world.queues[queue] if (one.cluster, one.start_ms) == (stay.cluster, stay.start_ms))
+def shown(world: GlobalQueues, queue: int, stay: Stay, fetched: Fetched) -> Fetched:
+    """Return a read of a stay of this cluster in global offsets."""
+    present = (at for at in world.queues[queue] if (at.cluster, at.start_ms) == (stay.cluster, stay.start_ms))
     stay = next(present, stay)  # a stay may be forgotten meanwhile
-    rows, at, status = found.rows, found.next_offset, found.status
+    rows, at, status = fetched.rows, fetched.next_offset, fetched.status
     if stay.is_ended:
         rows, at = rows.filter(pc.less(rows.column("offset"), stay.local_end)), min(at, stay.local_end)
     is_over = stay.is_ended and at >= stay.local_end and stay in world.queues[queue]
     following = world.after(queue, stay) if is_over else None
     first, newest = world.queues[queue][0], world.readable(queue)[-1]
-    low = first.shown(found.min_offset) if first.cluster == world.here else first.logic_offset
+    low = first.shown(fetched.min_offset) if first.cluster == world.here else first.logic_offset
     if status is FetchStatus.OFFSET_TOO_SMALL and stay is not first:
-        status = FetchStatus.NO_NEW_MESSAGE  # only the earliest stay answers that (SPEC STATIC-14)
+        status = FetchStatus.NO_NEW_MESSAGE  # only the earliest stay answers so (SPEC STATIC-14)
     elif status is FetchStatus.FOUND and not rows.num_rows:
         status = FetchStatus.NO_NEW_MESSAGE
     rows = rows.set_column(
@@ -175,15 +173,15 @@ def shown(world: GlobalQueues, queue: int, stay: Stay, found: Fetched) -> Fetche
         rows.schema.field("offset"),
         pc.add(rows.column("offset"), stay.logic_offset - stay.local_start),
     )
-    end = newest.shown(found.max_offset) if newest.cluster == world.here else newest.logic_offset
+    end = newest.shown(fetched.max_offset) if newest.cluster == world.here else newest.logic_offset
     if newest.is_ended:
         end = newest.logic_end
     return Fetched(status, rows, stay.shown(at) if following is None else following.logic_offset, low, end)
 
 
-#: Milliseconds in which each cluster gets its turn while a pop waits.
+#: Milliseconds within which each cluster has one turn while a pop waits.
 _TURNS_MS: Final = 1_000
-#: Seconds for which another cluster may take to answer, beside what it waits for messages.
+#: Seconds that another cluster may take to answer, beside its wait for messages.
 _ANSWER_S: Final = 5.0
 #: Seconds for which a cluster that could not be reached is not asked again: the others' messages do not wait for it.
 _AWAY_S: Final = 2.0
@@ -198,8 +196,8 @@ class GlobalPops:
             --none, wait_ms left--> each in turn again, and each waits a little
 
     A queue's messages are popped where they lie, after any remapping: there are its checkpoints, there they are
-    delivered again, and the handles say so. One cluster at a time is asked: two that wait for one pop would both hide
-    messages. A pop that begins anywhere keeps no cluster's messages waiting while another one always has some.
+    delivered again, and the handles say so. Clusters are asked one at a time: two that wait for one pop would both hide
+    messages. Each pop begins at a random cluster, so that none's messages wait while another always has some.
     """
 
     def __init__(
@@ -209,9 +207,9 @@ class GlobalPops:
         is_stopping: Callable[[], bool],
         answers: Admission,
     ) -> None:
-        """`is_found` tells whether a pop has found messages. While it `is_stopping`, the service lets none wait.
+        """`is_found` returns whether a pop has messages. While the service `is_stopping`, no pop waits.
 
-        `answers` bounds what other clusters send: none is asked for messages that there is no room for.
+        `answers` bounds the answers of other clusters: none is asked without room for its messages.
         """
         self._answers = answers
         self._clusters = clusters
@@ -229,9 +227,9 @@ class GlobalPops:
         client: Client,
         here: Callable[[int], Awaitable[Popped | Answer]],
     ) -> Popped | Answer:
-        """Return the first messages that a cluster has; `here` pops in this one, for so many milliseconds.
+        """Return the first messages that a cluster has; `here` pops in this one, and waits for so many milliseconds.
 
-        A cluster that is away is passed over. Any other error of one is raised if no cluster has messages.
+        A cluster that is away is skipped. Any other error of a cluster is raised if no cluster has messages.
 
         Raises
         ------
@@ -247,7 +245,7 @@ class GlobalPops:
                 left_ms = max(0, int((deadline - self._loop.time()) * 1000))
                 wait_ms = min(left_ms, _TURNS_MS // len(clusters)) if waits else 0
                 try:
-                    found = await (
+                    popped = await (
                         here(wait_ms)
                         if cluster == world.here
                         else self._there(cluster, world.epoch, request, call, wait_ms)
@@ -255,9 +253,9 @@ class GlobalPops:
                 except DeltaMQError as error:
                     failure = failure if _is_away(error) and failure is not None else error
                     continue
-                if self._is_found(found):
-                    return found
-                empty = found
+                if self._is_found(popped):
+                    return popped
+                empty = popped
             if failure is not None and (empty is None or not _is_away(failure)):
                 raise failure
             assert empty is not None, "some cluster has answered"
@@ -266,7 +264,7 @@ class GlobalPops:
             waits = True
 
     async def _there(self, cluster: str, epoch: int, request: PopRequest, call: Call, wait_ms: int) -> Answer:
-        """Return what another cluster answers; a pop that is under way there is not cancelled, as it hides messages."""
+        """Pop at another cluster; a pop under way there is not cancelled, as it hides messages."""
         if self._loop.time() < self._away.get(cluster, 0.0):
             raise away(cluster, "a moment ago it did not answer")
         body = msgspec.json.encode(msgspec.structs.replace(request, ack=[], wait_ms=wait_ms))

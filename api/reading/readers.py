@@ -1,4 +1,4 @@
-"""Reads for a client, of a partition or a logical queue: with a filter, and waiting for what is not there yet.
+"""Reads for a client, of a partition or a logical queue: with a filter, and waiting for new messages.
 
     offset ──> log.read ─filter─> rows? ── yes ──> answer
                   ^                 |no
@@ -11,8 +11,8 @@ Each read of a logical queue goes to one segment, and its answer has logical off
          ^                                                                              |
          '-- the next segment, once the present one is read to its sealed end ----------'
 
-Segments are read here whatever process serves their brokers. Where a queue ends follows from the metadata and from the
-newest readable segment; an answer that says so is given only with the newest metadata (SPEC STATIC-13 to 15).
+Segments are read here whichever process serves their brokers. The end of a queue follows from the metadata and from the
+newest readable segment; an answer that names it is given only with the newest metadata (SPEC STATIC-13 to 15).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.row_filter import MessageFilter
 from deltamq.tables.schema import MESSAGE_SCHEMA
 
-#: Maximum age, in seconds, of the end offset that a reader far before the end is told; meanwhile it is followed.
+#: Maximum age, in seconds, of the end offset that a reader far before the end gets; meanwhile it is followed.
 _FOLLOWED_S: Final = 2.0
 
 
@@ -66,7 +66,7 @@ class PartitionReader:
     """Reads partitions for clients; used on the event loop."""
 
     def __init__(self, partitions: Partitions, hosting: Hosting, *, refresh_s: float) -> None:
-        """A reader near the end may be told an end offset that is `refresh_s` old."""
+        """A reader near the end may get an end offset that is `refresh_s` old."""
         self._partitions = partitions
         self._hosting = hosting
         self._refresh_s = refresh_s
@@ -98,24 +98,24 @@ class PartitionReader:
         offset = query.offset
         while True:
             check()
-            found = await self.look(partition, log, query, offset)
+            fetched = await self.look(partition, log, query, offset)
             if gate is not None:
-                found = await gate.cut(found)
+                fetched = await gate.cut(fetched)
                 gate.check()
-                if found.rows.num_rows:
-                    gate.took(found.rows)
-            if found.status is not FetchStatus.NO_NEW_MESSAGE or self.stopping:
-                return found
-            offset = found.next_offset
+                if fetched.rows.num_rows:
+                    gate.took(fetched.rows)
+            if fetched.status is not FetchStatus.NO_NEW_MESSAGE or self.stopping:
+                return fetched
+            offset = fetched.next_offset
             if self._loop.time() >= deadline:
-                return found
+                return fetched
             if gate is not None and gate.holds_back:
                 await later(min(HELD_BACK_S, deadline - self._loop.time()), client)
             else:
                 has_more = partial(_reaches_beyond, log, offset)
                 if not await more(partition, has_more, deadline - self._loop.time(), client):
-                    return found
-            # The log in memory would be read on and on; nobody appends to it any more.
+                    return fetched
+            # The log of a deleted partition stays in memory and gets no appends: a reader would wait in vain.
             partition.check_there()
 
     async def look(self, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int) -> Fetched:
@@ -132,12 +132,12 @@ class PartitionReader:
         """See other processes' commits before the answer says where the log ends.
 
         Jobs append to any partition, and so do processes that serve other brokers. A reader near the end waits for a
-        refresh, so that it gets the newest messages. A reader far from the end is told a recent end without waiting.
+        refresh, so that it gets the newest messages. A reader far from the end gets a recent end without waiting.
         """
         now, end = self._loop.time(), log.end_offset
         age_s = now - partition.refreshed_at
         if offset >= end:
-            # Beyond the end: another process that is ahead of this one must have told the client this offset.
+            # Beyond the end: the client must have this offset from a process that is ahead of this one.
             is_due = offset > end or not self._hosting.alone or age_s >= self._refresh_s
         elif query.filter is not None or offset + query.max_messages >= end:
             is_due = age_s >= self._refresh_s
@@ -153,15 +153,15 @@ def _reaches_beyond(log: PartitionLog, offset: int) -> bool:
 
 
 def _filtered(log: PartitionLog, wanted: MessageFilter, query: FetchQuery, offset: int) -> Fetched:
-    """Return rows that pass the filter; rows that are passed over count as consumed (SPEC CONS-3, CONS-9)."""
+    """Return rows that pass the filter; the other rows count as consumed (SPEC CONS-3, CONS-9)."""
     scanned = scan_filtered(log, offset, wanted, max_messages=query.max_messages, max_bytes=query.max_bytes)
-    found = scanned.last
-    assert found is not None, "a scan without a limit reads"
-    if found.status is not FetchStatus.FOUND:
-        return found
-    kept = found.rows.slice(0, 0) if scanned.kept is None else scanned.kept
+    last = scanned.last
+    assert last is not None, "a scan without a limit reads"
+    if last.status is not FetchStatus.FOUND:
+        return last
+    kept = last.rows.slice(0, 0) if scanned.kept is None else scanned.kept
     next_offset = scanned.reached if scanned.rest is None else scanned.rest
-    return Fetched(FetchStatus.FOUND, kept, next_offset, found.min_offset, found.max_offset)
+    return Fetched(FetchStatus.FOUND, kept, next_offset, last.min_offset, last.max_offset)
 
 
 async def later(wait_s: float, client: Client) -> None:
@@ -174,7 +174,7 @@ async def later(wait_s: float, client: Client) -> None:
 async def more(partition: Partition, has_more: Callable[[], bool], timeout_s: float, client: Client) -> bool:
     """Wait until the partition wakes its readers; return False after `timeout_s`. A client that goes ends the wait.
 
-    It does not wait if `has_more()`: what a reader waits for may have come since it looked.
+    It does not wait if `has_more()`: messages may have come since the reader looked.
     """
     waiter = partition.waiter()
     if has_more():
@@ -190,14 +190,14 @@ async def more(partition: Partition, has_more: Callable[[], bool], timeout_s: fl
 
 
 _NOTHING: Final = MESSAGE_SCHEMA.empty_table()
-#: Answers that say where the queue ends.
+#: Statuses of answers that say where the queue ends.
 _AT_THE_END: Final = (FetchStatus.NO_NEW_MESSAGE, FetchStatus.OFFSET_TOO_LARGE)
 
 
 class _Looked(NamedTuple):
     """One read, and the queue as it was then."""
 
-    found: Fetched
+    fetched: Fetched
     queue: LogicalQueue
 
 
@@ -225,52 +225,51 @@ class QueueReader:
         Raises
         ------
         DeltaMQError
-            What `TopicQueues.require` and `PartitionReader.read` raise.
+            As `TopicQueues.require` and `PartitionReader.read` raise.
         """
         if gate is not None:
             gate.check()
         deadline = self._loop.time() + query.wait_ms / 1000
         while True:
-            found, queue = await self._look(topic, name, query, gate)
+            fetched, queue = await self._look(topic, name, query, gate)
             if gate is not None:
                 gate.check()
-                if found.rows.num_rows:
-                    gate.took(found.rows, queue.leader.partition)
+                if fetched.rows.num_rows:
+                    gate.took(fetched.rows, queue.leader.partition)
             left_s = deadline - self._loop.time()
-            if found.status is not FetchStatus.NO_NEW_MESSAGE or self._reader.stopping or left_s <= 0:
-                return found
-            query = replace(query, offset=found.next_offset)
+            if fetched.status is not FetchStatus.NO_NEW_MESSAGE or self._reader.stopping or left_s <= 0:
+                return fetched
+            query = replace(query, offset=fetched.next_offset)
             if gate is not None and gate.holds_back:
                 await later(min(HELD_BACK_S, left_s), client)
             elif not await self._more(topic, queue, query.offset, left_s, client):
-                return found
+                return fetched
             self._topics.check_there(topic)
 
     async def look(self, topic: HostedTopic, name: str, query: FetchQuery) -> tuple[Fetched, LogicalQueue]:
-        """Return what the queue has now, without waiting, and the queue as it was then."""
-        found, queue = await self._look(topic, name, query, None)
-        return found, queue
+        """Return the queue's messages now, without waiting, and the queue as it was then."""
+        return await self._look(topic, name, query, None)
 
     async def _look(self, topic: HostedTopic, name: str, query: FetchQuery, gate: Gate | None) -> _Looked:
         """Read once without waiting; with newer metadata again, if the queue may go on where this process sees an end.
 
-        The same if a segment's files are gone: it was dropped after its last message had expired.
+        Do the same if a segment's files are gone: it was dropped after its last message had expired.
         """
         while True:
             queue = self._queue(topic, name)
             try:
-                found = await self._read(topic, queue, query, gate)
+                fetched = await self._read(topic, queue, query, gate)
             except GONE:
                 await self._meta.refresh()
                 if self._queue(topic, name) == queue:
                     raise
                 continue
-            at_the_end = found.status in _AT_THE_END
+            at_the_end = fetched.status in _AT_THE_END
             if at_the_end and self._is_behind(topic, queue):
                 await self._meta.refresh()
             # If the queue is the same although it is behind, the remapping that put up the fence is not sealed yet.
             if not at_the_end or self._queue(topic, name) == queue:
-                return _Looked(found, queue)
+                return _Looked(fetched, queue)
 
     def _queue(self, topic: HostedTopic, name: str) -> LogicalQueue:
         queues = self._topics.queues(topic)
@@ -287,7 +286,7 @@ class QueueReader:
         return log.fences.get(ROUTE_FENCE, 0) > known
 
     async def _read(self, topic: HostedTopic, queue: LogicalQueue, query: FetchQuery, gate: Gate | None) -> Fetched:
-        """Read one segment, and return the answer in logical offsets."""
+        """Read one segment in logical offsets."""
         first, newest = queue.readable[0], queue.newest_readable
         while True:
             low = first.logical((await self._followed(topic, first)).min_offset)
@@ -300,22 +299,22 @@ class QueueReader:
                 status = _AT_THE_END[query.offset > end]
                 return Fetched(status, _NOTHING, end, low, end)
             self._topics.check_readable(topic, segment.partition, queue.name)
-            found = await self._reader.look(topic.partition(segment.partition), log, query, offset)
-            if found.status is FetchStatus.OFFSET_TOO_SMALL:
+            fetched = await self._reader.look(topic.partition(segment.partition), log, query, offset)
+            if fetched.status is FetchStatus.OFFSET_TOO_SMALL:
                 continue  # retention has removed the beginning of the segment meanwhile
             if gate is not None:
-                earlier = {one.partition for one in queue.segments if one.gen < segment.gen}
-                found = await gate.cut(found, segment.partition, earlier)
+                earlier = {before.partition for before in queue.segments if before.gen < segment.gen}
+                fetched = await gate.cut(fetched, segment.partition, earlier)
             following = queue.after(segment) if segment.is_sealed else None
-            if found.status is FetchStatus.NO_NEW_MESSAGE and following and found.next_offset >= segment.end_offset:
+            if fetched.status is FetchStatus.NO_NEW_MESSAGE and following and fetched.next_offset >= segment.end_offset:
                 # No message up to the segment's end passes the filter.
                 query = replace(query, offset=following.logic_offset)
                 continue
-            end = segment.logical(found.max_offset) if segment is newest else await self._end(topic, newest)
-            return _shown(found, queue, segment, low, end)
+            end = segment.logical(fetched.max_offset) if segment is newest else await self._end(topic, newest)
+            return _shown(fetched, queue, segment, low, end)
 
     async def _place(self, topic: HostedTopic, queue: LogicalQueue, offset: int) -> tuple[ReadPlace, PartitionLog]:
-        """Return where to read, behind what retention has removed of a segment, and the segment's log."""
+        """Return where to read, behind the removed messages of a segment, and the segment's log."""
         place = place_of(queue, offset)
         while True:
             segment = place.segment
@@ -327,7 +326,7 @@ class QueueReader:
             place = ReadPlace(following, following.start_offset)
 
     async def _opened(self, topic: HostedTopic, segment: Segment) -> PartitionLog:
-        """Return the segment's log; of a sealed one all messages."""
+        """Return the segment's log; a sealed one with all messages."""
         partition = topic.partition(segment.partition)
         log = await partition.opened()
         if segment.is_sealed and log.end_offset < segment.end_offset:
@@ -335,7 +334,7 @@ class QueueReader:
         return log
 
     async def _followed(self, topic: HostedTopic, segment: Segment) -> PartitionLog:
-        """Return the segment's log with the commits of other processes, except for the last moments."""
+        """Return the segment's log with other processes' commits up to `_FOLLOWED_S` ago."""
         partition = topic.partition(segment.partition)
         log = await partition.opened()
         if self._loop.time() - partition.refreshed_at >= _FOLLOWED_S:
@@ -343,7 +342,7 @@ class QueueReader:
         return log
 
     async def _end(self, topic: HostedTopic, newest: Segment) -> int:
-        """Return the end of the queue for a reader that is not there: the end of the newest readable segment."""
+        """Return the end of the queue for a reader in an older segment: the end of the newest readable one."""
         if newest.is_sealed:
             return newest.logic_end
         return newest.logical((await self._followed(topic, newest)).end_offset)
@@ -364,7 +363,7 @@ class QueueReader:
         return await more(partition, has_more, timeout_s, client)
 
     def _follow(self, before: Meta, after: Meta) -> None:
-        """Wake the readers of a topic whose segments changed: what they wait for may come in another one now."""
+        """Wake the readers of a topic whose segments changed: their messages may now come in another one."""
         if before.static is after.static:
             return
         changed = {
@@ -377,10 +376,10 @@ class QueueReader:
                 partition.wake()
 
 
-def _shown(found: Fetched, queue: LogicalQueue, segment: Segment, low: int, end: int) -> Fetched:
-    """Return what was found in a segment with logical offsets; `low` and `end` are those of the queue."""
-    rows = found.rows
+def _shown(fetched: Fetched, queue: LogicalQueue, segment: Segment, low: int, end: int) -> Fetched:
+    """Return a read of a segment in logical offsets; `low` and `end` are the queue's."""
+    rows = fetched.rows
     if segment.delta and rows.num_rows:
         shifted = pc.add(rows.column("offset"), pa.scalar(segment.delta, pa.int64()))
         rows = rows.set_column(rows.schema.get_field_index("offset"), rows.schema.field("offset"), shifted)
-    return Fetched(found.status, rows, next_after(queue, segment, found.next_offset), low, end)
+    return Fetched(fetched.status, rows, next_after(queue, segment, fetched.next_offset), low, end)

@@ -1,3 +1,3 @@
-"""Storing what producers send: placing messages, committing them, and telling where they are."""
+"""Storing producers' messages: placing them, committing them, and returning their offsets."""
 
 from __future__ import annotations
