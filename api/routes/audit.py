@@ -48,10 +48,10 @@ async def list_acts(
 
     since_us = _since_us(since)
     since_ms = 0 if since_us is None else since_us // 1_000
-    found, following = await _read(
+    acts, following = await _read(
         service.audit, service.partitions, since_us, after, partial(read_acts, wanted=wanted, limit=limit)
     )
-    return json_answer(ActList(acts=[_act(one) for one in found], next=following))
+    return json_answer(ActList(acts=[_act(act) for act in acts], next=following))
 
 
 @router.get(
@@ -66,13 +66,13 @@ async def list_refusals(
     limit: _Limit = ACTS_DEFAULT,
     after: _After = None,
 ) -> Response:
-    def wanted(one: RefusalCount) -> bool:
-        return principal in (None, one.principal)
+    def wanted(refusal: RefusalCount) -> bool:
+        return principal in (None, refusal.principal)
 
-    found, following = await _read(
+    refusals, following = await _read(
         service.audit, service.partitions, _since_us(since), after, partial(read_refusals, wanted=wanted, limit=limit)
     )
-    return json_answer(RefusalList(refusals=[_refusal(one) for one in found], next=following))
+    return json_answer(RefusalList(refusals=[_refusal(refusal) for refusal in refusals], next=following))
 
 
 def _since_us(since: str | None) -> int | None:
@@ -132,14 +132,14 @@ def _json(text: str) -> Any:
     return msgspec.json.decode(text) if text else None
 
 
-def _refusal(one: RefusalCount) -> RefusalInfo:
+def _refusal(refusal: RefusalCount) -> RefusalInfo:
     return RefusalInfo(
-        minute=moment(one.minute_ms),
-        principal=one.principal,
-        call=one.call,
-        status=one.status,
-        code=one.code,
-        count=one.count,
-        address=one.address,
-        process=one.process,
+        minute=moment(refusal.minute_ms),
+        principal=refusal.principal,
+        call=refusal.call,
+        status=refusal.status,
+        code=refusal.code,
+        count=refusal.count,
+        address=refusal.address,
+        process=refusal.process,
     )

@@ -42,14 +42,14 @@ MessageId = Annotated[
 async def cancel_message(topic: TopicName, message_id: MessageId, service: Running) -> None:
     hosted = await service.topics.require(check_client_topic(topic))
     refuse_global(hosted.topic, "a delay")
-    found = await service.waiting.find(hosted.topic, message_id, service.now_ms())
-    if not found:
+    messages = await service.waiting.find(hosted.topic, message_id, service.now_ms())
+    if not messages:
         raise NotFound(f"no delayed message {message_id!r} waits", code="message_not_found", field="message_id")
     now_ms = service.now_ms()
-    cancelled = [one for one in found if not is_due(one, now_ms)]
-    if not cancelled and all(map(service.waiting.is_cancelled, found)):
+    cancelled = [message for message in messages if not is_due(message, now_ms)]
+    if not cancelled and all(map(service.waiting.is_cancelled, messages)):
         return
-    for message in cancelled or found:
+    for message in cancelled or messages:
         check_cancel(message, now_ms)
     await asyncio.gather(*map(service.waiting.cancel, cancelled))
     stored_ms = service.now_ms()

@@ -1,7 +1,7 @@
 """The service itself over REST: cluster, its upgrades, access of brokers and partitions, health, metrics, console.
 
 A change of access (SPEC ROUTE-9) is answered when this process obeys; the others do once they have read the metadata,
-within moments. What not every release knows is switched on once every process of the cluster does (SPEC META-5).
+within moments. A feature that not every release knows is switched on once every process knows it (SPEC META-5).
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ _CONSOLE: Final = {
     name: (files("deltamq.api").joinpath(name).read_bytes(), f"text/{kind}; charset=utf-8")
     for name, kind in (("console.html", "html"), ("console.js", "javascript"), ("console.css", "css"))
 }
-#: The console's policy: the page runs this service's files alone, and asks this service alone. Text that it shows can
-#: thus never run, and nobody else can frame it.
+#: The console's policy: the page runs only this service's files, and calls only this service. Text that it shows can
+#: thus never run, and no other page can frame it.
 _CONSOLE_POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
@@ -96,7 +96,7 @@ async def cluster(service: Running, caller: Asking, request: Request) -> Respons
         meta=None if meta is None else MetaInfo(address=meta.address, host=meta.id, epoch=roles.roles[META_ROLE].epoch),
         hosts=tuple(
             HostInfo(host=host.id, address=host.address, brokers=tuple(host.brokers), load=host.load, auth=is_guarded)
-            for host in sorted(roles.hosts.values(), key=lambda one: one.id)
+            for host in sorted(roles.hosts.values(), key=lambda host: host.id)
         ),
         auth=is_guarded,  # a process that differs does not serve (SPEC SEC-44)
         missing_jobs=missing_jobs(await service.job_watch.reports()),
@@ -127,9 +127,10 @@ def _brokers(roles: BrokersState, topics: Topics) -> tuple[BrokerInfo, ...]:
 
 
 def _visible_to(caller: Caller) -> Callable[[StoppedPartition], bool]:
-    """Return whether a caller may see that a partition has stopped."""
     sees_all = caller.allows("cluster", CLUSTER, "metrics")
-    return lambda one: sees_all or (one.space == Space.TOPICS.value and caller.allows("topic", one.topic, "describe"))
+    return lambda stopped: (
+        sees_all or (stopped.space == Space.TOPICS.value and caller.allows("topic", stopped.topic, "describe"))
+    )
 
 
 @router.get("/healthz", summary="Liveness", responses=answers(Health, example={"status": "alive"}))
@@ -154,7 +155,7 @@ async def ready(service: Running) -> Response:
     shown = Readiness(
         status="degraded" if count else "serving",
         stopped_partitions=count,
-        stopped=tuple(one.partition for one in stopped),
+        stopped=tuple(stop.partition for stop in stopped),
     )
     return json_answer(shown)
 
@@ -205,8 +206,8 @@ def _queues(topics: Topics, names: Sequence[str]) -> Iterator[QueueGauges]:
     for name in names:
         hosted = topics.find(name)
         states = None if hosted is None else queue_states(hosted, topics.queues(hosted))
-        for one in states or ():
-            yield QueueGauges(name, one.partition, one.min_offset, one.max_offset, one.messages)
+        for queue in states or ():
+            yield QueueGauges(name, queue.partition, queue.min_offset, queue.max_offset, queue.messages)
 
 
 @router.get("/", summary="The console", response_class=HTMLResponse)
@@ -231,9 +232,9 @@ def _file(name: str) -> Response:
 
 
 def asking_console(refusal: Answer) -> Answer:
-    """Return the 401 that a browser shows: the console's page, the same for everybody, which asks for a key."""
+    """Return the 401 that a browser shows: the console's page, the same for all callers, which asks for a key."""
     page = _file("console.html")
-    challenge = [one for one in refusal.headers if one[0] == b"www-authenticate"]
+    challenge = [header for header in refusal.headers if header[0] == b"www-authenticate"]
     return Answer(refusal.status, [*page.raw_headers, *challenge], bytes(page.body))
 
 
@@ -306,11 +307,11 @@ def _known(meta: Meta) -> Mapping[str, Sequence[str]]:
 
 
 def _upgrade(meta: Meta) -> UpgradeInfo:
-    found = upgrade_of(meta.features, _known(meta))
+    plan = upgrade_of(meta.features, _known(meta))
     return UpgradeInfo(
         on=tuple(FeatureInfo(feature=name, says=says) for name, says in meta.features.on.items()),
-        ready=tuple(FeatureInfo(feature=name, says=says) for name, says in found.ready.items()),
+        ready=tuple(FeatureInfo(feature=name, says=says) for name, says in plan.ready.items()),
         waiting=tuple(
-            FeatureInfo(feature=name, says="", lacking=tuple(lacking)) for name, lacking in found.waiting.items()
+            FeatureInfo(feature=name, says="", lacking=tuple(lacking)) for name, lacking in plan.waiting.items()
         ),
     )

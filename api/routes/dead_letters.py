@@ -1,7 +1,7 @@
 """A group's dead letters over REST: list, count, send back, delete (SPEC RETRY-3, RETRY-8).
 
-Which of them a request is about is chosen by state, reason, topic, time or offsets, and page by page; their logs and
-marks are those of `api.sending.letters`.
+A request chooses dead letters by state, reason, topic, time or offsets, page by page; `api.sending.letters` has their
+logs and marks.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _REPLAY: Final = JsonBody(ReplayRequest, {"offsets": {"%DLQ%billing@broker-a": [
 _DELETE: Final = JsonBody(DeleteLettersRequest, {"offsets": {"%DLQ%billing@broker-a": [0, 7]}})
 
 _State = Annotated[
-    LetterState | None, Query(description="Only those in this state; by default those that are not deleted.")
+    LetterState | None, Query(description="Only letters in this state; by default all that are not deleted.")
 ]
-_Reason = Annotated[str | None, Query(description="Only those with this reason.", max_length=REASON_LENGTH_MAX)]
-_OfTopic = Annotated[str | None, Query(description="Only those from this topic.", max_length=NAME_LENGTH_MAX)]
-_FromTime = Annotated[str | None, Query(description="RFC 3339: only those that are dead since then or later.")]
+_Reason = Annotated[str | None, Query(description="Only letters with this reason.", max_length=REASON_LENGTH_MAX)]
+_OfTopic = Annotated[str | None, Query(description="Only letters from this topic.", max_length=NAME_LENGTH_MAX)]
+_FromTime = Annotated[str | None, Query(description="RFC 3339: only letters that are dead since then or later.")]
 
 
 # List -----------------------------------------------------------------------------------------------------------------
@@ -86,8 +86,8 @@ async def list_dead_letters(
     from_time: _FromTime = None,
     cursor: Annotated[str | None, Query(description="The `cursor` of the page before; instead of `offset`.")] = None,
 ) -> Response:
-    found = await service.groups.require(group)
-    # Others of the group may have consumed topics that this caller may not.
+    known_group = await service.groups.require(group)
+    # Other clients of the group may have consumed topics that this caller may not.
     wanted = letters_wanted(
         KEPT_STATES if state is None else (state,),
         reason=reason,
@@ -95,12 +95,12 @@ async def list_dead_letters(
         from_time=from_time,
         may_read=caller.filter("topic", "subscribe"),
     )
-    letters = await service.dead_letters.of(found)
+    letters = await service.dead_letters.of(known_group)
     chosen = await service.partitions.run(partial(_chosen, letters, wanted))
-    total = sum(len(one.offsets) for one in chosen.values())
+    total = sum(len(part.offsets) for part in chosen.values())
     if partition is not None:
         named(letters, partition, "partition")
-        chosen = {name: one for name, one in chosen.items() if name == partition}
+        chosen = {name: part for name, part in chosen.items() if name == partition}
     if cursor is not None:
         begin_at(chosen, cursor)
     elif partition is not None:
@@ -113,8 +113,8 @@ async def list_dead_letters(
         place_of = service.topics.place_of
         messages = [
             letter
-            for its, rows in page.rows
-            for letter in dead_letters(its.log.ref.name, shown_origins(rows, place_of), its.marks)
+            for source, rows in page.rows
+            for letter in dead_letters(source.log.ref.name, shown_origins(rows, place_of), source.marks)
         ]
         following = None
         if page.next is not None:
@@ -124,7 +124,7 @@ async def list_dead_letters(
 
 
 def _chosen(letters: Mapping[str, Letters | None], wanted: LettersWanted) -> dict[str, Chosen]:
-    return {name: Chosen(one, one.offsets(wanted)) for name, one in letters.items() if one is not None}
+    return {name: Chosen(part, part.offsets(wanted)) for name, part in letters.items() if part is not None}
 
 
 # Count ----------------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ async def count_dead_letters(
     topic: _OfTopic = None,
     from_time: _FromTime = None,
 ) -> Response:
-    found = await service.groups.require(group)
+    known_group = await service.groups.require(group)
     wanted = letters_wanted(
         LETTER_STATES,
         reason=reason,
@@ -152,17 +152,17 @@ async def count_dead_letters(
         from_time=from_time,
         may_read=caller.filter("topic", "subscribe"),
     )
-    letters = [one for one in (await service.dead_letters.of(found)).values() if one is not None]
+    letters = [part for part in (await service.dead_letters.of(known_group)).values() if part is not None]
     return json_answer(await service.partitions.run(partial(_counts, group, letters, wanted, by)))
 
 
 def _counts(group: str, letters: Sequence[Letters], wanted: LettersWanted, by: str | None) -> DeadLetterCounts:
     total, by_value = LetterCount(), dict[str | None, LetterCount]()
-    for one in letters:
-        total.add(one.count(wanted))
+    for part in letters:
+        total.add(part.count(wanted))
         if by is not None:
-            one.count_by(by, wanted, by_value)
-    most = sorted(by_value.items(), key=lambda found: (-found[1].new - found[1].sent_back, found[0] or ""))
+            part.count_by(by, wanted, by_value)
+    most = sorted(by_value.items(), key=lambda entry: (-entry[1].new - entry[1].sent_back, entry[0] or ""))
     counts = tuple(
         CountedLetters(**{by or "": value}, new=count.new, sent_back=count.sent_back, deleted=count.deleted)
         for value, count in most[:_COUNTS_MAX]
@@ -181,23 +181,23 @@ def _counts(group: str, letters: Sequence[Letters], wanted: LettersWanted, by: s
 )
 async def replay_dead_letters(group: GroupName, service: Running, caller: Asking, request: Request) -> Response:
     asked = await _REPLAY.read(request)
-    found = await service.groups.require(group)
-    letters, failures = await service.dead_letters.of(found), LetterFailures()
+    known_group = await service.groups.require(group)
+    letters, failures = await service.dead_letters.of(known_group), LetterFailures()
     chosen = await service.partitions.run(partial(chosen_by, letters, asked, failures))
     before, to_send = 0, []
-    for one in chosen:
-        failures.add(one.letters.log.ref.name, one.in_state("deleted"), _DELETED)
-        sent, new = one.in_state("sent_back"), one.in_state("new")
+    for part in chosen:
+        failures.add(part.letters.log.ref.name, part.in_state("deleted"), _DELETED)
+        sent, new = part.in_state("sent_back"), part.in_state("new")
         if asked.offsets is None and asked.state is None:
             # Its target may have forgotten the request: it would get the message a second time.
             before += len(sent)
         else:
             new = np.union1d(new, sent)
-        to_send.append((one.letters, new))
+        to_send.append((part.letters, new))
     replayer = Replayer(
         service.topics, service.partitions, service.meta, service.fencing, service.sealer, service.dead_letters
     )
-    done = await replayer.replay(found, to_send, asked.to or "origin", caller, failures)
+    done = await replayer.replay(known_group, to_send, asked.to or "origin", caller, failures)
     answer = Replayed(
         replayed=done.replayed,
         duplicates=before + done.duplicates,
@@ -218,20 +218,20 @@ async def delete_dead_letters(group: GroupName, service: Running, caller: Asking
     if asked.all is not asked.is_empty:
         wrong = "nothing else with it" if asked.all else "which: offsets, state, reason, topic, from_time; or all: true"
         raise Refused(f"all: say {wrong}", field="all")
-    found = await service.groups.require(group)
-    letters, failures = await service.dead_letters.of(found), LetterFailures()
+    known_group = await service.groups.require(group)
+    letters, failures = await service.dead_letters.of(known_group), LetterFailures()
     may_read = caller.filter("topic", "subscribe")
     chosen = await service.partitions.run(partial(chosen_by, letters, asked, failures, may_read))
     now_ms, deleted = service.now_ms(), 0
-    for one in chosen:
-        offsets = np.union1d(one.in_state("new"), one.in_state("sent_back"))
+    for part in chosen:
+        offsets = np.union1d(part.in_state("new"), part.in_state("sent_back"))
         if len(offsets):
             await service.dead_letters.mark(
-                found, one.letters.log.ref.name, offsets, lambda ranges: Deleted(ranges, now_ms, caller.name)
+                known_group, part.letters.log.ref.name, offsets, lambda ranges: Deleted(ranges, now_ms, caller.name)
             )
         deleted += len(offsets)
     log.info("event=dead_letters_deleted group=%r count=%d", group, deleted)
-    duplicates = sum(len(one.in_state("deleted")) for one in chosen)
+    duplicates = sum(len(part.in_state("deleted")) for part in chosen)
     answer = DeletedLetters(
         deleted=deleted, duplicates=duplicates, failed=_failed(failures), failed_total=failures.total
     )
@@ -256,9 +256,9 @@ class Chosen:
     offsets: Int64s
 
     def in_state(self, state: LetterState) -> Int64s:
-        """Return the offsets of those in one state."""
-        found: Int64s = self.offsets[self.letters.states(self.offsets) == LETTER_STATES.index(state)]
-        return found
+        """Return the offsets of the letters in one state."""
+        offsets: Int64s = self.offsets[self.letters.states(self.offsets) == LETTER_STATES.index(state)]
+        return offsets
 
 
 class Page(NamedTuple):
@@ -277,7 +277,7 @@ def letters_wanted(
     from_time: str | None,
     may_read: Callable[[str], bool] | None = None,
 ) -> LettersWanted:
-    """Return what a request asks for; refuses a time that is none."""
+    """Return what a request asks for; refuse an invalid time."""
     from_us = None if from_time is None else parse_time(from_time, "from_time")
     return LettersWanted(states=states, reason=reason, topic=topic, from_us=from_us, may_read=may_read)
 
@@ -296,16 +296,16 @@ def named(letters: Mapping[str, Letters | None], partition: str, field: str) -> 
 # Pages ----------------------------------------------------------------------------------------------------------------
 
 
-def begin_at(chosen: Mapping[str, Chosen], place: str) -> None:
-    """Drop what comes before a place, as `cursor_to` writes it."""
-    broker, _, text = place.rpartition(":")
+def begin_at(chosen: Mapping[str, Chosen], cursor: str) -> None:
+    """Drop what comes before a cursor, as `cursor_to` writes it."""
+    broker, _, text = cursor.rpartition(":")
     if not broker or not text.isascii() or not text.isdigit() or int(text) > OFFSET_MAX:
         raise Refused("cursor: send the cursor of the page before as it is", field="cursor")
-    for name, one in chosen.items():
+    for name, part in chosen.items():
         if broker_of(name) < broker:
-            one.offsets = one.offsets[:0]
+            part.offsets = part.offsets[:0]
         elif broker_of(name) == broker:
-            one.offsets = one.offsets[np.searchsorted(one.offsets, int(text)) :]
+            part.offsets = part.offsets[np.searchsorted(part.offsets, int(text)) :]
 
 
 def cursor_to(partition: str, offset: int) -> str:
@@ -315,29 +315,29 @@ def cursor_to(partition: str, offset: int) -> str:
 
 def skip(chosen: Mapping[str, Chosen], count: int) -> None:
     """Drop the first `count`."""
-    for one in chosen.values():
-        here = min(count, len(one.offsets))
-        one.offsets = one.offsets[here:]
+    for part in chosen.values():
+        here = min(count, len(part.offsets))
+        part.offsets = part.offsets[here:]
         count -= here
 
 
 def page_of(chosen: Mapping[str, Chosen], limit: int) -> Page:
     """Return at most `limit` rows; what retention took meanwhile is left out. Blocks."""
-    found: list[tuple[Letters, pa.Table]] = []
+    rows: list[tuple[Letters, pa.Table]] = []
     room, taken = _PAGE_BYTES, 0
-    for name, one in chosen.items():
-        left = one.offsets
+    for name, part in chosen.items():
+        left = part.offsets
         while len(left):
-            if taken >= limit or (room <= 0 and found):
-                return Page(found, taken, (name, int(left[0])))
-            picked, count = some_letters(one.letters.log, left[: limit - taken], max(1, room))
+            if taken >= limit or (room <= 0 and rows):
+                return Page(rows, taken, (name, int(left[0])))
+            picked, count = some_letters(part.letters.log, left[: limit - taken], max(1, room))
             for offset, error in picked.unreadable.items():
                 raise Corrupt(f"offset {offset} of {name} cannot be read: {error}", code="dead_letter_corrupt")
-            found.append((one.letters, pa.Table.from_batches([picked.rows])))
+            rows.append((part.letters, pa.Table.from_batches([picked.rows])))
             left = left[count:]
             taken += count
             room -= picked.rows.nbytes
-    return Page(found, taken, None)
+    return Page(rows, taken, None)
 
 
 # Requests that name offsets, or a filter ------------------------------------------------------------------------------
@@ -349,10 +349,10 @@ def chosen_by(
     failures: LetterFailures,
     may_read: Callable[[str], bool] | None = None,
 ) -> list[Chosen]:
-    """Return the dead letters that a request is about; those that it names and that are not there are `failures`.
+    """Return the dead letters that a request is about; named ones that do not exist are added to `failures`.
 
-    Without a state these are all that it names, or else all that are not deleted. Those that the caller `may_read` not
-    are left out, or `failures` if they are named. Blocks.
+    Without a state these are all that it names, or else all that are not deleted. Letters that the caller may not read
+    are left out, or added to `failures` if they are named. Blocks.
 
     Raises
     ------
@@ -368,18 +368,18 @@ def chosen_by(
         may_read=may_read,
     )
     if asked.offsets is None:
-        return [Chosen(one, one.offsets(wanted)) for one in letters.values() if one is not None]
-    places = {name: named(letters, name, f"offsets.{name}") for name in asked.offsets}
-    found = []
-    for partition, one in places.items():
+        return [Chosen(part, part.offsets(wanted)) for part in letters.values() if part is not None]
+    by_name = {name: named(letters, name, f"offsets.{name}") for name in asked.offsets}
+    chosen = []
+    for partition, part in by_name.items():
         offsets = np.unique(np.array(asked.offsets[partition], dtype=np.int64))
-        here = np.zeros(len(offsets), dtype=bool) if one is None else one.here(offsets)
+        here = np.zeros(len(offsets), dtype=bool) if part is None else part.here(offsets)
         failures.add(partition, offsets[~here], _OUT_OF_RANGE)
-        if one is None:
+        if part is None:
             continue
         offsets = offsets[here]
         if may_read is not None:
-            readable = np.isin(offsets, one.offsets(LettersWanted(states=LETTER_STATES, may_read=may_read)))
+            readable = np.isin(offsets, part.offsets(LettersWanted(states=LETTER_STATES, may_read=may_read)))
             failures.add(partition, offsets[~readable], Forbidden.code)
-        found.append(Chosen(one, offsets[np.isin(offsets, one.offsets(wanted))]))
-    return found
+        chosen.append(Chosen(part, offsets[np.isin(offsets, part.offsets(wanted))]))
+    return chosen

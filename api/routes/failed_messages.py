@@ -4,7 +4,7 @@ The holder of a partition's pull lock reports failed messages: they are copied t
 retry topic, and the client goes on behind them. It commits after the copies are stored. A repeated request, by any
 client, stores nothing twice.
 
-In a static topic the client names a logical queue and logical offsets, and holds the lock of the queue. The copies tell
+In a static topic the client names a logical queue and logical offsets, and holds the lock of the queue. The copies name
 the partitions that have the messages (SPEC STATIC-18).
 """
 
@@ -68,21 +68,21 @@ async def set_aside(group: GroupName, topic: TopicName, service: Running, reques
     asked = await _ASIDE.read(request)
     check_client(asked.client_id)
     reason = _REASON if asked.reason is None else check_reason(asked.reason)
-    found = (await service.topics.require(topic)).topic
-    refuse_global(found, "sending back")
-    its_group = await service.groups.require(group)
-    queue = _check_allowed(its_group, found, service.topics.queues_of(found), asked)
+    known_topic = (await service.topics.require(topic)).topic
+    refuse_global(known_topic, "sending back")
+    known_group = await service.groups.require(group)
+    queue = _check_allowed(known_group, known_topic, service.topics.queues_of(known_topic), asked)
     broker = broker_of(asked.partition if queue is None else queue.leader.partition)
     elsewhere: Response | None = await service.peers.elsewhere_as_response(broker, request)
     if elsewhere is not None:
         return elsewhere
     epoch = service.hosting.epoch(broker)
-    lane = LaneKey(found.id, group, False, asked.partition)
-    service.locks.check_commit(its_group, found, lane, asked.client_id, asked.lock, "partition")
-    moved = await _move(service.lanes, its_group, found, _parts(lane, queue, asked.offsets), asked, reason)
+    lane = LaneKey(known_topic.id, group, False, asked.partition)
+    service.locks.check_commit(known_group, known_topic, lane, asked.client_id, asked.lock, "partition")
+    moved = await _move(service.lanes, known_group, known_topic, _parts(lane, queue, asked.offsets), asked, reason)
     service.hosting.check(broker, epoch)
     outcome = Outcome.DEAD if asked.to == "dead" else Outcome.FAILED
-    service.statistics.put_aside(group, found, asked.partition, broker, asked.offsets, outcome)
+    service.statistics.put_aside(group, known_topic, asked.partition, broker, asked.offsets, outcome)
     return json_answer(AsideAnswer(moved))
 
 
@@ -110,8 +110,8 @@ class _Part(NamedTuple):
 
     lane: LaneKey
     offsets: list[int]
-    #: The partition's place in a logical queue.
-    place: SegmentOf | None = None
+    #: The partition as a segment of a logical queue.
+    segment: SegmentOf | None = None
 
 
 def _parts(lane: LaneKey, queue: LogicalQueue | None, offsets: Sequence[int]) -> list[_Part]:
@@ -141,9 +141,9 @@ async def _log_of(lanes: Lanes, topic: Topic, part: _Part) -> PartitionLog:
     if beyond is None:
         return log
     end_offset, name = log.end_offset, part.lane.partition
-    if part.place is not None:
-        beyond, end_offset = part.place.shown(beyond), part.place.shown(end_offset)
-        name = part.place.queue.name
+    if part.segment is not None:
+        beyond, end_offset = part.segment.shown(beyond), part.segment.shown(end_offset)
+        name = part.segment.queue.name
     raise Unprocessable(
         f"offsets: {beyond} is not before the end offset {end_offset} of {name}",
         code="offset_out_of_range",

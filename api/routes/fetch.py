@@ -4,7 +4,7 @@ A fetch needs no session: any process gives the same answer. Arrow is copied onc
 are encoded on a work thread. An event stream is a fetch that stays open:
 
     id: orders@broker-a:120          where to continue; the client sends it as `Last-Event-ID` after a reconnect
-    id: <id>:orders@broker-a:120     so in a topic that was deleted and made again; <id> is its own
+    id: <id>:orders@broker-a:120     in a topic that was deleted and made again, with the topic's <id>
     data: {"offset":120, ...}        the message as in a JSON fetch
                                      a comment line keeps proxies from closing a quiet stream
 
@@ -165,17 +165,17 @@ class FetchEndpoint:
             if events:
                 resumed = header_text(headers, b"last-event-id")
                 read = self._explained(topic, partial(self._read, topic, partition_name, client=client, gate=gate))
-                place = EventPlace.of(topic.topic, partition_name)
-                await stream_events(read, place, query, resumed, client, send, lambda: self._partitions.stopping)
+                ids = EventIds.of(topic.topic, partition_name)
+                await stream_events(read, ids, query, resumed, client, send, lambda: self._partitions.stopping)
                 return None
-            found = await self._read(topic, partition_name, query, client=client, gate=gate)
+            fetched = await self._read(topic, partition_name, query, client=client, gate=gate)
         except GONE as error:
             raise await self._topics.explained(topic, error) from error
         finally:
             client.close()
-        ticket.grow(found.rows.nbytes)
-        answer = await self._encoded(found, arrow=accepts(headers, ARROW_TYPE))
-        self._metrics.fetched_messages[topic_name] += found.rows.num_rows
+        ticket.grow(fetched.rows.nbytes)
+        answer = await self._encoded(fetched, arrow=accepts(headers, ARROW_TYPE))
+        self._metrics.fetched_messages[topic_name] += fetched.rows.num_rows
         self._metrics.fetched_bytes[topic_name] += answer.size
         self._metrics.fetch_seconds.observe(time.perf_counter() - began)
         return answer
@@ -195,8 +195,8 @@ class FetchEndpoint:
         group = parse_query(scope["query_string"], _PARAMETERS).get("group")
         if group is not None:
             require_also(scope, "group", group, "subscribe")
-            found_group = self._groups.find(group) or await self._groups.require(group)
-            if found_group.settings.consume_strategy == "exclusive":
+            known_group = self._groups.find(group) or await self._groups.require(group)
+            if known_group.settings.consume_strategy == "exclusive":
                 refuse_global(topic.topic, "an exclusive group")
         queue = queue_index(local_name(topic, name))
         assert queue is not None, "the name was checked"
@@ -205,25 +205,25 @@ class FetchEndpoint:
             if accepts(headers, EVENTS_TYPE):
                 read = self._explained(topic, partial(self._global.rows, topic, queue, call=call, client=client))
                 resumed = header_text(headers, b"last-event-id")
-                place = EventPlace.of(topic.topic, name)
-                await stream_events(read, place, query, resumed, client, send, lambda: self._partitions.stopping)
+                ids = EventIds.of(topic.topic, name)
+                await stream_events(read, ids, query, resumed, client, send, lambda: self._partitions.stopping)
                 return None
-            found = await self._global.read(topic, queue, query, call, client)
+            fetched = await self._global.read(topic, queue, query, call, client)
         except GONE as error:
             raise await self._topics.explained(topic, error) from error
-        if isinstance(found, Answer):
-            ticket.grow(found.size)
-            return found
-        ticket.grow(found.rows.nbytes)
-        answer = await self._encoded(found, arrow=accepts(headers, ARROW_TYPE))
-        self._metrics.fetched_messages[topic.name] += found.rows.num_rows
+        if isinstance(fetched, Answer):
+            ticket.grow(fetched.size)
+            return fetched
+        ticket.grow(fetched.rows.nbytes)
+        answer = await self._encoded(fetched, arrow=accepts(headers, ARROW_TYPE))
+        self._metrics.fetched_messages[topic.name] += fetched.rows.num_rows
         self._metrics.fetched_bytes[topic.name] += answer.size
         return answer
 
     def _explained(
         self, topic: HostedTopic, read: Callable[[FetchQuery], Awaitable[Fetched]]
     ) -> Callable[[FetchQuery], Awaitable[Fetched]]:
-        """Return a `read` that says of a topic whose files are gone what became of it."""
+        """Return a `read` whose errors say what became of a topic whose files are gone."""
 
         async def explained(query: FetchQuery) -> Fetched:
             try:
@@ -252,32 +252,36 @@ class FetchEndpoint:
         group = self._groups.find(name) or await self._groups.require(name)
         return self._gates.of(group, topic.topic, partition, client)
 
-    async def _encoded(self, found: Fetched, *, arrow: bool) -> Answer:
+    async def _encoded(self, fetched: Fetched, *, arrow: bool) -> Answer:
         if arrow:
-            return _arrow_answer(found)
-        if found.rows.num_rows <= _JSON_INLINE_ROWS:
-            return _json_answer(found)
-        return await self._partitions.run(partial(_json_answer, found))
+            return _arrow_answer(fetched)
+        if fetched.rows.num_rows <= _JSON_INLINE_ROWS:
+            return _json_answer(fetched)
+        return await self._partitions.run(partial(_json_answer, fetched))
 
 
-def _json_answer(found: Fetched) -> Answer:
+def _json_answer(fetched: Fetched) -> Answer:
     body = msgspec.json.encode(
         FetchAnswer(
-            found.status.value, stored_messages(found.rows), found.next_offset, found.min_offset, found.max_offset
+            fetched.status.value,
+            stored_messages(fetched.rows),
+            fetched.next_offset,
+            fetched.min_offset,
+            fetched.max_offset,
         )
     )
     return Answer.of_json(body)
 
 
-def _arrow_answer(found: Fetched) -> Answer:
-    body = ArrowPieces(found.rows)
+def _arrow_answer(fetched: Fetched) -> Answer:
+    body = ArrowPieces(fetched.rows)
     headers = [
         (b"content-type", ARROW_TYPE.encode()),
         (b"content-length", b"%d" % body.size),
-        (b"mq-status", found.status.value.encode()),
-        (b"mq-next-offset", b"%d" % found.next_offset),
-        (b"mq-min-offset", b"%d" % found.min_offset),
-        (b"mq-max-offset", b"%d" % found.max_offset),
+        (b"mq-status", fetched.status.value.encode()),
+        (b"mq-next-offset", b"%d" % fetched.next_offset),
+        (b"mq-min-offset", b"%d" % fetched.min_offset),
+        (b"mq-max-offset", b"%d" % fetched.max_offset),
     ]
     return Answer(200, headers, body)
 
@@ -293,7 +297,7 @@ _HEADERS: Final = [
 ]
 
 
-class EventPlace(NamedTuple):
+class EventIds(NamedTuple):
     """The partition that a stream reads, and what the ids of its events begin with.
 
     An offset says nothing in another life of the topic (SPEC MODEL-6): ids of all lives but a name's first have the
@@ -304,12 +308,12 @@ class EventPlace(NamedTuple):
     prefix: str
 
     @classmethod
-    def of(cls, topic: Topic, partition: str) -> EventPlace:
+    def of(cls, topic: Topic, partition: str) -> EventIds:
         topic_id = topic.id if topic.world is None else topic.world.id
         return cls(partition, f"{topic_id}:{partition}" if topic.generation else partition)
 
     def resumed(self, last_event_id: str | None) -> int | None:
-        """Return the offset after that of the client's last event; None if it had none.
+        """Return the offset after the client's last event; None if it had none.
 
         Raises
         ------
@@ -320,12 +324,12 @@ class EventPlace(NamedTuple):
         """
         if not last_event_id:
             return None
-        place, _, offset = last_event_id.rpartition(":")
-        if place.rpartition(":")[2] != self.partition or not offset.isdecimal() or int(offset) >= OFFSET_MAX:
+        prefix, _, offset = last_event_id.rpartition(":")
+        if prefix.rpartition(":")[2] != self.partition or not offset.isdecimal() or int(offset) >= OFFSET_MAX:
             raise Unprocessable(f"Last-Event-ID: write {self.prefix}:<offset>", field="Last-Event-ID")
-        if place != self.prefix:
+        if prefix != self.prefix:
             raise Conflict(
-                "Last-Event-ID: the topic was deleted and made again since this event; begin anew, without it",
+                "Last-Event-ID: the topic was deleted and made again since this event; begin again, without it",
                 code="topic_made_again",
                 field="Last-Event-ID",
             )
@@ -334,7 +338,7 @@ class EventPlace(NamedTuple):
 
 async def stream_events(
     read: Callable[[FetchQuery], Awaitable[Fetched]],
-    place: EventPlace,
+    ids: EventIds,
     query: FetchQuery,
     last_event_id: str | None,
     client: Client,
@@ -343,27 +347,27 @@ async def stream_events(
 ) -> None:
     """Send every message from `query.offset`, or after `Last-Event-ID`, until the client goes or the service stops.
 
-    `read` reads the partition, or the logical queue, of this place for the client.
+    `read` reads the partition, or the logical queue, for the client.
 
-    If the client may not read any more, or nobody can, the last event says why.
+    If the client may not read any more, or no client can, the last event says why.
     """
-    offset = place.resumed(last_event_id)
+    offset = ids.resumed(last_event_id)
     query = replace(query, max_messages=_PIECE_MESSAGES, offset=query.offset if offset is None else offset)
     # The first read comes before the headers, so that a refusal still has its own status.
-    found = await read(replace(query, wait_ms=0))
+    fetched = await read(replace(query, wait_ms=0))
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
     query = replace(query, wait_ms=KEEP_ALIVE_MS)
     while not client.gone.done():
-        await _piece(send, _text(place.prefix, found), last=False)
-        if is_stopping() or found.status is FetchStatus.OFFSET_TOO_LARGE:
+        await _piece(send, _text(ids.prefix, fetched), last=False)
+        if is_stopping() or fetched.status is FetchStatus.OFFSET_TOO_LARGE:
             break
-        query = replace(query, offset=found.next_offset)
+        query = replace(query, offset=fetched.next_offset)
         try:
-            found = await read(query)
+            fetched = await read(query)
         except ClientDisconnected:
             break
         except DeltaMQError as error:
-            if not is_stopping():  # what waited in another cluster ends as what waited here
+            if not is_stopping():  # a read that waited in another cluster ends as one that waited here
                 await _refuse(send, error)
             break
     if client.refusal is not None:
@@ -374,7 +378,6 @@ async def stream_events(
 
 
 async def _refuse(send: Send, error: DeltaMQError) -> None:
-    """Send the event that says why there are no more."""
     why = msgspec.json.encode({"code": error.code, "detail": error.detail, **error.extra})
     await _piece(send, b"event: refused\ndata: %s\n\n" % why, last=False)
 
@@ -383,15 +386,15 @@ async def _piece(send: Send, body: bytes, *, last: bool) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": not last})
 
 
-def _text(prefix: str, found: Fetched) -> bytes:
+def _text(prefix: str, fetched: Fetched) -> bytes:
     """Return the events of one read; a comment if there are none."""
-    if found.status is FetchStatus.NO_NEW_MESSAGE:
+    if fetched.status is FetchStatus.NO_NEW_MESSAGE:
         return b": waiting\n\n"
-    if found.status is not FetchStatus.FOUND:
-        place = {"next_offset": found.next_offset, "min_offset": found.min_offset, "max_offset": found.max_offset}
-        return b"event: %s\ndata: %s\n\n" % (found.status.value.encode(), msgspec.json.encode(place))
+    if fetched.status is not FetchStatus.FOUND:
+        state = {"next_offset": fetched.next_offset, "min_offset": fetched.min_offset, "max_offset": fetched.max_offset}
+        return b"event: %s\ndata: %s\n\n" % (fetched.status.value.encode(), msgspec.json.encode(state))
     name = prefix.encode()
     return b"".join(
         b"id: %s:%d\ndata: %s\n\n" % (name, message.offset, msgspec.json.encode(message))
-        for message in stored_messages(found.rows)
+        for message in stored_messages(fetched.rows)
     )

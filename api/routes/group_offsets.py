@@ -109,9 +109,9 @@ class TopicOffsets:
         """Commit offsets; they are durable when this returns."""
         hosted = await self._topics.require(topic)
         if is_for_all(hosted.topic, call):
-            its_group = await self._groups.for_use(group)
-            check_not_broadcast(its_group)
-            if its_group.settings.consume_strategy == "exclusive":
+            known_group = await self._groups.for_use(group)
+            check_not_broadcast(known_group)
+            if known_group.settings.consume_strategy == "exclusive":
                 refuse_global(hosted.topic, "an exclusive group")
             return await self._in_all(group, hosted, call).commit(asked)
         await self._check_copy(hosted, call)
@@ -134,7 +134,7 @@ class TopicOffsets:
         return GlobalGroup(self._copies, self._times, group, hosted, call, here)
 
     async def _check_copy(self, hosted: HostedTopic, call: Call) -> None:
-        """Return if the copy of a global topic is that by which another cluster asks."""
+        """Check that the copy of a global topic is the one by which another cluster asks."""
         if hosted.topic.world is not None and from_cluster(call.headers) and not is_forwarded(call.headers):
             await self._copies.by_copy_of(hosted, call.headers)
 
@@ -142,18 +142,18 @@ class TopicOffsets:
         """Return the group's offsets in a topic, or in this cluster's part of a global one."""
         await self._check_copy(hosted, call)
         await self._groups.reader(group)
-        found, topic = hosted.topic, hosted.name
+        known_topic, topic = hosted.topic, hosted.name
         others = None
         if not is_forwarded(call.headers):
             others = Others()
-            brokers = {broker_of(name) for name in found.route.partitions}
+            brokers = {broker_of(name) for name in known_topic.route.partitions}
             for answer in await ask_others(self._owners, brokers, call, GroupOffsets, all_of_them=True):
                 others.add(topic, answer.partitions)
-        views = await self._views.of(group, found, consumed=False, others=others)
+        views = await self._views.of(group, known_topic, consumed=False, others=others)
         return GroupOffsets(
             group=group,
             topic=topic,
-            topic_id=found.id,
+            topic_id=known_topic.id,
             offsets={view.partition: view.committed_offset for view in views if view.committed_offset is not None},
             epochs={view.partition: view.epoch for view in views if view.epoch is not None},
             partitions=tuple(views),
@@ -216,24 +216,24 @@ class OffsetResets:
         self._progress = progress
 
     async def store(self, group: str, hosted: HostedTopic, call: Call, asked: ResetRequest) -> ResetOffsets:
-        """Reset offsets, those of a global topic in this cluster's own names and offsets; return the answer."""
+        """Reset offsets, in a global topic by this cluster's own names and offsets; return the answer."""
         drop = asked.retries == "drop"
         target = Start.from_json(asked.to, field="to") if isinstance(asked.to, str) else asked.to
         check_not_broadcast(await self._groups.reader(group))
-        found = (await self._topics.require(hosted.name)).topic
-        if found.static is not None:
+        known_topic = (await self._topics.require(hosted.name)).topic
+        if known_topic.static is not None:
             await self._meta.refresh()  # the newest segments count
-        offsets, shown = await self._targets(group, found, target)
+        offsets, shown = await self._targets(group, known_topic, target)
         if drop:
-            offsets |= await self._past_retries(group, found)
-        epoch, ends = await self._groups.reset(group, found, offsets)
+            offsets |= await self._past_retries(group, known_topic)
+        epoch, ends = await self._groups.reset(group, known_topic, offsets)
         if drop and any(end > offsets.get(lane, 0) for lane, end in ends.items()):
             # A revive run appended meanwhile: go past that, too. Later runs know of the reset.
             offsets |= ends
-            epoch, _ = await self._groups.reset(group, found, offsets)
+            epoch, _ = await self._groups.reset(group, known_topic, offsets)
         # The next request to the owners of the lanes must find them in the new epoch.
         await self._owners.tell({broker_of(lane.partition) for lane in offsets}, call)
-        shown |= {lane.partition: at for lane, at in offsets.items() if found.static is None or lane.retry}
+        shown |= {lane.partition: at for lane, at in offsets.items() if known_topic.static is None or lane.retry}
         return ResetOffsets(group=group, topic=hosted.name, epoch=epoch, offsets=shown)
 
     async def _targets(
@@ -265,8 +265,8 @@ class OffsetResets:
         lanes: dict[LaneKey, int] = {}
         shown: dict[str, int] = {}
         for queue, target in targets.items():
-            its, shown[queue.name] = await self._progress.reset_lanes(topic, group, queue, target, "to")
-            lanes |= its
+            queue_lanes, shown[queue.name] = await self._progress.reset_lanes(topic, group, queue, target, "to")
+            lanes |= queue_lanes
         return lanes, shown
 
     async def _bounds_at(self, lane: LaneKey, topic: str, time_ms: int | None) -> Bounds:

@@ -34,47 +34,47 @@ async def show_statistics(
     await service.groups.require(group)
     call = Call.of(request.scope)
     since_ms, counted = service.statistics.since(group, minutes)
-    told: list[Mapping[str, Consumed]] = [counted]
+    counts: list[Mapping[str, Consumed]] = [counted]
     if not is_forwarded(call.headers) and not service.hosting.alone:
         brokers = service.meta.now.brokers.brokers
         for answer in await ask_others(service.owners, brokers, call, GroupStatistics, all_of_them=False):
-            told.append({one.topic: _counts(one) for one in answer.topics})
+            counts.append({statistics.topic: _counts(statistics) for statistics in answer.topics})
     seconds = (service.now_ms() - since_ms) / 1_000
     shown = GroupStatistics(
         group=group,
         since_time=moment(since_ms),
         seconds=seconds,
-        processes=len(told),
+        processes=len(counts),
         topics=tuple(
-            _shown(topic, one, seconds)
-            for topic, one in sorted(sums_of(told).items())
+            _shown(topic, consumed, seconds)
+            for topic, consumed in sorted(sums_of(counts).items())
             if caller.allows("topic", topic, "describe")
         ),
     )
     return json_answer(shown)
 
 
-def _counts(told: TopicStatistics) -> Consumed:
-    return Consumed(**{name: getattr(told, name) for name in Consumed.__struct_fields__})
+def _counts(statistics: TopicStatistics) -> Consumed:
+    return Consumed(**{name: getattr(statistics, name) for name in Consumed.__struct_fields__})
 
 
-def _shown(topic: str, one: Consumed, seconds: float) -> TopicStatistics:
-    outcomes = one.succeeded + one.failed + one.dead
+def _shown(topic: str, consumed: Consumed, seconds: float) -> TopicStatistics:
+    outcomes = consumed.succeeded + consumed.failed + consumed.dead
     return TopicStatistics(
         topic=topic,
-        delivered=one.delivered,
-        redelivered=one.redelivered,
-        succeeded=one.succeeded,
-        failed=one.failed,
-        dead=one.dead,
-        age_ms=one.age_ms,
-        age_max_ms=one.age_max_ms,
-        handling_ms=one.handling_ms,
-        handling_max_ms=one.handling_max_ms,
-        delivered_per_s=round(one.delivered / seconds, 3),
-        succeeded_per_s=round(one.succeeded / seconds, 3),
-        failed_per_s=round((one.failed + one.dead) / seconds, 3),
-        success_rate=one.succeeded / outcomes if outcomes else None,
-        age_mean_ms=round(one.age_ms / one.delivered, 1) if one.delivered else None,
-        handling_mean_ms=round(one.handling_ms / outcomes, 1) if outcomes else None,
+        delivered=consumed.delivered,
+        redelivered=consumed.redelivered,
+        succeeded=consumed.succeeded,
+        failed=consumed.failed,
+        dead=consumed.dead,
+        age_ms=consumed.age_ms,
+        age_max_ms=consumed.age_max_ms,
+        handling_ms=consumed.handling_ms,
+        handling_max_ms=consumed.handling_max_ms,
+        delivered_per_s=round(consumed.delivered / seconds, 3),
+        succeeded_per_s=round(consumed.succeeded / seconds, 3),
+        failed_per_s=round((consumed.failed + consumed.dead) / seconds, 3),
+        success_rate=consumed.succeeded / outcomes if outcomes else None,
+        age_mean_ms=round(consumed.age_ms / consumed.delivered, 1) if consumed.delivered else None,
+        handling_mean_ms=round(consumed.handling_ms / outcomes, 1) if outcomes else None,
     )

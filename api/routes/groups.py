@@ -1,7 +1,7 @@
 """Groups over REST: create, change, show with progress and clients, delete.
 
 The clients of an exclusive group are in the metadata log, and shown with their allocation; of a shared group, each
-process knows those that it heard of.
+process knows the clients that it heard of.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class GroupPutRequest(msgspec.Struct, forbid_unknown_fields=True):
 _PUT: Final = JsonBody(GroupPutRequest, {"max_attempts": 5, "retry_policy": {"fixed_ms": 1_000}}, required=False)
 
 
-class _Told(NamedTuple):
-    """What other processes know of a group: its lanes, its clients, and the lanes of each member."""
+class _Reported(NamedTuple):
+    """What other processes report of a group: its lanes, its clients, and the lanes of each member."""
 
     lanes: Others
     clients: list[GroupClient]
@@ -142,8 +142,8 @@ class GroupViews:
 
     async def of(self, group: Group, call: Call) -> GroupInfo:
         """Return the view of a group; other processes are sent `call` for their part, unless one of them asks."""
-        told = None if is_forwarded(call.headers) else await self._others(call)
-        heard = [] if told is None else told.clients
+        reported = None if is_forwarded(call.headers) else await self._others(call)
+        heard = [] if reported is None else reported.clients
         if group.settings.consume_strategy == "exclusive":
             clients = client_views(self._meta, self._online, group.name)
         else:
@@ -152,9 +152,9 @@ class GroupViews:
         wanted = {*allocation, *(topic for client in clients for topic in client.topics)}
         topics, members = list[GroupTopic](), list[GroupMember]()
         if group.is_broadcast:
-            members = await self._members(group.name, told)
+            members = await self._members(group.name, reported)
         else:
-            topics = await self._progress(group.name, wanted, None if told is None else told.lanes)
+            topics = await self._progress(group.name, wanted, None if reported is None else reported.lanes)
         settings = group.settings
         return GroupInfo(
             group=group.name,
@@ -173,24 +173,25 @@ class GroupViews:
             members=tuple(members),
         )
 
-    async def _members(self, group: str, told: _Told | None) -> list[GroupMember]:
+    async def _members(self, group: str, reported: _Reported | None) -> list[GroupMember]:
         """Return the clients of a broadcast group that have progress, sorted."""
-        found = []
-        for member in sorted(self._lanes.members_of(group) | (told.members.keys() if told is not None else set())):
-            others = None if told is None else told.members.get(member, Others())
+        members = []
+        elsewhere = {} if reported is None else reported.members
+        for member in sorted(self._lanes.members_of(group) | elsewhere.keys()):
+            others = None if reported is None else elsewhere.get(member, Others())
             progress = await self._progress(member, set(), others)
             parts = split_member(member)
             if progress and parts is not None:
                 lag = sum(topic.lag for topic in progress)
-                found.append(GroupMember(group=member, client_id=parts[1], lag=lag, topics=tuple(progress)))
-        return found
+                members.append(GroupMember(group=member, client_id=parts[1], lag=lag, topics=tuple(progress)))
+        return members
 
     async def _progress(self, group: str, wanted: Collection[str], others: Others | None) -> list[GroupTopic]:
         """Return the progress in the topics `wanted`, and in those that the group has touched, by name."""
         topics = []
-        touched, told = self._lanes.topics_of(group), others.topics if others is not None else set()
-        for topic in sorted(self._meta.now.topics.topics.values(), key=lambda one: one.name):
-            if topic.id not in touched and topic.name not in wanted and topic.name not in told:
+        touched, reported = self._lanes.topics_of(group), others.topics if others is not None else set()
+        for topic in sorted(self._meta.now.topics.topics.values(), key=lambda topic: topic.name):
+            if topic.id not in touched and topic.name not in wanted and topic.name not in reported:
                 continue
             try:
                 consumed = topic.name not in wanted
@@ -202,19 +203,19 @@ class GroupViews:
                 topics.append(GroupTopic(topic=topic.name, lag=lag, partitions=tuple(lanes)))
         return topics
 
-    async def _others(self, call: Call) -> _Told:
+    async def _others(self, call: Call) -> _Reported:
         """Return what other processes know of the group; processes that cannot be reached are left out."""
-        told = _Told(Others(), [], {})
+        reported = _Reported(Others(), [], {})
         if not self._hosting.alone:
             brokers = self._meta.now.brokers.brokers
             for answer in await ask_others(self._owners, brokers, call, GroupInfo, all_of_them=False):
                 for topic in answer.topics:
-                    told.lanes.add(topic.topic, topic.partitions)
+                    reported.lanes.add(topic.topic, topic.partitions)
                 for member in answer.members:
                     for topic in member.topics:
-                        told.members.setdefault(member.group, Others()).add(topic.topic, topic.partitions)
-                told.clients.extend(answer.clients)
-        return told
+                        reported.members.setdefault(member.group, Others()).add(topic.topic, topic.partitions)
+                reported.clients.extend(answer.clients)
+        return reported
 
 
 async def _views_of(service: Running) -> GroupViews:
@@ -257,10 +258,10 @@ async def show_group(group: ReaderName, service: Running, caller: Asking, views:
 async def put_group(group: GroupName, service: Running, caller: Asking, views: Views, request: Request) -> Response:
     check_group(group)
     wanted = GroupRequest.from_json(msgspec.to_builtins(await _PUT.read(request)), service.invisible)
-    found, created = await service.groups.put(group, wanted)
+    known_group, created = await service.groups.put(group, wanted)
     asked = Call.of(request.scope)
     call = Call.on_behalf("GET", asked.target.decode("ascii"), asked.headers)
-    shown = _describable(await views.of(found, call), caller.filter("topic", "describe"))
+    shown = _describable(await views.of(known_group, call), caller.filter("topic", "describe"))
     return json_answer(shown, 201 if created else 200)
 
 
@@ -270,8 +271,8 @@ def _describable(shown: GroupInfo, may: Callable[[str], bool] | None) -> GroupIn
         return shown
     return replace(
         shown,
-        allocation={topic: one for topic, one in shown.allocation.items() if may(topic)},
-        topics=tuple(one for one in shown.topics if may(one.topic)),
+        allocation={topic: allocation for topic, allocation in shown.allocation.items() if may(topic)},
+        topics=tuple(topic for topic in shown.topics if may(topic.topic)),
         clients=tuple(
             replace(client, topics={topic: how for topic, how in client.topics.items() if may(topic)})
             for client in shown.clients
@@ -300,37 +301,37 @@ def client_views(meta: HostedMeta, online: OnlineClients, group: str) -> list[Gr
     clients = meta.now.online.group(group).clients
     return [
         GroupClient(
-            client_id=one.id,
-            online=not one.leaving,
-            topics={topic: _subscribed(want) for topic, want in one.topics.items()},
-            since_time=moment(one.since_ms),
-            authorized_ms=online.authorized_ms(Member(group, one.id, one.joined)),
+            client_id=client.id,
+            online=not client.leaving,
+            topics={topic: _subscribed(want) for topic, want in client.topics.items()},
+            since_time=moment(client.since_ms),
+            authorized_ms=online.authorized_ms(Member(group, client.id, client.joined)),
         )
-        for _, one in sorted(clients.items())
+        for _, client in sorted(clients.items())
     ]
 
 
-def _subscribed(one: Subscription) -> ClientSubscription:
-    return ClientSubscription(order=one.order, tags=one.tags, filter=one.filter)
+def _subscribed(subscription: Subscription) -> ClientSubscription:
+    return ClientSubscription(order=subscription.order, tags=subscription.tags, filter=subscription.filter)
 
 
 def seen_views(seen_here: SeenClients, group: str, others: Iterable[GroupClient]) -> list[GroupClient]:
     """Return the clients of a shared group, sorted: those that this process has heard of, and those in `others`."""
-    found = {one.client_id: one for one in others}
+    by_id = {other.client_id: other for other in others}
     for client, seen in seen_here.of(group).items():
-        told = found.get(client)
+        reported = by_id.get(client)
         since = moment(seen.since_ms)
-        found[client] = GroupClient(
+        by_id[client] = GroupClient(
             client_id=client,
             online=True,
             topics={
-                **(told.topics if told is not None else {}),
+                **(reported.topics if reported is not None else {}),
                 **{topic: _subscribed(want) for topic, want in seen.topics.items()},
             },
-            since_time=since if told is None else min(since, told.since_time),
+            since_time=since if reported is None else min(since, reported.since_time),
             authorized_ms=None,
         )
-    return [one for _, one in sorted(found.items())]
+    return [view for _, view in sorted(by_id.items())]
 
 
 def allocation_views(meta: HostedMeta, group: str) -> dict[str, GroupAllocation]:
@@ -338,7 +339,7 @@ def allocation_views(meta: HostedMeta, group: str) -> dict[str, GroupAllocation]
     topics = meta.now.online.group(group).topics
     return {
         topic: GroupAllocation(
-            epoch=found.epoch, clients={client: list(those) for client, those in found.owners.items()}
+            epoch=allocation.epoch, clients={client: list(names) for client, names in allocation.owners.items()}
         )
-        for topic, found in sorted(topics.items())
+        for topic, allocation in sorted(topics.items())
     }

@@ -175,11 +175,11 @@ class HandlesEndpoint:
         ours, theirs = self._elsewhere.split(request.handles, asked.call)
         if not theirs:
             return await self._in_cluster(asked, request, ours, here)
-        # A group that only the other cluster has is none of ours.
+        # The group may exist only in the other cluster.
         mine = [self._in_cluster(asked, request, ours, here)] if ours else []
         body = msgspec.to_builtins(request)
         refused = await together([self._elsewhere.ask_all(theirs, asked.call, body), *mine])
-        return [one for part in refused for one in part]
+        return [handle for part in refused for handle in part]
 
     async def _in_cluster(
         self,
@@ -204,7 +204,6 @@ class HandlesEndpoint:
 
 
 def _refused(code: str) -> Refused | Conflict:
-    """Return the error for a call whose only handle is refused."""
     if code == "handle_invalid":
         return Refused("handle: not a handle of this group", code=code, field="handle")
     return Conflict(

@@ -17,15 +17,15 @@ router = APIRouter(prefix="/v1/jobs", tags=["service"])
 @router.get("", summary="Jobs and their last runs", responses=answers(JobList, 500))
 async def jobs(service: Running) -> Response:
     reports = await service.job_watch.reports()
-    return json_answer(JobList(warehouse=service.warehouse.uri, jobs=tuple(_shown(one) for one in reports)))
+    return json_answer(JobList(warehouse=service.warehouse.uri, jobs=tuple(_shown(report) for report in reports)))
 
 
 def missing_jobs(reports: list[JobReport]) -> tuple[MissingJob, ...]:
     """Return the jobs that the queue needs and that run nowhere."""
     return tuple(
-        MissingJob(job=one.job, ok_at=None if one.last is None else one.last.ok_at, means=one.missing)
-        for one in reports
-        if one.missing
+        MissingJob(job=report.job, ok_at=None if report.last is None else report.last.ok_at, means=report.missing)
+        for report in reports
+        if report.missing
     )
 
 

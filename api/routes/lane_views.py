@@ -61,23 +61,23 @@ class LaneViews:
             if self._hosting.hosts(broker):
                 await self._lanes.follow_streams(broker)
         begun = [
-            await _begun(self._lanes, lane) if self._hosting.hosts(_broker(lane)) else _told(others, topic, lane)
+            await _begun(self._lanes, lane) if self._hosting.hosts(_broker(lane)) else _reported(others, topic, lane)
             for lane in lanes
         ]
         if consumed and not any(map(_is_touched, begun)):
             return []
         bounds = await asyncio.gather(*(_readable_bounds(self._lanes, lane, topic.name) for lane in lanes))
         views = [
-            _with_bounds(view, found)
-            for view, found in zip(begun, bounds, strict=True)
-            if found is not None or not view.retry or _is_touched(view)
+            _with_bounds(view, readable)
+            for view, readable in zip(begun, bounds, strict=True)
+            if readable is not None or not view.retry or _is_touched(view)
         ]
         if queues is None or others is None:
             return views
         by_partition = {view.partition: view for view in views}
-        its_group = self._lanes.groups.group(group)
+        known_group = self._lanes.groups.group(group)
         shown = [
-            await _queue_view(self._moved, topic, its_group, name, queues.find(name), by_partition)
+            await _queue_view(self._moved, topic, known_group, name, queues.find(name), by_partition)
             for name in queues.names
         ]
         return [*shown, *(view for view in views if view.retry)]
@@ -93,7 +93,7 @@ async def _queue_view(
 ) -> GroupPartition:
     """Return a logical queue as the group sees it, from the views of its segments' lanes (SPEC STATIC-15, 16).
 
-    Its lag is the number of messages in all segments. A queue that cannot be had is shown without numbers.
+    Its lag is the number of messages in all segments. A queue whose mapping is not available is shown without numbers.
     """
     if queue is None:
         return GroupPartition(partition=name)
@@ -185,9 +185,9 @@ def _broker(lane: LaneKey) -> str:
     return broker_of(lane.partition)
 
 
-def _told(others: Others | None, topic: Topic, lane: LaneKey) -> GroupPartition:
-    told = None if others is None else others.get(topic.name, lane.partition)
-    return told or GroupPartition(partition=lane.partition, retry=lane.retry)
+def _reported(others: Others | None, topic: Topic, lane: LaneKey) -> GroupPartition:
+    view = None if others is None else others.get(topic.name, lane.partition)
+    return view or GroupPartition(partition=lane.partition, retry=lane.retry)
 
 
 def _is_touched(view: GroupPartition) -> bool:

@@ -59,19 +59,19 @@ class _Share(NamedTuple):
 )
 async def take_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Response:
     body = await LOCKS.read(request)
-    found, hosted = await _exclusive(service.topics, service.groups, service.meta, group, topic)
+    known_group, hosted = await _exclusive(service.topics, service.groups, service.meta, group, topic)
     asked = locks_of(body, hosted, service.topics.queues_of(hosted))
-    shares, nobody = _shares(service.topics, service.owners, hosted, asked.partitions, Call.of(request.scope))
-    wait_ms = asked.wait_ms if len(shares) == 1 and not nobody else 0
+    shares, unserved = _shares(service.topics, service.owners, hosted, asked.partitions, Call.of(request.scope))
+    wait_ms = asked.wait_ms if len(shares) == 1 and not unserved else 0
     client = Client(request.scope, request.receive)
     try:
         parts: list[Awaitable[LocksGiven]] = [
-            _take_here(service.locks, found, hosted, asked, share, wait_ms, client, request)
+            _take_here(service.locks, known_group, hosted, asked, share, wait_ms, client, request)
             if share.owner is None
             else _take_there(service.peers, request, asked, share, share.owner, wait_ms, client)
             for share in shares
         ]
-        return json_answer(_joined(await asyncio.gather(*parts), nobody))
+        return json_answer(_joined(await asyncio.gather(*parts), unserved))
     finally:
         client.close()
 
@@ -106,7 +106,7 @@ async def release_locks(group: GroupName, topic: TopicName, service: Running, re
     body = await RELEASE.read(request)
     _, hosted = await _exclusive(service.topics, service.groups, service.meta, group, topic)
     asked = release_of(body, hosted, service.topics.queues_of(hosted))
-    shares, nobody = _shares(service.topics, service.owners, hosted, asked.partitions, Call.of(request.scope))
+    shares, unserved = _shares(service.topics, service.owners, hosted, asked.partitions, Call.of(request.scope))
     released: set[str] = set()
     for share in shares:
         if share.owner is None:
@@ -116,8 +116,8 @@ async def release_locks(group: GroupName, topic: TopicName, service: Running, re
     parts = [_release_there(service.peers, request, asked, share, share.owner) for share in shares if share.owner]
     for there in await asyncio.gather(*parts):
         released.update(there)
-    if nobody:
-        raise Unavailable(f"no process serves the broker of {nobody[0]} now; ask again", code="broker_unavailable")
+    if unserved:
+        raise Unavailable(f"no process serves the broker of {unserved[0]} now; ask again", code="broker_unavailable")
     return json_answer(LocksReturned([partition for partition in asked.partitions if partition in released]))
 
 
@@ -125,16 +125,16 @@ async def _exclusive(topics: Topics, groups: Groups, meta: HostedMeta, group: st
     """Return group and topic; refuse a group that is not exclusive, since it has no pull locks."""
     hosted = await topics.require(topic)
     refuse_global(hosted.topic, "a pull lock")
-    found = await groups.require(group)
-    if found.settings.consume_strategy != "exclusive":
-        found = (await meta.refresh()).groups.group(group)
-    if found.settings.consume_strategy != "exclusive":
+    known_group = await groups.require(group)
+    if known_group.settings.consume_strategy != "exclusive":
+        known_group = (await meta.refresh()).groups.group(group)
+    if known_group.settings.consume_strategy != "exclusive":
         raise Conflict(
-            f"group {group} is {found.settings.consume_strategy}: its partitions need no locks",
+            f"group {group} is {known_group.settings.consume_strategy}: its partitions need no locks",
             code="group_not_exclusive",
             field="group",
         )
-    return found, hosted.topic
+    return known_group, hosted.topic
 
 
 def _shares(
@@ -142,15 +142,15 @@ def _shares(
 ) -> tuple[list[_Share], list[str]]:
     """Return the partitions by the process that serves them, and those that no process serves."""
     by_owner: dict[Peer | None, list[str]] = {}
-    nobody: list[str] = []
+    unserved: list[str] = []
     for partition in partitions:
         try:
             by_owner.setdefault(owners.of(topics.broker_of(topic, partition), call), []).append(partition)
         except Unavailable:
             if is_forwarded(call.headers):
                 raise
-            nobody.append(partition)
-    return [_Share(owner, tuple(those)) for owner, those in by_owner.items()], nobody
+            unserved.append(partition)
+    return [_Share(owner, tuple(names)) for owner, names in by_owner.items()], unserved
 
 
 # Taking ---------------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ async def _take_there(
         return LocksGiven(unanswered=list(share.partitions))
 
 
-def _joined(parts: Sequence[LocksGiven], nobody: Sequence[str]) -> LocksGiven:
+def _joined(parts: Sequence[LocksGiven], unserved: Sequence[str]) -> LocksGiven:
     locks = {name: number for part in parts for name, number in part.locks.items()}
     return LocksGiven(
         partitions=list(locks),
@@ -203,7 +203,7 @@ def _joined(parts: Sequence[LocksGiven], nobody: Sequence[str]) -> LocksGiven:
         offsets={name: offset for part in parts for name, offset in part.offsets.items()},
         attempts={name: count for part in parts for name, count in part.attempts.items()},
         refused=[name for part in parts for name in part.refused],
-        unanswered=[*nobody, *(name for part in parts for name in part.unanswered)],
+        unanswered=[*unserved, *(name for part in parts for name in part.unanswered)],
     )
 
 

@@ -64,35 +64,35 @@ class OffsetCommits:
         self._statistics = statistics
 
     async def store(self, group: str, topic: str, call: Call, asked: CommitRequest) -> CommittedOffsets:
-        """Commit offsets, those of a global topic in this cluster's own names and offsets; return the answer."""
+        """Commit offsets, in a global topic by this cluster's own names and offsets; return the answer."""
         numbers, attempts = asked.locks or {}, asked.attempts or {}
         check_named(numbers, "locks", asked.offsets)
         check_named(attempts, "attempts", asked.offsets)
-        found = await self._topic_meant(topic, asked.topic_id)
-        its_group = await self._groups.for_use(group)
-        check_not_broadcast(its_group)
-        if attempts and its_group.settings.consume_strategy != "exclusive":
+        known_topic = await self._topic_meant(topic, asked.topic_id)
+        known_group = await self._groups.for_use(group)
+        check_not_broadcast(known_group)
+        if attempts and known_group.settings.consume_strategy != "exclusive":
             raise Conflict(
-                f"group {group} is {its_group.settings.consume_strategy}: only exclusive groups commit attempts",
+                f"group {group} is {known_group.settings.consume_strategy}: only exclusive groups commit attempts",
                 code="group_not_exclusive",
                 field="attempts",
             )
         began = self._meta.now.groups
-        queues, lanes = await self._checked(found, group, asked, from_peer=is_forwarded(call.headers))
-        # A commit that says no epoch is meant in the one in which it began: a reset meanwhile stands (SPEC POP-18).
+        queues, lanes = await self._checked(known_topic, group, asked, from_peer=is_forwarded(call.headers))
+        # A commit without an epoch counts in the epoch in which it began: a reset meanwhile stands (SPEC POP-18).
         epochs = {lane.partition: epoch for lane in lanes if (epoch := began.epoch_of(lane)) is not None}
         for queue in queues:
-            of_lanes = map(began.epoch_of, self._progress.lanes(found, group, queue))
+            of_lanes = map(began.epoch_of, self._progress.lanes(known_topic, group, queue))
             epochs[queue.name] = max((epoch for epoch in of_lanes if epoch is not None), default=0)
         epochs |= asked.epochs or {}
         ours, theirs = _by_owner(self._owners, {lane: broker_of(lane.partition) for lane in lanes}, call)
         our_queues, their_queues = _by_owner(self._owners, {queue: queue.leader.broker for queue in queues}, call)
         # Where a static topic's lane is named by itself, the process of its queue's leader has checked the lock.
-        locked = [] if found.static is not None else [lane for lane in ours if not lane.retry]
-        for lane in [*locked, *(LaneKey(found.id, group, False, queue.name) for queue in our_queues)]:
+        locked = [] if known_topic.static is not None else [lane for lane in ours if not lane.retry]
+        for lane in [*locked, *(LaneKey(known_topic.id, group, False, queue.name) for queue in our_queues)]:
             number, where = numbers.get(lane.partition), f"offsets.{lane.partition}"
-            self._locks.check_commit(its_group, found, lane, asked.client_id, number, where)
-        await begin(self._meta, found, its_group)
+            self._locks.check_commit(known_group, known_topic, lane, asked.client_id, number, where)
+        await begin(self._meta, known_topic, known_group)
         asking: list[Awaitable[dict[str, Committed]]] = [
             self._commits.there(peer, call, _part(asked, names)) for peer, names in _names(theirs, their_queues).items()
         ]
@@ -101,32 +101,32 @@ class OffsetCommits:
             topic, {lane: lanes[lane] for lane in ours}, epochs, attempts, metadata=asked.metadata or {}, begins=begins
         )
         queues_here = {queue: queues[queue] for queue in our_queues}
-        in_queues = self._in_queues(found, its_group, queues_here, epochs, asked, call)
+        in_queues = self._in_queues(known_topic, known_group, queues_here, epochs, asked, call)
         done = await together([here, in_queues, *asking])
         committed = {name: at for part in done for name, at in part.items()}
         offsets = {name: committed[name].offset for name in asked.offsets}
         leaders = {lane.partition: broker_of(lane.partition) for lane in locked}
         leaders |= {queue.name: queue.leader.broker for queue in our_queues}
         for name, broker in leaders.items():
-            self._statistics.committed(group, found, name, broker, offsets[name])
+            self._statistics.committed(group, known_topic, name, broker, offsets[name])
         epochs = {name: committed[name].epoch for name in asked.offsets}
-        return CommittedOffsets(group=group, topic=topic, topic_id=found.id, offsets=offsets, epochs=epochs)
+        return CommittedOffsets(group=group, topic=topic, topic_id=known_topic.id, offsets=offsets, epochs=epochs)
 
     async def _topic_meant(self, name: str, topic_id: str | None) -> Topic:
         """Return the topic, checked against `topic_id` if one is given."""
-        found = (await self._topics.require(name)).topic
-        if topic_id in (None, found.id):
-            return found
+        topic = (await self._topics.require(name)).topic
+        if topic_id in (None, topic.id):
+            return topic
         await self._meta.refresh()
-        found = (await self._topics.require(name)).topic
-        if found.id != topic_id:
+        topic = (await self._topics.require(name)).topic
+        if topic.id != topic_id:
             raise Conflict(
                 f"topic {name} was deleted and made again since its offsets were read",
                 code="epoch_over",
                 field="topic_id",
-                extra={"topic_id": found.id},
+                extra={"topic_id": topic.id},
             )
-        return found
+        return topic
 
     async def _checked(
         self, topic: Topic, group: str, asked: CommitRequest, *, from_peer: bool
@@ -141,7 +141,7 @@ class OffsetCommits:
             await self._meta.refresh()
         ends = await self._ends(topic, queues)
         if any(offset > ends[queue] for queue, offset in queues.items()):
-            # Another process may have told the client of a segment that is not known here yet.
+            # The client may know, from another process, a segment that is not known here yet.
             await self._meta.refresh()
             queues, lanes = named(self._topics, group, topic, asked.offsets, "offsets", from_peer=from_peer)
             ends = await self._ends(topic, queues)
@@ -202,17 +202,16 @@ def _by_owner(owners: Owners, brokers: Mapping[K, str], call: Call) -> tuple[lis
     """Return what this process serves, and what others serve, by process; `brokers` has the broker of each."""
     ours: list[K] = []
     theirs: dict[Peer, list[K]] = {}
-    for one, broker in brokers.items():
+    for key, broker in brokers.items():
         peer = owners.of(broker, call)
         if peer is None:
-            ours.append(one)
+            ours.append(key)
         else:
-            theirs.setdefault(peer, []).append(one)
+            theirs.setdefault(peer, []).append(key)
     return ours, theirs
 
 
 def _names(lanes: Mapping[Peer, list[LaneKey]], queues: Mapping[Peer, list[LogicalQueue]]) -> dict[Peer, set[str]]:
-    """Return the names of what each process serves."""
     return {
         peer: {*(lane.partition for lane in lanes.get(peer, ())), *(queue.name for queue in queues.get(peer, ()))}
         for peer in {*lanes, *queues}
@@ -220,18 +219,16 @@ def _names(lanes: Mapping[Peer, list[LaneKey]], queues: Mapping[Peer, list[Logic
 
 
 def _part(asked: CommitRequest, names: Collection[str]) -> CommitRequest:
-    """Return the part of a request that concerns these partitions."""
-
-    def its(given: Mapping[str, V] | None) -> dict[str, V]:
-        return {name: one for name, one in (given or {}).items() if name in names}
+    def part(given: Mapping[str, V] | None) -> dict[str, V]:
+        return {name: value for name, value in (given or {}).items() if name in names}
 
     return msgspec.structs.replace(
         asked,
-        offsets=its(asked.offsets),
-        locks=its(asked.locks),
-        epochs=its(asked.epochs),
-        attempts=its(asked.attempts),
-        metadata=its(asked.metadata),
+        offsets=part(asked.offsets),
+        locks=part(asked.locks),
+        epochs=part(asked.epochs),
+        attempts=part(asked.attempts),
+        metadata=part(asked.metadata),
     )
 
 

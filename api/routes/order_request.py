@@ -65,7 +65,7 @@ def heartbeat_of(asked: HeartbeatRequest) -> tuple[dict[str, Subscription], bool
     stays = asked.online is not False
     if asked.topics is None and stays:
         raise Refused("topics is missing", code="missing_field", field="topics")
-    return {name: _subscription(name, one) for name, one in (asked.topics or {}).items()}, stays
+    return {name: _subscription(name, subscription) for name, subscription in (asked.topics or {}).items()}, stays
 
 
 def _subscription(topic: str, asked: SubscriptionRequest) -> Subscription:

@@ -152,13 +152,13 @@ class PopEndpoint:
         finally:
             client.close()
             over()
-        told = barred + elsewhere + refused
+        failed = barred + elsewhere + refused
         if isinstance(popped, Answer):
-            answer = with_refused(popped, told)
+            answer = with_refused(popped, failed)
             # It was asked for while there was room; a client that did not get it would not have its messages.
             ticket.settle(answer.size)
             return answer
-        answer = await self._encoded(wanted, popped, told, scope)
+        answer = await self._encoded(wanted, popped, failed, scope)
         self._count(wanted, popped, len(acks) - len(refused), request.client_id)
         self._metrics.pop_seconds.observe(time.perf_counter() - began)
         failpoint("pop.before_respond")
@@ -166,7 +166,7 @@ class PopEndpoint:
         return answer
 
     async def _topic(self, name: str, scope: Scope) -> HostedTopic:
-        """Return the topic; of a global one with a copy no older than that of a cluster that sent the pop on."""
+        """Return the topic; the copy of a global one is no older than in the cluster that sent the pop on."""
         topic = self._topics.find(name)
         if topic is None and from_cluster(scope["headers"]):
             raise unknown_here(name)
@@ -183,16 +183,16 @@ class PopEndpoint:
         """Pop from a global topic, in whichever cluster has messages; handles are acknowledged before."""
 
         async def here(wait_ms: int) -> Popped | Answer:
-            found, _ = await self._in_cluster(
+            popped, _ = await self._in_cluster(
                 topic,
                 replace(wanted, topic=topic.topic, wait_ms=wait_ms),
                 msgspec.structs.replace(request, ack=[], wait_ms=wait_ms),
                 call,
                 client,
             )
-            if isinstance(found, Answer) and found.status != _OK:
-                raise Relayed.of(found)
-            return found
+            if isinstance(popped, Answer) and popped.status != _OK:
+                raise Relayed.of(popped)
+            return popped
 
         return await self._global.pop(self._copies.world(topic), request, call, client, here)
 
@@ -204,13 +204,13 @@ class PopEndpoint:
         if not self._hosting.alone:
             queues = self._topics.queues(topic)
             way = await self._forwarder.way(wanted, queues, call)
-            found: Popped | Answer | None
+            answer: Popped | Answer | None
             if way.stations:
                 refused = await self._forwarder.ack_all(group, handles, call)
                 return await self._travel(way, topic, wanted, request, call, client), refused
-            found, handles, refused = await self._forwarder.forward(request, group, way.last, call, client)
-            if found is not None:
-                return found, refused
+            answer, handles, refused = await self._forwarder.forward(request, group, way.last, call, client)
+            if answer is not None:
+                return answer, refused
         acking = self._handles.begin_ack(group, handles)
         try:
             popped = await self._pop_here(topic, wanted, client)
@@ -219,7 +219,7 @@ class PopEndpoint:
         return popped, refused + [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
 
     def _count(self, wanted: TopicPopRequest, popped: Popped, acked: int, client_id: str | None) -> None:
-        """Count what was popped, but not once more what the lost answer of a repeated pop has counted."""
+        """Count what was popped; messages of a repeated pop were counted with its lost answer."""
         new = () if popped.repeated else popped.taken
         if new and client_id is not None:
             self._seen.holds(wanted.group.name, client_id, wanted.invisible_ms)
@@ -243,25 +243,25 @@ class PopEndpoint:
         """
         deadline = self._partitions.loop.time() + wanted.wait_ms / 1000
 
-        async def pop_at(place: Peer | None, wait_ms: int) -> Popped | Answer:
-            if place is None:
+        async def pop_at(peer: Peer | None, wait_ms: int) -> Popped | Answer:
+            if peer is None:
                 return await self._pop_here(topic, replace(wanted, topic=topic.topic, wait_ms=wait_ms), client)
-            return await self._forwarder.ask(place, request, call, client, wait_ms=wait_ms)
+            return await self._forwarder.ask(peer, request, call, client, wait_ms=wait_ms)
 
         while True:
             for station in way.stations:
                 try:
-                    found = await pop_at(station, 0)
+                    popped = await pop_at(station, 0)
                 except DeltaMQError:
                     continue  # the others may serve; a pop that waits asks it again
-                if _is_found(found):
-                    return found
+                if _is_found(popped):
+                    return popped
             left_ms = max(0, int((deadline - self._partitions.loop.time()) * 1000))
             wait_ms = min(left_ms, STATION_MS) if way.stations else left_ms
-            found = await pop_at(way.last, wait_ms)
+            popped = await pop_at(way.last, wait_ms)
             is_over = wait_ms == left_ms or client.gone.done() or self._popper.stopping
-            if is_over or _is_found(found) or (isinstance(found, Answer) and found.status != _OK):
-                return found
+            if is_over or _is_found(popped) or (isinstance(popped, Answer) and popped.status != _OK):
+                return popped
             way = await self._forwarder.way(wanted, self._topics.queues(topic), call)
 
     async def _encoded(
@@ -280,12 +280,12 @@ class PopEndpoint:
             rest=rest,
             failed=refused,
         )
-        inline = encode.func is arrow_answer or sum(len(one.handles) for one in taken) <= _JSON_INLINE_ROWS
+        inline = encode.func is arrow_answer or sum(len(part.handles) for part in taken) <= _JSON_INLINE_ROWS
         return encode() if inline else await self._partitions.run(encode)
 
 
-def _is_found(found: Popped | Answer) -> bool:
-    return bool(found.taken) if isinstance(found, Popped) else has_messages(found)
+def _is_found(popped: Popped | Answer) -> bool:
+    return bool(popped.taken) if isinstance(popped, Popped) else has_messages(popped)
 
 
 def _checked(
@@ -338,22 +338,24 @@ def _checked(
         attempt_id=None if attempt_id is None else check_attempt_id(attempt_id, in_order=in_order is not False),
         answer=answer,
     )
-    if wanted.keeps_order and not retries_only:  # no cluster knows how far the group is in another one's stays
+    if wanted.keeps_order and not retries_only:  # no cluster knows the group's progress in another cluster's stays
         refuse_global(topic, "a pop in order, or of a topic with strict order,")
     return wanted
 
 
 def _count(metrics: Metrics, wanted: TopicPopRequest, taken: Sequence[Taken], acked: int) -> None:
-    count = sum(len(one.handles) for one in taken)
+    count = sum(len(part.handles) for part in taken)
     name = (wanted.group.name, wanted.topic.name)
     if acked:
         metrics.acked_messages[wanted.group.name] += acked
     if not count:
         return
     metrics.popped_messages[name] += count
-    for one in taken:
-        attempts = one.attempts
-        again = (len(one.handles) if attempts > 1 else 0) if isinstance(attempts, int) else sum(a > 1 for a in attempts)
+    for part in taken:
+        attempts = part.attempts
+        again = (
+            (len(part.handles) if attempts > 1 else 0) if isinstance(attempts, int) else sum(a > 1 for a in attempts)
+        )
         if again:
             metrics.redelivered_messages[name] += again
 
@@ -367,7 +369,7 @@ class RepeatedCalls:
     """The calls of this process that have an id, at most one of each at work; used on the event loop.
 
         pop x ──────────waits──────────┐ its client is counted as gone, so it ends with what it has by then
-                        pop x again ───┴── gets that: the messages of the answer that nobody reads
+                        pop x again ───┴── gets that: the messages of the answer that no client reads
 
     Without this, the first pop could take messages after the second one had looked for them, and they would be hidden
     for their invisible time.

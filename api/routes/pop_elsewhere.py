@@ -41,7 +41,7 @@ from deltamq.mq.wire.pop import FAILED_KEY, FailedHandle, PopRequest
 #: How long a pop waits at another process before it looks again: at its client, which may have gone, and at closed
 #: segments that other processes serve.
 STATION_MS: Final = 1_000
-#: Seconds for which a pop waits until another cluster has acknowledged what it gave.
+#: Seconds for which a pop waits until another cluster has acknowledged its messages.
 _ACK_S: Final = 5.0
 
 _OK: Final = 200
@@ -82,9 +82,8 @@ class PopForwarder:
         is_stopping: Callable[[], bool],
         answers: Admission,
     ) -> None:
-        """Take what serves and what knows the brokers.
+        """`progress` knows how far groups are at brokers that other processes serve; `answers` bounds their answers.
 
-        `progress` knows how far groups are at brokers that other processes serve, and `answers` bounds their answers.
         While it `is_stopping`, the service lets no pop wait.
         """
         self._is_stopping = is_stopping
@@ -102,26 +101,26 @@ class PopForwarder:
         return self._owners.allowed(group, handles, caller)
 
     async def ack_in_clusters(self, handles: list[str], call: Call) -> tuple[list[str], list[FailedHandle]]:
-        """Acknowledge the handles that other clusters gave; return those of this one, and those that were refused.
+        """Acknowledge the handles that other clusters gave; return this cluster's handles, and those that were refused.
 
         A cluster that is away holds up no pop: its handles are refused with the code `queue_unserved`, and their
         messages are delivered again unless they are acknowledged later.
         """
         ours, theirs = self._clusters.split(handles, call)
         refused: list[FailedHandle] = []
-        for cluster, its in theirs.items():
+        for cluster, given in theirs.items():
             try:
                 ack = _ack_of(call)._replace(timeout_s=_ACK_S)
-                refused += await self._clusters.ask_all({cluster: its}, ack, {"handles": its})
+                refused += await self._clusters.ask_all({cluster: given}, ack, {"handles": given})
             except DeltaMQError as error:
                 is_away = isinstance(error, Unavailable | Unknown)
-                refused += [FailedHandle(handle, "queue_unserved" if is_away else error.code) for handle in its]
+                refused += [FailedHandle(handle, "queue_unserved" if is_away else error.code) for handle in given]
         return ours, refused
 
     # The way.
 
     async def way(self, wanted: TopicPopRequest, queues: TopicQueues | None, call: Call) -> Way:
-        """Return the processes that the pop visits; `queues` are those of a static topic. Raises what `Owners.of` does.
+        """Return the processes that the pop visits; `queues` are a static topic's. Raises what `Owners.of` does.
 
         A pop that was sent on stays where it is.
         """
@@ -139,21 +138,21 @@ class PopForwarder:
             return await self._way_of(queue, wanted, queues, call)
         if from_cluster(call.headers):
             return self._way_through(brokers, call)
-        # A process that serves closed segments alone gives what is left there, and then what the leaders have.
-        leading = list(dict.fromkeys(one.leader.broker for one in queues.served.values())) or brokers
+        # A process that serves only closed segments gives what is left there, and then what the leaders have.
+        leading = list(dict.fromkeys(served.leader.broker for served in queues.served.values())) or brokers
         last = self._owners.of_any(leading, call)
         is_here = last is not None and any(map(self._hosting.hosts, brokers))
         return Way((None,) if is_here else (), last)
 
     def _way_through(self, brokers: Sequence[str], call: Call) -> Way:
-        """Return a way through all processes that serve these brokers: another cluster asks one for all of them."""
-        places: dict[Peer | None, None] = {}
+        """Return a way through all processes that serve these brokers: another cluster asks one of them for all."""
+        peers: dict[Peer | None, None] = {}
         for broker in brokers:
             with contextlib.suppress(DeltaMQError):
-                places[self._owners.of(broker, call)] = None
-        if not places:
+                peers[self._owners.of(broker, call)] = None
+        if not peers:
             return Way((), self._owners.of_any(brokers, call))
-        *stations, last = random.sample(list(places), len(places))
+        *stations, last = random.sample(list(peers), len(peers))
         return Way(tuple(stations), last)
 
     async def _way_of(self, queue: LogicalQueue, wanted: TopicPopRequest, queues: TopicQueues, call: Call) -> Way:
@@ -163,7 +162,7 @@ class PopForwarder:
         for visit in list(group_topic.segment_lanes(queues, queue.name)):
             if visit.key.partition == queue.leader.partition:
                 continue
-            # What nobody serves at the moment, or cannot be read, is asked for by the next pop.
+            # A segment that no process serves at the moment, or that cannot be read, is asked for by the next pop.
             with contextlib.suppress(DeltaMQError):
                 process = self._owners.of(visit.broker, call)
                 if process == last or process in stations:
@@ -224,7 +223,7 @@ class PopForwarder:
         return [handles[at] for at in left], refused
 
     async def _pop(self, peer: Peer, request: PopRequest, call: Call, client: Client) -> Answer:
-        """Return what another process answers to a pop; it may be told to wait several times.
+        """Return what another process answers to a pop; it may be asked to wait several times.
 
         A pop that is under way there is not cancelled: what it found would be hidden for its invisible time.
 
@@ -238,7 +237,7 @@ class PopForwarder:
         deadline = loop.time() + left_ms / 1000
         while True:
             request = msgspec.structs.replace(request, wait_ms=min(left_ms, STATION_MS))
-            # Later is too late: the messages of its answer are hidden then, and a refused client has not got them.
+            # Later is too late: the messages of its answer are hidden then, and a refused client would not get them.
             self._answers.check_room(MESSAGE_BYTES_MAX)
             answer = await self._peers.ask(peer.host, peer.address, call.with_json(msgspec.json.encode(request)))
             is_last = request.wait_ms == left_ms or client.gone.done() or self._is_stopping()
@@ -249,8 +248,7 @@ class PopForwarder:
 
 
 def _ack_of(call: Call) -> Call:
-    """Return the call that acknowledges messages of a pop's group, for its client."""
-    # A pop's path is that of its group, its topic and the call.
+    # The target is /v1/groups/{group}/topics/{topic}/pop.
     target = b"/".join([*call.target.split(b"/")[:4], b"ack"])
     return Call.on_behalf("POST", target.decode("ascii"), call.headers)._replace(principal=call.principal)
 
@@ -267,7 +265,6 @@ def has_messages(answer: Answer) -> bool:
 
 
 def _has_refused(answer: Answer) -> bool:
-    """Whether another process's answer to a pop names handles that were refused."""
     assert isinstance(answer.body, bytes), "answers of other processes are whole"
     headers = dict(answer.headers)
     if headers.get(b"content-type") == ARROW_TYPE.encode():

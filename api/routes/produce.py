@@ -159,7 +159,6 @@ _DECODERS: Final[dict[str, Callable[[bytes | bytearray, int], Decoded]]] = {
 
 
 def _producer_of_headers(headers: Headers) -> Producer | None:
-    """Return the idempotent producer that headers name; None if they name none."""
     producer_id = header_text(headers, b"producer-id")
     seq = header_text(headers, b"producer-seq")
     if producer_id is None and seq is None:
@@ -196,7 +195,6 @@ def _named(queried: str | None, expected_offset: int | None, body: Decoded) -> N
 
 
 def _only_partition(named: Named) -> str:
-    """Return the one partition that all messages name; refuse if there is none."""
     if isinstance(named, str):
         return named
     names = set(named.unique().to_pylist() if isinstance(named, pa.Array) else named or ())

@@ -1,6 +1,6 @@
 """Static topics over REST: move queues to other brokers, check the mappings, repair them (SPEC STATIC-5 to 11).
 
-The calls below `/global` are those of clusters among each other (SPEC STATIC-19); users need none of them.
+Clusters make the calls below `/global` to each other (SPEC STATIC-19); users need none of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Queue = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": PARTITI
 
 
 class RemapRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Which brokers shall lead the logical queues; as few queues move as can be, evenly."""
+    """Which brokers shall lead the logical queues; as few queues move as possible, evenly."""
 
     brokers: Annotated[list[str], Meta(min_length=1, max_length=BROKERS_NAMED_MAX)] | None = None
     clusters: Annotated[
@@ -56,13 +56,13 @@ class RemapRequest(msgspec.Struct, forbid_unknown_fields=True):
         Annotated[list[_Queue], Meta(min_length=1, max_length=PARTITIONS_MAX)] | None,
         Meta(description="Only these logical queues may move; by default all."),
     ] = None
-    plan: Annotated[bool, Meta(description="Tell what would move, and change nothing.")] = False
+    plan: Annotated[bool, Meta(description="Return what would move, and change nothing.")] = False
 
 
 class RepairRequest(msgspec.Struct, forbid_unknown_fields=True):
     """How to repair."""
 
-    plan: Annotated[bool, Meta(description="Tell what is wrong and would be made anew, change nothing.")] = False
+    plan: Annotated[bool, Meta(description="Return what is wrong and would be made again, change nothing.")] = False
 
 
 _REMAP: Final = JsonBody(RemapRequest, {"brokers": ["broker-a", "broker-b"], "mode": "strict"})
@@ -97,12 +97,12 @@ async def _remap_clusters(
     if elsewhere is not None:
         return elsewhere
     if asked.plan:
-        found = await of_clusters.plan_remap(topic, clusters, asked.queues)
+        moves = await of_clusters.plan_remap(topic, clusters, asked.queues)
     else:
-        found = await of_clusters.remap(topic, clusters, asked.mode, asked.queues)
+        moves = await of_clusters.remap(topic, clusters, asked.mode, asked.queues)
     moved = tuple(
-        MovedQueue(queue=one.queue, source=one.source, target=one.target, logic_offset=one.logic_offset)
-        for one in found
+        MovedQueue(queue=move.queue, source=move.source, target=move.target, logic_offset=move.logic_offset)
+        for move in moves
     )
     return json_answer(Remapping(topic=topic, plan=asked.plan, mode=asked.mode, moved=moved))
 
@@ -123,16 +123,16 @@ async def _at_home(topic: str, topics: Topics, of_clusters: GlobalTopics, reques
 )
 async def check(topic: TopicName, service: Running) -> Response:
     checked = await service.static_topics.check(topic)
-    found = (await service.topics.require(topic)).topic
-    if found.world is not None:
-        faults = (*checked.faults, *await service.global_topics.faults(found))
+    known_topic = (await service.topics.require(topic)).topic
+    if known_topic.world is not None:
+        faults = (*checked.faults, *await service.global_topics.faults(known_topic))
         checked = replace(checked, faults=faults, complete=not faults)
     return json_answer(checked)
 
 
 @router.post(
     "/{topic}/repair",
-    summary="Make the mappings of a static topic anew from the copies that survive",
+    summary="Make the mappings of a static topic again from the copies that survive",
     responses=answers(TopicRepair, 400, 404, 409, 413, 415, 422, 500, 503, 507),
     openapi_extra=_REPAIR.described,
 )
@@ -140,8 +140,8 @@ async def repair(topic: TopicName, service: Running, request: Request) -> Respon
     asked = await _REPAIR.read(request)
     change = service.static_topics.plan_repair if asked.plan else service.static_topics.repair
     repaired = await change(topic)
-    found = (await service.topics.require(topic)).topic
-    between = [] if found.world is None else await service.global_topics.faults(found)
+    known_topic = (await service.topics.require(topic)).topic
+    between = [] if known_topic.world is None else await service.global_topics.faults(known_topic)
     if between and not asked.plan:
         await service.global_topics.repair(topic)
     return json_answer(replace(repaired, faults=(*repaired.faults, *between)))

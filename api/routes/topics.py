@@ -70,7 +70,7 @@ class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
     partitioner: Annotated[
         Partitioner | None,
         Meta(
-            description="By which hash keys go to partitions: `lp` (the default) that of Spark SQL, `kafka` that of "
+            description="The hash that takes keys to partitions: `lp` (the default) as in Spark SQL, `kafka` as in "
             "Kafka's default partitioner. Set when the topic is made, and never changed; not with `static`."
         ),
     ] = None
@@ -81,7 +81,7 @@ class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
     scope: Annotated[
         Literal["cluster", "global"] | None,
-        Meta(description="With `static`: whether the topic is of this cluster alone, or covers several clusters."),
+        Meta(description="With `static`: whether the topic is only of this cluster, or covers several clusters."),
     ] = None
     clusters: Annotated[
         Annotated[list[str], Meta(min_length=1, max_length=BROKERS_NAMED_MAX)] | None,
@@ -97,7 +97,6 @@ _PUT: Final = JsonBody(TopicPutRequest, {"partitions": 4, "order_strategy": "bes
 
 
 def _wanted_of(asked: TopicPutRequest) -> TopicRequest:
-    """Return the settings for the metadata; refuse a message type with unprintable characters."""
     if asked.message_type is not None and not asked.message_type.isprintable():
         raise Unprocessable("message_type must be of printable characters", field="message_type")
     if asked.routes is not None and asked.partitions is not None:
@@ -305,8 +304,8 @@ def _partitions(hosted: HostedTopic, warehouse: Warehouse, access: AccessState) 
     for low, high, owner in hosted.route.owners if hosted.settings.partitioner == "lp" else ():
         owned.setdefault(owner, []).append((low, high))
     return tuple(
-        _partition(one, warehouse, tuple(owned.get(at, ())), access.of(hosted.topic.id, one.name))
-        for at, one in enumerate(hosted.partitions)
+        _partition(partition, warehouse, tuple(owned.get(at, ())), access.of(hosted.topic.id, partition.name))
+        for at, partition in enumerate(hosted.partitions)
     )
 
 
