@@ -20,7 +20,7 @@ from deltamq.api.routes import (
     topics,
 )
 
-#: The routers that FastAPI serves, in the order of the OpenAPI document; those of `api.principals` follow.
+#: The routers that FastAPI serves, in the order of the OpenAPI document; the routers of `api.principals` follow.
 ROUTERS: Final = (
     topics.router,
     static_topics.router,

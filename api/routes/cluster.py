@@ -202,7 +202,6 @@ async def metrics(
 
 
 def _queues(topics: Topics, names: Sequence[str]) -> Iterator[QueueGauges]:
-    """Yield the logical queues of the static topics among these."""
     for name in names:
         hosted = topics.find(name)
         states = None if hosted is None else queue_states(hosted, topics.queues(hosted))

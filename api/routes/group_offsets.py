@@ -270,7 +270,6 @@ class OffsetResets:
         return lanes, shown
 
     async def _bounds_at(self, lane: LaneKey, topic: str, time_ms: int | None) -> Bounds:
-        """Return the bounds of a partition, and the offset of `time_ms` in it."""
         log = await self._lanes.partition_of(lane, topic).look()
         assert log is not None, "a topic's partition is there, or raised why not"
         return await bounds_at(self._lanes.logs.run, log, time_ms)

@@ -266,7 +266,6 @@ async def put_group(group: GroupName, service: Running, caller: Asking, views: V
 
 
 def _describable(shown: GroupInfo, may: Callable[[str], bool] | None) -> GroupInfo:
-    """Return a group without topics that the caller may not describe."""
     if may is None:
         return shown
     return replace(
@@ -316,7 +315,7 @@ def _subscribed(subscription: Subscription) -> ClientSubscription:
 
 
 def seen_views(seen_here: SeenClients, group: str, others: Iterable[GroupClient]) -> list[GroupClient]:
-    """Return the clients of a shared group, sorted: those that this process has heard of, and those in `others`."""
+    """Return the clients of a shared group, sorted: the ones that this process has heard of, and `others`."""
     by_id = {other.client_id: other for other in others}
     for client, seen in seen_here.of(group).items():
         reported = by_id.get(client)

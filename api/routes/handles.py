@@ -1,7 +1,7 @@
 """`POST /v1/groups/{group}/ack`, `/invisible`, `/nack`, `/dead`: what becomes of messages that a group holds.
 
 Each handle of a call has its own outcome; handles of other processes' brokers are forwarded there (see
-`api.host.owners`), and so are those that another cluster gave (`api.host.clusters`). The answer comes when
+`api.host.owners`), and so are handles that another cluster gave (`api.host.clusters`). The answer comes when
 everything is stored that must be.
 """
 

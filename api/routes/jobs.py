@@ -1,4 +1,4 @@
-"""The jobs of the warehouse over REST: their last runs, and those that run nowhere (SPEC RETRY-7)."""
+"""The jobs of the warehouse over REST: their last runs, and the jobs that run nowhere (SPEC RETRY-7)."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ async def _exclusive(topics: Topics, groups: Groups, meta: HostedMeta, group: st
 def _shares(
     topics: Topics, owners: Owners, topic: Topic, partitions: Iterable[str], call: Call
 ) -> tuple[list[_Share], list[str]]:
-    """Return the partitions by the process that serves them, and those that no process serves."""
+    """Return the partitions by the process that serves them, and the partitions that no process serves."""
     by_owner: dict[Peer | None, list[str]] = {}
     unserved: list[str] = []
     for partition in partitions:

@@ -4,8 +4,8 @@
 
 Handles that were refused before are added to that answer.
 
-A logical queue of a static topic may have segments at several processes. A pop of the queue goes to those with closed
-segments that its group is not done with, in the order of the segments, and last to the one that serves its leader:
+A logical queue of a static topic may have segments at several processes. A pop of the queue goes to processes with
+closed segments that its group is not done with, in the order of the segments, and last to the process of its leader:
 
     0@__logical_queue_broker__   #0@a finished   #4@b 20 left   #9@c leader       stations: b       last: c, and waits
 """

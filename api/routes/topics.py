@@ -89,7 +89,7 @@ class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
     brokers: Annotated[
         Annotated[list[str], Meta(min_length=1, max_length=BROKERS_NAMED_MAX)] | None,
-        Meta(description="The brokers for new logical queues; by default those that have some, or all."),
+        Meta(description="The brokers for new logical queues; by default the brokers that have some, or all."),
     ] = None
 
 
@@ -259,7 +259,7 @@ def _in_clusters(queue: QueueInfo, world: GlobalQueues) -> QueueInfo:
 
 
 def _with_parts(queue: QueueInfo, others: Sequence[TopicInfo | None]) -> QueueInfo:
-    """Add what other clusters say of their parts of a global topic's queue; None stands for one that is away."""
+    """Add what other clusters say of their parts of a global topic's queue; None stands for a cluster that is away."""
     low, high, messages = queue.min_offset, queue.max_offset, queue.messages
     for other in others:
         part = None if other is None else other.queues[queue.queue]

@@ -1,7 +1,7 @@
 """Whether the caller may do what a call of Kafka's clients needs (SPEC KAFKA-11); `messages/apis.py` says what that is.
 
-A call that names several topics is checked for each of them, and what is refused is answered topic by topic. Lists show
-what may be described. What administrators do is recorded as by REST's calls (SPEC SEC-40).
+A call that names several topics is checked for each of them, and refused topic by topic. Lists show what the caller may
+describe. What administrators do is recorded as by REST's calls (SPEC SEC-40).
 """
 
 from __future__ import annotations

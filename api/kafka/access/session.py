@@ -110,7 +110,7 @@ class Session:
     # Authentication.
 
     def handshake(self, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-        """Begin to authenticate by a mechanism, or to do so again by the one that was used before."""
+        """Begin to authenticate by a mechanism; on the same connection again only by the same one."""
         if self._gate is None:
             return self._shaken(ErrorCode.ILLEGAL_SASL_STATE)
         wanted = request.mechanism

@@ -60,8 +60,8 @@ from deltamq.mq.errors import DeltaMQError, NotFound, Unprocessable
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import check_client_topic, is_system
 
-#: For so many seconds a metadata request does not make a deleted topic again. Kafka makes topics after its answer, so
-#: that a client that deletes one, and asks then, learns that it is gone.
+#: Seconds in which no metadata request makes a deleted topic again. Kafka makes topics after its answer, so that a
+#: client that deletes one, and asks then, learns that it is gone.
 _GONE_S: Final = 1.0
 #: Most partitions in one answer to DescribeTopicPartitions, as in Kafka.
 _DESCRIBED_MAX: Final = 2_000

@@ -64,7 +64,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Round:
-    """What one read of all partitions found."""
+    """The result of one read of all partitions."""
 
     topics: list[FetchedTopic]
     #: Whether it is the answer however few bytes it has: a partition has an error, or there was no more room.
@@ -74,7 +74,7 @@ class _Round:
     size: int = 0
 
     def missing(self, bytes_min: int) -> int:
-        """Return about how many messages more make so many bytes, if they are like those that were read."""
+        """Return about how many more messages make `bytes_min`, if they are like the messages that were read."""
         messages = sum(asked.messages for asked in self.read)
         return min(-(-(bytes_min - self.size) * messages // self.size), FETCH_MESSAGES_MAX) if messages else 1
 
@@ -128,7 +128,7 @@ class Fetching:
             if result.is_final or result.size >= bytes_min or left_s <= 0 or self._reader.stopping or not result.read:
                 self._note(result.read)
                 return FetchResponse(topics=result.topics)
-            # Messages may be larger than those before them, so a few are worth a look, more with each look in vain.
+            # Messages may be larger than the ones before: look after a few, then after more each time.
             await self._more(result.read, min(worth, result.missing(bytes_min)), deadline)
             worth *= 2
 
@@ -179,7 +179,7 @@ class Fetching:
         position = Position(asked.topic.topic.id, wanted.partition, wanted.fetch_offset)
         was_expected = position in self._ahead
         chunk = await self._read_ahead(asked, position, bytes_max)
-        # It is still expected if what was read ahead is too large for this answer: reading on would be in vain, too.
+        # It is still expected if what was read ahead is too large for this answer: reading on would not help either.
         reads_on = was_expected and position not in self._ahead
         if chunk is None:
             chunk = await self._chunk(asked, wanted.fetch_offset, bytes_max, ticket, size)
@@ -248,7 +248,7 @@ class Fetching:
         )
 
     async def _more(self, read: list[_Asked], messages: int, deadline: float) -> None:
-        """Wait until the partitions have got so many messages together since they were read, or one must be read again.
+        """Wait until the partitions have got `messages` together since they were read, or one must be read again.
 
         With fewer the answer would still be too small, and each commit would have everything read for nothing.
         """
@@ -372,7 +372,7 @@ class ReadAhead:
         return expected is not None and expected.until > self._loop.time()
 
     async def take(self, position: Position, bytes_max: int) -> Chunk | None:
-        """Return what was read ahead for a client that takes so many bytes, once; None if there is nothing for it.
+        """Return what was read ahead for a client that takes `bytes_max`, once; None if there is nothing for it.
 
         There is nothing either if the service stops while it is read: the client's own read answers then.
         """
@@ -393,7 +393,7 @@ class ReadAhead:
         return chunk
 
     def expect(self, position: Position, bytes_max: int, read: Read | None) -> None:
-        """Expect a client that takes so many bytes; with `read`, read for it, if there is room."""
+        """Expect a client that takes `bytes_max`; with `read`, read for it, if there is room."""
         if self._is_over or position in self:
             return
         self._drop(self._loop.time())

@@ -5,7 +5,7 @@ while the group has no members means a reset, as from Kafka's tools (`kafka-cons
 a new epoch, in which commits that are still on their way have no effect (SPEC POP-18).
 
 An offset beyond the partition's end, for instance one of the topic's earlier life, is stored in the same way, because
-nothing there was consumed: what the group commits next puts it where it really is, even if that is earlier (SPEC
+nothing there was consumed: the group's next commit puts it where it really is, even if that is earlier (SPEC
 KAFKA-16).
 
 The text of a commit is stored with it, and stays until the group commits again or goes on (SPEC KAFKA-13).
@@ -263,7 +263,6 @@ class OffsetChanges:
         return codes
 
     def _lanes(self, group: str, topic: HostedTopic, index: int) -> list[LaneKey]:
-        """Return the lanes whose offsets make up the group's offset in a partition."""
         queue = self._layout.queue(topic, index)
         if queue is None:
             return [LaneKey(topic.topic.id, group, False, self._layout.partition(topic, index))]

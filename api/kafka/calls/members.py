@@ -189,7 +189,7 @@ class Members:
     # What members ask.
 
     async def join(self, request: JoinGroupRequest, frame: Frame, host: str, asker: Asker) -> JoinGroupResponse:
-        """Let a member join, and wait until it is decided who is in the group.
+        """Let a member join, and wait until the members of the group are decided.
 
         A new member is only given its id, if its version of the call provides for that (KIP-394).
         """

@@ -381,7 +381,6 @@ def _has_no_keys(key: pa.BinaryArray) -> bool:
 
 
 def _all_belong(key: pa.BinaryArray, *, index: int, partitions: int) -> bool:
-    """Return whether all keys belong to the partition with this index by Kafka's default partitioner."""
     hashes = kafka_hashes_of_keys(key)
     return bool(((hashes < 0) | (hashes % np.int32(partitions) == index)).all())
 

@@ -215,7 +215,7 @@ def _check_new(name: str, is_new: bool) -> None:
 
 
 def _each_once(asked: Sequence[M], key: Callable[[M], object]) -> tuple[list[M], Container[object]]:
-    """Return what is asked without repeats, and the keys of what is asked twice: that is answered once, as refused."""
+    """Return what is asked without repeats, and the keys that are asked twice: each is refused, once."""
     counts = Counter(map(key, asked))
     first = {key(item): item for item in asked}
     return list(first.values()), {repeated for repeated, count in counts.items() if count > 1}
@@ -283,7 +283,7 @@ class Configs:
         return self._node
 
     def resources(self, request: ListConfigResourcesRequest, version: int, asker: Asker) -> ListConfigResourcesResponse:
-        """Return what has settings, of the types that are asked for: all if none is, in version 0 only one type."""
+        """Return the resources of the types that are asked for: of all if none is, in version 0 of only one."""
         kinds = request.resource_types or (_LISTED if version else [CLIENT_METRICS])
         try:
             asker.check(ListConfigResourcesRequest)

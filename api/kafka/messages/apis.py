@@ -3,7 +3,7 @@
     frame     length (4)  key (2)  version (2)  correlation id (4)  client id  [tags]  request
     answer    length (4)                        correlation id (4)             [tags]  response
 
-Versions end where those of Kafka 4.3 do, for most calls.
+For most calls, the newest version is the newest one of Kafka 4.3.
 """
 
 from __future__ import annotations

@@ -50,8 +50,6 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A field of fixed size."""
-
     form: str
 
 

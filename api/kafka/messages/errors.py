@@ -141,7 +141,7 @@ _FORBIDDEN: Final = {
     "group": ErrorCode.GROUP_AUTHORIZATION_FAILED,
     "cluster": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
 }
-#: The classes whose errors have one meaning, the narrowest first. A client tries again after those of the lower half.
+#: The classes whose errors have one meaning, the narrowest first. A client tries again after those from `Corrupt` on.
 _BY_CLASS: Final = (
     (TooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (NotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),

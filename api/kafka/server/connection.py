@@ -4,7 +4,7 @@
                 '-- waits while too many are under way, while the service has no room for the frame, while the caller
                     has no quota, while a request is begun that takes time, and while the client does not read
 
-Appends are queued by the callback that gets their bytes, and answered by the one that hears of their commit: a small
+Appends are queued by the callback that gets their bytes, and answered by the callback of their commit: a small
 append waits for no task. All other requests are done by a task each, when all before them are answered.
 
 When the client goes, everything but its appends ends. These are in the queues of their partitions, and hold their bytes
@@ -88,7 +88,7 @@ class _Begun:
         self.ticket = ticket
         #: Measures what the caller uses; None without a quota.
         self.meter = meter
-        #: Asks for the answer when those before it are given; None if that is done.
+        #: Asks for the answer in its turn; None if that is done.
         self.ask: Ask | None = None
         self.task: asyncio.Task[None] | None = None
         self.answer: Message | None = None
