@@ -1,3 +1,3 @@
-"""What a read covers and how its rows reach Spark: ranges of offsets, a filter, columns."""
+"""The extent of a read and its rows for Spark: ranges of offsets, a filter, columns."""
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def resolve(
     NotFound
         A named topic or partition does not exist.
     Refused
-        A bound is missing for a partition, names one that is not read, or lies outside the stored offsets
-        (the last one only with `failOnDataLoss`).
+        A bound is missing for a partition, names a partition that is not read, or lies outside the stored offsets
+        (the last case only with `failOnDataLoss`).
     """
     store = catalog.store
     check_queue_names(catalog, options)
@@ -51,40 +51,42 @@ def resolve(
         _check_as_of(options.end, partitions)
     search = TimeSearch(store)
     return [
-        found
+        selected_range
         for stored in stored_partitions(store, partitions, states)
-        for found in stored.ranges(*_bounds(stored, options, search), empty=empty)
+        for selected_range in stored.ranges(*_bounds(stored, options, search), empty=empty)
     ]
 
 
 def stored_partitions(
     store: Store, partitions: Sequence[TopicPartition], states: States | None = None
 ) -> Iterator[StoredPartition]:
-    """Yield what is stored of each partition that readers see; one without any table (yet) is left out."""
-    for _, those in groupby(partitions, key=lambda one: one.key):
-        tables = {one: StoredTable.load(store, one) for one in those}
+    """Yield the content of each partition that readers see; a partition without any table (yet) is left out."""
+    for _, segments in groupby(partitions, key=lambda partition: partition.key):
+        tables = {segment: StoredTable.load(store, segment) for segment in segments}
         if states is not None:
-            of = {one: states.get(one.ref.topic, {}).get(one.ref.name) for one in tables}
-            tables = {one: None if found is None else found.as_of(of[one]) for one, found in tables.items()}
+            of = {segment: states.get(segment.ref.topic, {}).get(segment.ref.name) for segment in tables}
+            tables = {segment: None if table is None else table.as_of(of[segment]) for segment, table in tables.items()}
         if any(tables.values()):
-            yield StoredPartition(tuple(found or StoredTable.without_files(one) for one, found in tables.items()))
+            yield StoredPartition(
+                tuple(table or StoredTable.without_files(segment) for segment, table in tables.items())
+            )
 
 
 def check_queue_names(catalog: Catalog, options: ReadOptions) -> None:
     """Refuse options that name segments of logical queues: readers name the queues (SPEC STATIC-22)."""
-    there = set(catalog.topics())
+    existing = set(catalog.topics())
     for option, names in (
         ("assign", options.assigned),
         ("startingOffsets", options.start.each),
         ("asOfOffset" if options.as_of else "endingOffsets", options.end.each),
     ):
-        for topic in names.keys() & there:
+        for topic in names.keys() & existing:
             catalog.check_names(topic, names[topic], option)
 
 
 def selected(catalog: Catalog, options: ReadOptions) -> Iterator[TopicPartition]:
     """Yield the partitions that the options select; raise `NotFound` for a topic or partition that does not exist."""
-    return (one for one in _selected(catalog, options) if one.ref.folder not in options.excepted)
+    return (table for table in _selected(catalog, options) if table.ref.folder not in options.excepted)
 
 
 def _selected(catalog: Catalog, options: ReadOptions) -> Iterator[TopicPartition]:
@@ -99,41 +101,45 @@ def _selected(catalog: Catalog, options: ReadOptions) -> Iterator[TopicPartition
         yield from catalog.partitions(topic)
 
 
-def _assigned(topic: str, names: Sequence[str], found: Sequence[TopicPartition]) -> Iterator[TopicPartition]:
-    known = {name: partition.name for partition in found for name in partition.names}
+def _assigned(topic: str, names: Sequence[str], partitions: Sequence[TopicPartition]) -> Iterator[TopicPartition]:
+    known = {name: partition.name for partition in partitions for name in partition.names}
     for name in names:
         if name not in known:
-            have = ", ".join(dict.fromkeys(partition.name for partition in found))
+            have = ", ".join(dict.fromkeys(partition.name for partition in partitions))
             raise NotFound(
                 f"option assign: topic {topic!r} has no partition {name!r}; it has {have}",
                 code="partition_not_found",
                 field="assign",
             )
     for wanted in dict.fromkeys(known[name] for name in names):
-        yield from (partition for partition in found if partition.name == wanted)
+        yield from (partition for partition in partitions if partition.name == wanted)
 
 
 def check_named(bound: Bound, option: str, partitions: Sequence[TopicPartition]) -> None:
-    """Refuse bounds for each partition unless they name all partitions that are read and no others, as Kafka does."""
+    """Refuse bounds by partition unless they name exactly the partitions that are read, as Kafka does."""
     if bound.everywhere is not None:
         return
     wanted = {(p.ref.topic, name) for p in partitions for name in p.names}
-    told = f"option {option} (or its form by timestamp)"
+    option_text = f"option {option} (or its form by timestamp)"
     for topic, values in bound.each.items():
         for name in values:
             if (topic, name) not in wanted:
-                raise Refused(f"{told}: {name!r} of {topic!r} is not read", code="invalid_option", field=option)
+                raise Refused(
+                    f"{option_text}: {name!r} of {topic!r} is not among the partitions that this read selects",
+                    code="invalid_option",
+                    field=option,
+                )
     missing = list(dict.fromkeys(p.name for p in partitions if bound.of(p.ref.topic, p.names) is None))
     if missing:
         raise Refused(
-            f"{told}: name every partition; missing: {', '.join(missing)} (-2 is the earliest, -1 the latest)",
+            f"{option_text}: name every partition; missing: {', '.join(missing)} (-2 is the earliest, -1 the latest)",
             code="invalid_option",
             field=option,
         )
 
 
 def _check_as_of(end: Bound, partitions: Sequence[TopicPartition]) -> None:
-    """Refuse one offset for several partitions, and a time in the future: more may be appended before it."""
+    """Refuse one offset for several partitions, and a time in the future: more may be appended until then."""
     if end.everywhere is None:
         return
     if end.by_time:
@@ -152,7 +158,7 @@ def _check_as_of(end: Bound, partitions: Sequence[TopicPartition]) -> None:
 
 
 def _bounds(stored: StoredPartition, options: ReadOptions, search: TimeSearch) -> tuple[int, int]:
-    """Return the offsets `[start, stop)` that the options ask of a partition; they may lie outside the stored ones."""
+    """The offsets `[start, stop)` by the options; they may lie outside the stored ones."""
     start = offset_of(options.start, stored, search)
     stop = offset_of(options.end, stored, search)
     check_start_found(options, stored, start)
@@ -177,7 +183,7 @@ def check_start_found(options: ReadOptions, stored: StoredPartition, start: int)
 
 
 def _check_was(options: ReadOptions, stored: StoredPartition, stop: int) -> None:
-    """Refuse a state that the partition has not reached yet, or that retention has removed messages of."""
+    """Refuse a state that the partition has not reached yet, or of which retention has removed messages."""
     offsets = stored.offsets
     if stop > offsets.end:
         raise Refused(
@@ -190,7 +196,7 @@ def _check_was(options: ReadOptions, stored: StoredPartition, stop: int) -> None
         missing = min(offsets.whole_from, stop)
         raise Refused(
             f"{stored.name}: this state is incomplete: retention has removed offsets [0, {missing}); "
-            "failOnDataLoss=false reads the rest, startingOffsets sets the offset from which all must be there",
+            "failOnDataLoss=false reads the rest, startingOffsets sets the offset from which no message may be missing",
             code="offset_out_of_range",
             field="asOfTime" if options.end.by_time else "asOfOffset",
             extra={"min_offset": offsets.first, "max_offset": offsets.end},
@@ -211,7 +217,7 @@ def _check_stored(stored: StoredPartition, start: int, stop: int) -> None:
     if start > stop or start < offsets.first or stop > offsets.end or offsets.lost(start, stop) > 0:
         raise Refused(
             f"{stored.name}: offsets [{start}, {stop}) were requested, [{offsets.whole_from}, {offsets.end}) are "
-            "stored; failOnDataLoss=false reads what there is",
+            "stored; failOnDataLoss=false reads the stored ones",
             code="offset_out_of_range",
             field="startingOffsets",
             extra={"min_offset": offsets.first, "max_offset": offsets.end},
@@ -228,7 +234,7 @@ def split(ranges: Sequence[OffsetRange], *, partitions_min: int | None, rows_max
     return [piece for r in ranges for piece in _cut(r, counts[id(r)])]
 
 
-def _cut(found: OffsetRange, count: int) -> Iterator[OffsetRange]:
-    edges = [found.start + found.rows * i // count for i in range(count + 1)]
+def _cut(whole: OffsetRange, count: int) -> Iterator[OffsetRange]:
+    edges = [whole.start + whole.rows * i // count for i in range(count + 1)]
     for start, stop in pairwise(edges):
-        yield found.part(start, stop)
+        yield whole.part(start, stop)

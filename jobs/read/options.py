@@ -1,4 +1,4 @@
-"""The options of a read; names and meanings are those of Spark's Kafka source (SPEC SPARK-1).
+"""The options of a read; names and meanings are as in Spark's Kafka source (SPEC SPARK-1).
 
 A partition is named `NAME@BROKER`; for jobs that come from Kafka, its number in the topic (0, 1, ...) works as well.
 Options that concern only a Kafka client (`kafka.*` and a few more) are accepted and ignored, so that a job moves by
@@ -6,8 +6,8 @@ changing the format. A batch read also ignores the options about a stream's batc
 refused: a misspelt bound would read the wrong rows.
 
 Time travel (SPEC SPARK-4) is `asOfOffset` or `asOfTime` in place of an end: the topic as it was. Unlike
-`endingOffsets` and `endingTimestamp`, which read what is stored up to a bound, they promise one fixed state. So a bound
-in the future is refused, since the answer would change, and so is a state of which messages are missing.
+`endingOffsets` and `endingTimestamp`, which read the stored messages up to a bound, they promise one fixed state. So a
+bound in the future is refused, since the answer would change, and so is a state of which messages are missing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ OPTIONS: Final = (
     "warehouse",
 )
 _OF_KAFKA_CLIENTS: Final = re.compile(r"kafka\..*|kafkaconsumer\..*|fetchoffset\..*|groupidprefix")
-#: What Spark gives a source for `CREATE TABLE ... USING`, and for a path.
+#: Options that Spark gives a source for `CREATE TABLE ... USING`, and for a path.
 _OF_TABLES: Final = ("owner", "path", "location", "provider")
 _NO_TABLES: Final = (
     "topics have no paths: name one with the option topic. A table cannot be made with USING mq, since Spark would "
@@ -75,11 +75,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Mode(enum.Enum):
-    """What the options are for; some are refused in one of the two modes, or have another default there."""
+    """The kind of read; some options are refused in one of the two modes, or have another default there."""
 
     BATCH = "batch"
     STREAM = "stream"
-    EITHER = "either"  #: not known yet: only what is wrong in both modes is refused
+    EITHER = "either"  #: not known yet: only errors of both modes are refused
 
 
 class RowFormat(enum.Enum):
@@ -138,7 +138,7 @@ class ReadOptions:
     row_format: RowFormat = RowFormat.MESSAGE
     #: Only these columns, in this order; empty: all.
     columns: tuple[str, ...] = ()
-    #: A condition of SQL (CONS-9); rows that it is not true for never reach Spark. Empty: all rows.
+    #: A condition of SQL (CONS-9); other rows never reach Spark. Empty: all rows.
     filter: str = ""
     #: Whether the end is an earlier state of the topic (`asOfOffset`, `asOfTime`), which must be complete.
     as_of: bool = False
@@ -197,7 +197,7 @@ def _check_mode(options: Mapping[str, str], mode: Mode) -> None:
     as_of = [name for name in ("asOfOffset", "asOfTime") if name.lower() in options]
     ends = [name for name in _ENDS[:3] if name.lower() in options]
     if len(as_of + ends) > 1 and as_of:
-        raise _wrong(as_of[0], f"says where the read ends, and so does {(as_of + ends)[1]}: give one of them")
+        raise _wrong(as_of[0], f"contradicts {(as_of + ends)[1]}: both set the end of the read; give only one")
 
 
 def _check_known(given: Mapping[str, str]) -> None:
@@ -217,10 +217,10 @@ def _selection(
 ) -> tuple[Strategy, tuple[str, ...], str, Mapping[str, tuple[str, ...]]]:
     ways = [name for name in ("topic", "subscribe", "subscribePattern", "assign") if name.lower() in options]
     if len(ways) != 1:
-        told = f"not {' and '.join(ways)}" if ways else "none is given"
+        problem = f"not {' and '.join(ways)}" if ways else "none is given"
         raise _wrong(
             ways[-1] if ways else "topic",
-            f"give exactly one of topic, subscribe, subscribePattern, assign; {told}",
+            f"give exactly one of topic, subscribe, subscribePattern, assign; {problem}",
         )
     text = options[ways[0].lower()]
     if ways[0] == "assign":
@@ -290,20 +290,20 @@ def _end(options: Mapping[str, str], mode: Mode) -> Bound:
 
 
 def _as_of_offset(text: str) -> Bound:
-    """Return the end offset of each partition at that state, which is the number of messages that it had."""
+    """The end offset of each partition at that state, which is its number of messages then."""
     if text.isdigit() and int(text) <= OFFSET_MAX:
         return Bound(everywhere=int(text))
     return Bound(each=_per_partition("asOfOffset", text, low=0))
 
 
 def _as_of_time(text: str) -> int:
-    """Return a time in microseconds, from milliseconds or from a time written out with its zone."""
+    """In microseconds, from milliseconds or from a time written out with its zone."""
     if text.isdigit() and int(text) <= OFFSET_MAX // 1_000:
         return int(text) * 1_000
     moment = zoned_time(text)
     if moment is None:
-        told = "must be a time with its zone (2026-01-31T12:00:00Z) or in milliseconds since 1970"
-        raise _wrong("asOfTime", f"{told}, not {text!r}")
+        expected = "must be a time with its zone (2026-01-31T12:00:00Z) or in milliseconds since 1970"
+        raise _wrong("asOfTime", f"{expected}, not {text!r}")
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -338,11 +338,11 @@ def _limits(options: Mapping[str, str]) -> TriggerLimits:
 
 
 def _duration_ms(name: str, text: str) -> int:
-    found = re.fullmatch(r"\s*(\d{1,12})\s*([a-z]*)\s*", text.lower())
-    unit = _UNITS_MS.get(found[2] or "ms") if found else None
-    if found is None or unit is None:
+    parsed = re.fullmatch(r"\s*(\d{1,12})\s*([a-z]*)\s*", text.lower())
+    unit = _UNITS_MS.get(parsed[2] or "ms") if parsed else None
+    if parsed is None or unit is None:
         raise _wrong(name, f"must be a duration like 30s, 15m or 500ms, not {text!r}")
-    return int(found[1]) * unit
+    return int(parsed[1]) * unit
 
 
 def _group(options: Mapping[str, str]) -> str | None:
@@ -361,7 +361,7 @@ def _values(bound: Bound) -> set[int]:
 
 
 def _timed(options: Mapping[str, str], everywhere: str, each: str) -> Bound | None:
-    """Return the bound by time, None without one; as in Kafka, one for all partitions wins over one for each."""
+    """None: there is no bound by time. As in Kafka, one time for all partitions wins over times by partition."""
     if everywhere.lower() in options:
         text = options[everywhere.lower()].strip()
         if not text.isdigit() or int(text) > OFFSET_MAX:

@@ -1,12 +1,12 @@
-"""What one query reads: the state of its topics on which its tasks agree, divided among the shares that were planned.
+"""One query's read: its tasks agree on a state of the topics, which is divided among the planned shares.
 
     planned at 5 million messages        a later query, at 7 million
     share 0  [0, 2m)                     [0, 2m)
     share 1  [2m, 4m)                    [2m, 4m)
     share 2  [4m, ...)                   [4m, 7m)
 
-All scans of a query see one state of a topic, whatever their options (SPEC SPARK-13). Which offsets are whose is said
-for all offsets that there will ever be, and never changes: Spark computes parts of a cached DataFrame, and of an RDD,
+All scans of a query see one state of a topic, whatever their options (SPEC SPARK-13). The division covers all
+later offsets, too, and never changes: Spark computes parts of a cached DataFrame, and of an RDD,
 in different jobs, which may see different states. A boundary that moved between them would lose messages, or have
 them twice.
 """
@@ -51,11 +51,11 @@ class _Piece(msgspec.Struct, array_like=True, frozen=True):
     stop: int
 
     @classmethod
-    def of(cls, found: OffsetRange) -> _Piece:
-        where = found.partition
+    def of(cls, span: OffsetRange) -> _Piece:
+        where = span.partition
         ref = where.ref
         names = ref.topic, ref.name, ref.generation
-        return cls(*names, where.number, where.queue, where.delta, where.sealed_end, found.start, found.stop)
+        return cls(*names, where.number, where.queue, where.delta, where.sealed_end, span.start, span.stop)
 
     @property
     def partition(self) -> TopicPartition:
@@ -79,88 +79,88 @@ class Part:
 
 @dataclass
 class SharePartition(InputPartition):
-    """What a task reads of whatever there is when its query runs."""
+    """A task's share of the topics, whatever they contain when its query runs."""
 
     plan: str
     parts: list[Part] = field(default_factory=list)
-    #: Of each topic with parts here: the first number without a part anywhere, this share's turn, how many have one.
+    #: By topic with parts here: the first number without a part anywhere, this share's turn, the number of turns.
     later: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    #: All topics of the plan, in the share that reads those that are made later.
+    #: All topics of the plan, in the share that reads the topics that are made later.
     topics: frozenset[str] | None = None
 
     def intervals(self, where: TopicPartition) -> list[tuple[int, int | None]]:
-        """Return which offsets of a partition belong to this share, `[low, high)` each."""
+        """Return the offsets of a partition that belong to this share, as ranges `[low, high)`."""
         topic = where.ref.topic
         if self.topics is not None and topic not in self.topics:
             return [(0, None)]
         first, turn, turns = self.later.get(topic, (where.number + 1, 0, 1))
         if where.number >= first:
             return [(0, None)] if where.number % turns == turn else []
-        return [(one.low, one.high) for one in self.parts if (one.topic, one.number) == (topic, where.number)]
+        return [(part.low, part.high) for part in self.parts if (part.topic, part.number) == (topic, where.number)]
 
 
 def plan_shares(options: ReadOptions, *, rows_max: int) -> list[SharePartition]:
-    """Return the shares of a read, about equal for what is stored now.
+    """Return the shares of a read, about equal for the messages that are stored now.
 
     Raises
     ------
     DeltaMQError
-        What `resolve` raises, so that wrong options and topics that do not exist are known before any task runs.
+        As `resolve` raises it, so that wrong options and missing topics are reported before any task runs.
     """
     catalog = Catalog(storage(options.warehouse))
     if options.excepted:
         return [_share_of_the_rest(catalog, options)]
     ranges = resolve(catalog, options, empty=True)
-    catalog.check_readable((one.partition for one in ranges), SYSTEM_CLOCK.wall_us() // 1_000)
+    catalog.check_readable((table_range.partition for table_range in ranges), SYSTEM_CLOCK.wall_us() // 1_000)
     most = min(options.records_per_partition_max or rows_max, rows_max)
     planned = split(ranges, partitions_min=options.partitions_min, rows_max=most)
-    partitions = list(dict.fromkeys((one.ref.topic, one.number) for one in selected(catalog, options)))
+    partitions = list(dict.fromkeys((table.ref.topic, table.number) for table in selected(catalog, options)))
     plan = uuid.uuid4().hex
     shares = [SharePartition(plan) for _ in planned] or [SharePartition(plan)]
     starts = _starts(planned)
     turns = itertools.cycle(range(len(shares)))
     for topic, number in partitions:
-        found = starts.get((topic, number)) or [(0, next(turns))]
-        edges: list[int | None] = [0, *(low for low, _ in found[1:]), None]
-        for (low, high), (_, share) in zip(itertools.pairwise(edges), found, strict=True):
+        begins = starts.get((topic, number)) or [(0, next(turns))]
+        edges: list[int | None] = [0, *(low for low, _ in begins[1:]), None]
+        for (low, high), (_, share) in zip(itertools.pairwise(edges), begins, strict=True):
             shares[share].parts.append(Part(topic, number, low or 0, high))
-    _say_later(shares)
+    _assign_later(shares)
     if options.strategy is Strategy.PATTERN:
         shares[0].topics = frozenset(topic for topic, _ in partitions)
     return shares
 
 
 def _share_of_the_rest(catalog: Catalog, options: ReadOptions) -> SharePartition:
-    """Return the share that reads whatever is in no table of those that are excepted: usually nothing."""
+    """The share that reads all tables that are not excepted: usually none."""
     topics = _topics(catalog, replace(options, excepted=frozenset()))
     return SharePartition(uuid.uuid4().hex, later=dict.fromkeys(topics, (0, 0, 1)), topics=frozenset(topics))
 
 
 def _starts(planned: Sequence[OffsetRange]) -> dict[tuple[str, int], list[tuple[int, int]]]:
-    """Return of each partition where its ranges begin, as readers see offsets, and the share of each."""
-    found: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for share, one in enumerate(planned):
-        where = one.partition
-        found.setdefault((where.ref.topic, where.number), []).append((one.start + where.delta, share))
-    return {key: sorted(starts) for key, starts in found.items()}
+    """The beginnings of each partition's ranges, in offsets that readers see, each with its share."""
+    by_partition: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for share, table_range in enumerate(planned):
+        where = table_range.partition
+        by_partition.setdefault((where.ref.topic, where.number), []).append((table_range.start + where.delta, share))
+    return {key: sorted(starts) for key, starts in by_partition.items()}
 
 
-def _say_later(shares: Sequence[SharePartition]) -> None:
-    """Give partitions that a topic gets later to its shares in turn."""
+def _assign_later(shares: Sequence[SharePartition]) -> None:
+    """Partitions that a topic gets later go to its shares in turn."""
     firsts: dict[str, int] = {}
     owners: dict[str, list[SharePartition]] = {}
     for share in shares:
-        for topic in dict.fromkeys(one.topic for one in share.parts):
+        for topic in dict.fromkeys(part.topic for part in share.parts):
             owners.setdefault(topic, []).append(share)
-        for one in share.parts:
-            firsts[one.topic] = max(firsts.get(one.topic, 0), one.number + 1)
-    for topic, found in owners.items():
-        for turn, share in enumerate(found):
-            share.later[topic] = (firsts[topic], turn, len(found))
+        for part in share.parts:
+            firsts[part.topic] = max(firsts.get(part.topic, 0), part.number + 1)
+    for topic, readers in owners.items():
+        for turn, share in enumerate(readers):
+            share.later[topic] = (firsts[topic], turn, len(readers))
 
 
 def ranges_of_share(options: ReadOptions, share: SharePartition) -> Iterator[OffsetRange]:
-    """Yield the ranges of a share in the query that runs here, each with the files that hold it now."""
+    """Yield the ranges of a share in the running query, each with the files that hold it now."""
     store, query = storage(options.warehouse), current_query(share.plan)
     if options.excepted and not any(selected(Catalog(store), options)):
         return  # nothing to agree on
@@ -171,34 +171,32 @@ def ranges_of_share(options: ReadOptions, share: SharePartition) -> Iterator[Off
             name: _states.decode(agreed(store, query, f"topic {name}", partial(_state, catalog, name)))
             for name in _topics(catalog, options)
         }
-        cut = [found for found in resolve(catalog, options, states=states) if found.rows]
-        catalog.check_readable((one.partition for one in cut), SYSTEM_CLOCK.wall_us() // 1_000)
-        return msgspec.json.encode([_Piece.of(found) for found in cut])
+        cut = [table_range for table_range in resolve(catalog, options, states=states) if table_range.rows]
+        catalog.check_readable((table_range.partition for table_range in cut), SYSTEM_CLOCK.wall_us() // 1_000)
+        return msgspec.json.encode([_Piece.of(table_range) for table_range in cut])
 
-    pieces = _pieces.decode(agreed(store, query, f"read {_said(options)}", resolved))
+    pieces = _pieces.decode(agreed(store, query, f"read {_extent(options)}", resolved))
     for piece, start, stop in _cut(pieces, share):
         yield _with_files(store, piece.partition, start, stop)
 
 
 def _topics(catalog: Catalog, options: ReadOptions) -> Sequence[str]:
-    return list(dict.fromkeys(one.ref.topic for one in selected(catalog, options)))
+    return list(dict.fromkeys(table.ref.topic for table in selected(catalog, options)))
 
 
 def _state(catalog: Catalog, topic: str) -> bytes:
-    """Return what is stored of a topic now."""
     stored = stored_partitions(catalog.store, catalog.partitions(topic))
     tables = (table for partition in stored for table in partition.tables if table.exists)
     return msgspec.json.encode({table.partition.ref.name: (table.low, table.end) for table in tables})
 
 
-def _said(options: ReadOptions) -> str:
-    """Return what decides which rows a read covers, as text."""
-    said = replace(options, columns=(), filter="", headers=True)
-    return repr(replace(said, partitions_min=None, records_per_partition_max=None))
+def _extent(options: ReadOptions) -> str:
+    """The options that decide which rows a read covers, as text."""
+    extent = replace(options, columns=(), filter="", headers=True)
+    return repr(replace(extent, partitions_min=None, records_per_partition_max=None))
 
 
 def _cut(pieces: Sequence[_Piece], share: SharePartition) -> Iterator[tuple[_Piece, int, int]]:
-    """Yield what belongs to a share."""
     for piece in pieces:
         for low, high in share.intervals(piece.partition):
             start = max(piece.start, low - piece.delta)
@@ -210,5 +208,5 @@ def _cut(pieces: Sequence[_Piece], share: SharePartition) -> Iterator[tuple[_Pie
 def _with_files(store: Store, partition: TopicPartition, start: int, stop: int) -> OffsetRange:
     table = StoredTable.load(store, partition)
     if table is None:
-        return OffsetRange(partition=partition, start=start, stop=stop, files=())  # its reader says that it is gone
+        return OffsetRange(partition=partition, start=start, stop=stop, files=())  # the reader reports the loss
     return table.range(start, stop)

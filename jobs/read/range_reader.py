@@ -1,6 +1,6 @@
 """Reads a range of offsets as Arrow batches for Spark: the work of a task in batch reads and streams.
 
-A task gets a path and a range of offsets, nothing else. Every byte it uses was checked against the commit's checksums.
+A task gets only a path and a range of offsets. Every byte that it uses was checked against the commit's checksums.
 """
 
 from __future__ import annotations
@@ -61,30 +61,30 @@ class RangeRows:
         if not isinstance(partition, RangePartition):
             return  # Spark passes a placeholder when there is nothing to read
         keep_imports()
-        found, options = partition.range, self.options
+        wanted_range, options = partition.range, self.options
         project = arrow_columns(
             self._names,
             options.row_format,
-            topic=found.partition.ref.topic,
-            partition=found.partition.name,
-            number=found.partition.number,
-            delta=found.partition.delta,
+            topic=wanted_range.partition.ref.topic,
+            partition=wanted_range.partition.name,
+            number=wanted_range.partition.number,
+            delta=wanted_range.partition.delta,
         )
         columns = source_columns(self._names, options.row_format) or ["offset"]
         columns = [*columns, *(name for name in self.filter.columns if name not in columns)]
-        for rows in read_range(options.warehouse, found, columns, fail_on_data_loss=options.fail_on_data_loss):
+        for rows in read_range(options.warehouse, wanted_range, columns, fail_on_data_loss=options.fail_on_data_loss):
             wanted = self.filter.apply(rows)
             for batch in wanted.to_batches(max_chunksize=_rows_of_batch(wanted)):
                 yield pa.RecordBatch.from_arrays(project(batch), schema=self._schema)
 
 
 def read_range(
-    warehouse: str, found: OffsetRange, columns: list[str], *, fail_on_data_loss: bool = True
+    warehouse: str, wanted: OffsetRange, columns: list[str], *, fail_on_data_loss: bool = True
 ) -> Iterator[pa.Table]:
     """Yield the rows of a range, one row group at a time.
 
     If a roll-up has replaced the files since the range was planned and the old files are deleted, the same offsets are
-    in other files, and the read goes on with those.
+    in other files, and the read goes on with these files.
 
     Raises
     ------
@@ -93,48 +93,47 @@ def read_range(
         `fail_on_data_loss` false, removed rows are logged and the rest is read.
     """
     store = storage(warehouse)
-    folder = found.partition.ref.folder
+    folder = wanted.partition.ref.folder
     reader = FileReader(store, folder, RowCache(_CACHE_BYTES))
-    at = found.start
-    for file in found.files:
+    at = wanted.start
+    for file in wanted.files:
         if file.start > at:
-            break  # what lies before it was removed between the query's first look and this one
+            break  # the offsets before it were removed between the query's first look and this one
         try:
-            for rows in _rows(reader, file, at, min(found.stop, file.end), columns):
+            for rows in _rows(reader, file, at, min(wanted.stop, file.end), columns):
                 at += rows.num_rows
                 yield rows
         except Corrupt:
             if store.exists(f"{folder}/{file.path}"):
                 raise
             break
-    if at < found.stop:
-        yield from _from_newer_files(store, reader, found, at, columns, fail_on_data_loss=fail_on_data_loss)
+    if at < wanted.stop:
+        yield from _from_newer_files(store, reader, wanted, at, columns, fail_on_data_loss=fail_on_data_loss)
 
 
 def _from_newer_files(
-    store: Store, reader: FileReader, found: OffsetRange, at: int, columns: list[str], *, fail_on_data_loss: bool
+    store: Store, reader: FileReader, wanted: OffsetRange, at: int, columns: list[str], *, fail_on_data_loss: bool
 ) -> Iterator[pa.Table]:
-    """Yield the rows from `at` on, from the files that are live now."""
-    folder = found.partition.ref.folder
+    folder = wanted.partition.ref.folder
     try:
         now = load(store, folder)
     except PartitionNotFound as error:
         _lost(f"{folder}: the partition was deleted during the read", fail_on_data_loss, error)
         return
     if at < now.min_offset:
-        lost_to = min(now.min_offset, found.stop)
+        lost_to = min(now.min_offset, wanted.stop)
         _lost(f"{folder}: offsets [{at}, {lost_to}) were removed by retention during the read", fail_on_data_loss)
         at = lost_to
     for file in now.files:
-        if file.end > at and file.start < found.stop:
-            for rows in _rows(reader, file, at, min(found.stop, file.end), columns):
+        if file.end > at and file.start < wanted.stop:
+            for rows in _rows(reader, file, at, min(wanted.stop, file.end), columns):
                 at += rows.num_rows
                 yield rows
-    assert at == found.stop, "live files are dense"
+    assert at == wanted.stop, "live files are dense"
 
 
 def _rows(reader: FileReader, file: DataFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.Table]:
-    """Yield rows of one file; offsets are counted, not read: they are dense, and the log says where a file begins."""
+    """Offsets are counted, not read: they are dense, and the log has the first offset of a file."""
     stored = [name for name in columns if name != "offset"]
     if not stored:
         for at in range(start, stop, _OFFSETS_AT_ONCE):
@@ -153,7 +152,7 @@ def _offsets(start: int, stop: int) -> pa.Array:
 
 def _lost(what: str, fail: bool, cause: Exception | None = None) -> None:
     if fail:
-        raise Corrupt(f"{what}; failOnDataLoss=false reads what is left") from cause
+        raise Corrupt(f"{what}; failOnDataLoss=false reads the rest") from cause
     log.warning("event=data_lost detail=%r", what)
 
 
@@ -162,14 +161,14 @@ def _rows_of_batch(rows: pa.Table) -> int:
 
 
 def _checked_names(options: ReadOptions, schema: StructType) -> Sequence[str]:
-    """Return the selected columns; refuse a schema with a column that is unknown or of another type."""
+    """Refuse a schema with a column that is unknown or of another type."""
     known = {field.name: field.dataType for field in schema_of(options, every=True)}
     for field in schema:
         if field.name not in known:
             raise Refused(f"there is no column {field.name!r}; columns are {', '.join(known)}", field=field.name)
         if field.dataType != known[field.name]:
-            told = f"{known[field.name].simpleString()}, not {field.dataType.simpleString()}"
-            raise Refused(f"column {field.name!r} is {told}", field=field.name)
+            types = f"{known[field.name].simpleString()}, not {field.dataType.simpleString()}"
+            raise Refused(f"column {field.name!r} is {types}", field=field.name)
     if options.columns and list(options.columns) != schema.names:
         raise Refused(
             f"option columns has {', '.join(options.columns)}, the schema {', '.join(schema.names)}: give one",

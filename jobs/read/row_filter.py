@@ -1,4 +1,4 @@
-"""The option `filter`: messages that a condition of SQL is true for, picked before rows go to Spark (SPEC SPARK-14).
+"""The option `filter`: an SQL condition picks messages before rows go to Spark (SPEC SPARK-14).
 
 Spark's own `WHERE` stays right, but rows cross into the JVM before it looks at them: Spark keeps a Python source's plan
 for all later queries of a DataFrame, so a plan must hold none of one query's conditions.
@@ -28,5 +28,5 @@ class RowFilter:
         return sorted({"headers" if isinstance(field, Header) else field.value for field in fields})
 
     def apply(self, rows: pa.Table) -> pa.Table:
-        """Return the rows that the condition is true for."""
+        """Return the rows for which the condition is true."""
         return rows if not self._text else MessageFilter(condition=parse_filter(self._text)).matching(rows)

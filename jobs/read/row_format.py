@@ -1,4 +1,4 @@
-"""The columns that a read returns: the message row with topic and partition, or those of Spark's Kafka source.
+"""The columns that a read returns: the message row with topic and partition, or as in Spark's Kafka source.
 
 Each format exists twice, for the two ways to read: as a projection of a Delta table's columns (SQL), and as a
 projection of Arrow rows. A test checks that both return the same.
@@ -36,7 +36,7 @@ KAFKA_ROW: Final = pa.schema(
 )
 #: Kafka's number for "the timestamp is the producer's time".
 CREATE_TIME: Final = 0
-#: The columns of the message row that each Kafka column is made of.
+#: The columns of the message row from which each Kafka column is made.
 _KAFKA_SOURCES: Final = {
     "key": ("key", "headers"),
     "value": ("body", "headers"),
@@ -80,10 +80,10 @@ def sql_columns(options: ReadOptions, *, topic: str, partition: str, number: int
 
 def source_columns(names: Sequence[str], row_format: RowFormat) -> list[str]:
     """Return the columns of the message row that are needed for the columns `names` of a read."""
-    made_of_none = {"topic", "partition", "timestampType"}
+    constants = {"topic", "partition", "timestampType"}
     if row_format is RowFormat.MESSAGE:
-        return [name for name in names if name not in made_of_none]
-    sources = (_KAFKA_SOURCES.get(name, (name,)) for name in names if name not in made_of_none)
+        return [name for name in names if name not in constants]
+    sources = (_KAFKA_SOURCES.get(name, (name,)) for name in names if name not in constants)
     return list(dict.fromkeys(column for columns in sources for column in columns))
 
 
@@ -119,7 +119,7 @@ def _column(name: str) -> Callable[[pa.RecordBatch], pa.Array]:
 
 
 def _listed_headers(rows: pa.RecordBatch) -> pa.Array:
-    """Return the headers as lists of (key, value), null where a record has none."""
+    """Lists of (key, value); null for a record without headers."""
     headers = kafka_headers(rows.column("headers"), rows.column("key"), rows.column("body"))
     if headers is None:
         return pa.nulls(rows.num_rows, _HEADERS)

@@ -1,8 +1,8 @@
-"""A partition as readers see it, with what its tables have stored: one table, or the segments of a logical queue.
+"""A partition as readers see it, and the content of its tables: one table, or the segments of a logical queue.
 
     offsets that readers see  --StoredOffsets-->  stored offsets of each table  -->  OffsetRange: one table, its files
 
-A range never crosses a table, so a task reads one table; what its offsets are for readers is in `partition.delta`.
+A range never crosses a table, so a task reads one table; `partition.delta` turns its offsets into the readers' offsets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OffsetRange:
 
     @property
     def rows(self) -> int:
-        """The number of rows that it covers."""
+        """The number of rows in the range."""
         return self.stop - self.start
 
     def part(self, start: int, stop: int) -> OffsetRange:
@@ -49,14 +49,14 @@ class OffsetRange:
 
 
 class TimeSearch:
-    """Finds offsets by time; what it reads for that is cached."""
+    """Finds offsets by time; caches the rows that it reads for that."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cache = RowCache(_CACHE_BYTES)
 
     def offset(self, table: StoredTable, time_us: int) -> int:
-        """Return the first stored offset that was appended at or after the time; the table's end if none was."""
+        """Return the first stored offset that was appended at or after the time; the table's end if there is none."""
         reader = FileReader(self._store, table.partition.ref.folder, self._cache)
         return offset_at(table.files, reader, time_us, table.end)
 
@@ -78,7 +78,7 @@ class StoredTable:
         Raises
         ------
         Corrupt
-            There are data files without a log: a topic whose log is gone is not an empty one.
+            There are data files without a log: a topic whose log is gone is not empty.
         """
         folder = partition.ref.folder
         try:
@@ -89,7 +89,9 @@ class StoredTable:
             try:
                 snapshot = load(store, folder)  # it may have been created between the two looks
             except PartitionNotFound:
-                detail = f"{store.uri(folder)} has data files and no log (_delta_log): `deltamq verify` says what to do"
+                detail = (
+                    f"{store.uri(folder)} has data files and no log (_delta_log): `deltamq verify` shows the remedy"
+                )
                 raise Corrupt(detail) from None
         return cls(partition, snapshot.min_offset, snapshot.end_offset, snapshot.files)
 
@@ -103,7 +105,7 @@ class StoredTable:
 
     @classmethod
     def without_files(cls, partition: TopicPartition) -> StoredTable:
-        """Return a table that does not exist: not yet, or, if it is sealed, because all of it is removed."""
+        """Return a table that does not exist yet, or whose messages are all removed if it is sealed."""
         end = partition.sealed_end or 0
         return cls(partition, end, end, (), exists=False)
 
@@ -112,20 +114,20 @@ class StoredTable:
         first = bisect_right(self.files, start, key=lambda file: file.end)
         last = bisect_left(self.files, stop, key=lambda file: file.start)
         # statistics are for other engines, and a task need not carry them
-        found = tuple(replace(file, stats="") for file in self.files[first:last])
-        return OffsetRange(partition=self.partition, start=start, stop=stop, files=found)
+        files = tuple(replace(file, stats="") for file in self.files[first:last])
+        return OffsetRange(partition=self.partition, start=start, stop=stop, files=files)
 
 
 # Without slots, because `cached_property` needs an instance dictionary.
 @dataclass(frozen=True)
 class StoredPartition:
-    """A partition as readers see it; at least one table, oldest first. Its offsets are those that readers see."""
+    """A partition as readers see it; at least one table, oldest first. Its offsets are the readers' offsets."""
 
     tables: tuple[StoredTable, ...]
 
     @property
     def partition(self) -> TopicPartition:
-        """The newest table, whose names are those of the partition."""
+        """The newest table, which has the partition's names."""
         return self.tables[-1].partition
 
     @property
@@ -139,22 +141,22 @@ class StoredPartition:
     @cached_property
     def offsets(self) -> StoredOffsets:
         """The stored offsets."""
-        return StoredOffsets(tuple(Stretch(one.partition.delta, one.low, one.end) for one in self.tables))
+        return StoredOffsets(tuple(Stretch(table.partition.delta, table.low, table.end) for table in self.tables))
 
     @property
     def has_messages(self) -> bool:
-        return any(one.files for one in self.tables)
+        return any(table.files for table in self.tables)
 
     def offset_at(self, time_us: int, search: TimeSearch) -> int:
-        """Return the smallest offset that was appended at or after the time; the end if none was (SPEC STATIC-15)."""
+        """Return the first offset that was appended at or after the time; the end if there is none (SPEC STATIC-15)."""
         for table in self.tables:
-            found = search.offset(table, time_us)
-            if found < table.end:
-                return found + table.partition.delta
+            offset = search.offset(table, time_us)
+            if offset < table.end:
+                return offset + table.partition.delta
         return self.offsets.end
 
     def ranges(self, start: int, stop: int, *, empty: bool = False) -> Iterator[OffsetRange]:
-        """Yield the range of each table with messages in `[start, stop)`; with `empty`, that of the newest even so.
+        """Yield the range of each table with messages in `[start, stop)`; with `empty`, always the newest table's.
 
         A table that does not exist has no range.
         """

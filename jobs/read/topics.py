@@ -3,7 +3,7 @@
 Both come from the metadata log: a topic's route keeps the order of its partitions for ever and appends new ones, so a
 partition's position in it is the number that a job from Kafka uses. The partitions of a static topic are its logical
 queues, whose numbers never change; each is a chain of tables (SPEC STATIC-2). For a warehouse without a metadata log
-(tables that were written by `tables` alone) topics come from its folders.
+(tables that only `tables` has written) topics come from its folders.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class TopicPartition:
 
     ref: PartitionRef
     number: int
-    #: The name of its logical queue; None in a plain topic.
+    #: The name of the logical queue; None in a plain topic.
     queue: str | None = None
-    #: What turns its offsets into those that readers see, when added.
+    #: The readers' offsets less the table's offsets.
     delta: int = 0
     #: The offset behind the last message of a sealed segment; None if more may be appended.
     sealed_end: int | None = None
@@ -44,7 +44,7 @@ class TopicPartition:
 
     @property
     def names(self) -> tuple[str, str]:
-        """The names that an option may use for it."""
+        """The names that an option may use for the partition."""
         return self.name, str(self.number)
 
     @property
@@ -71,7 +71,7 @@ class Catalog:
         return sorted({ref.topic for ref in refs(self.store, Space.TOPICS)})
 
     def topic_id(self, topic: str) -> str:
-        """Return the id that tells this life of the topic from others of its name; empty without a metadata log."""
+        """Return the id of this life of the topic; empty without a metadata log."""
         known = self._topic(topic)
         return "" if known is None else known.id
 
@@ -89,11 +89,11 @@ class Catalog:
         return not access or access.of(self.topic_id(partition.ref.topic), partition.ref.name).readable
 
     def check_readable(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
-        """Raise `Unavailable` (`not_readable`) if one of them may not be read at this time (SPEC ROUTE-9)."""
+        """Raise `Unavailable` (`not_readable`) if a partition may not be read at this time (SPEC ROUTE-9)."""
         access = self._meta.access.at(now_ms) if self._meta is not None else None
-        for one in partitions if access else ():
+        for partition in partitions if access else ():
             assert access is not None, "checked before the first partition"
-            access.check_readable(self.topic_id(one.ref.topic), one.ref.name, one.name)
+            access.check_readable(self.topic_id(partition.ref.topic), partition.ref.name, partition.name)
 
     def check_names(self, topic: str, names: Iterable[str], option: str) -> None:
         """Refuse names of physical partitions of a static topic; numbers name its queues.
@@ -101,7 +101,7 @@ class Catalog:
         Raises
         ------
         DeltaMQError
-            What `TopicQueues.require` raises.
+            As `TopicQueues.require` raises it.
         """
         queues = self.queues(topic)
         for name in names if queues is not None else ():
@@ -110,24 +110,24 @@ class Catalog:
                 queues.require(name, topic, option)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return a topic's partitions by number; of a logical queue, all readable segments in their order.
+        """Return a topic's partitions by number; for a logical queue, all readable segments in their order.
 
         Raises
         ------
         NotFound
             The topic does not exist.
         Unavailable
-            `queue_unserved`: the mapping of a logical queue cannot be had, so its messages cannot be found.
+            `queue_unserved`: the mapping of a logical queue is not available, so its messages cannot be found.
         """
         queues = self.queues(topic)
         if queues is not None:
-            return [one for name in queues.names for one in self._segments(topic, queues, name)]
-        found = self._of_meta(topic) if self._meta is not None else self._folders(topic)
-        if not found:
+            return [segment for name in queues.names for segment in self._segments(topic, queues, name)]
+        partitions = self._of_meta(topic) if self._meta is not None else self._folders(topic)
+        if not partitions:
             raise NotFound(
                 f"there is no topic {topic!r} in {self.store.uri('')}", code="topic_not_found", field="topic"
             )
-        return [TopicPartition(ref, n) for n, ref in enumerate(found)]
+        return [TopicPartition(ref, n) for n, ref in enumerate(partitions)]
 
     def _segments(self, topic: str, queues: TopicQueues, name: str) -> Iterator[TopicPartition]:
         queue, known = queues.require(name, topic, "topic"), self._topic(topic)
@@ -148,12 +148,12 @@ class Catalog:
         return [PartitionRef(Space.TOPICS, topic, name, generation) for name in names]
 
     def _folders(self, topic: str) -> list[PartitionRef]:
-        found = [ref for ref in refs(self.store, Space.TOPICS) if ref.topic == topic]
-        return sorted(found, key=lambda ref: _order(ref.name))
+        folders = [ref for ref in refs(self.store, Space.TOPICS) if ref.topic == topic]
+        return sorted(folders, key=lambda ref: _order(ref.name))
 
 
 def _order(partition: str) -> tuple[int, str, str]:
-    """Return a sort key: partitions named like the topic come first, then `topic#1`, `topic#2`, ..., as in routes."""
+    """Partitions named like the topic come first, then `topic#1`, `topic#2`, ..., as in routes."""
     name, broker = PartitionName.parse(partition)
     numbered = re.search(r"#(\d+)$", name)
     return (int(numbered[1]) if numbered else 0), broker, name

@@ -5,7 +5,7 @@
 
 A refresh costs one look for the next commit file of each log, whatever the length of the logs. On object stores, where
 each look is a request, logs are looked at less often, and several at once. The metadata is read before the logs, so a
-sealed segment of a logical queue has all its messages when the next one is first read.
+sealed segment of a logical queue has all its messages when the next segment is first read.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class FollowedTable:
         return True
 
     def refresh(self) -> bool:
-        """Read what was committed since the last call; return True if there was anything."""
+        """Read new commits; return True if there were any."""
         return self._open() if self._log is None else self._log.refresh()
 
     def as_part(self, partition: TopicPartition) -> FollowedTable:
-        """Return the follower of the same table after a change of what it is for readers: it is sealed now."""
+        """Return the follower of the same table after it was sealed, which changes `partition`."""
         assert partition.ref == self.partition.ref, "the table is the same"
         changed = copy(self)
         changed.partition = partition
@@ -73,7 +73,7 @@ class FollowedTable:
 
     @property
     def stored(self) -> StoredTable:
-        """What it has stored, as of the last look."""
+        """The table's content as of the last look."""
         if self._log is None:
             return StoredTable.without_files(self.partition)
         return StoredTable(self.partition, self._log.min_offset, self._log.end_offset, self._log.files)
@@ -88,7 +88,7 @@ class FollowedPartition:
 
     @property
     def partition(self) -> TopicPartition:
-        """The newest table, whose names are those of the partition."""
+        """The newest table, which has the partition's names."""
         return self.tables[-1].partition
 
     @property
@@ -98,7 +98,7 @@ class FollowedPartition:
 
     @property
     def stored(self) -> StoredPartition:
-        """What it has stored, as of the last look."""
+        """The partition's content as of the last look."""
         return StoredPartition(tuple(table.stored for table in self.tables))
 
     @property
@@ -114,7 +114,7 @@ class FollowedTopics:
     def __init__(self, options: ReadOptions, *, clock: Clock = SYSTEM_CLOCK, store: Store | None = None) -> None:
         """Open everything; raise `NotFound` if a named topic or partition does not exist.
 
-        `store` holds the tables; by default the one that the option `warehouse` names.
+        `store` holds the tables; by default the store of the option `warehouse`.
         """
         self._options = options
         self._clock = clock
@@ -130,7 +130,7 @@ class FollowedTopics:
 
     @property
     def warehouse_id(self) -> str:
-        """The id that tells this warehouse from others; empty without a metadata log."""
+        """The id of this warehouse; empty without a metadata log."""
         return "" if self._meta is None else self._meta.warehouse_id
 
     @property
@@ -158,7 +158,7 @@ class FollowedTopics:
         if changed:
             changed = self._select(list(self._still_selected()))
         if self._threads is None:
-            news = [one.refresh() for one in self._tables.values()]
+            news = [table.refresh() for table in self._tables.values()]
         else:
             news = list(self._threads.map(FollowedTable.refresh, self._tables.values()))
         self._looked_ms = now
@@ -186,7 +186,7 @@ class FollowedTopics:
         return self._threads is None or self._clock.boot_ms() - self._looked_ms >= _REMOTE_LOOK_MS
 
     def readable_to(self, key: tuple[str, str]) -> int | None:
-        """Return the offset before which a partition may be read now; None if all of it may (SPEC ROUTE-9)."""
+        """Return the offset before which a partition may be read now; None: there is no such limit (SPEC ROUTE-9)."""
         if self._meta is None or not self._meta.meta.access:
             return None
         catalog, now_ms = self.catalog(), self._clock.wall_us() // 1_000
@@ -200,15 +200,15 @@ class FollowedTopics:
         return Catalog(self.store, None if self._meta is None else self._meta.meta)
 
     def _still_selected(self) -> Iterator[TopicPartition]:
-        """Yield what the options select of the existing topics; a deleted topic is noticed by its position."""
+        """The selected partitions of existing topics; a stream notices a deleted topic by its position."""
         catalog, options = self.catalog(), self._options
-        there = catalog.topics()
+        existing = catalog.topics()
         if options.strategy is Strategy.PATTERN:
-            names = [topic for topic in there if re.fullmatch(options.pattern, topic)]
+            names = [topic for topic in existing if re.fullmatch(options.pattern, topic)]
         elif options.strategy is Strategy.SUBSCRIBE:
-            names = [topic for topic in options.topics if topic in there]
+            names = [topic for topic in options.topics if topic in existing]
         else:
-            names = [topic for topic in options.assigned if topic in there]
+            names = [topic for topic in options.assigned if topic in existing]
         for topic in names:
             wanted = options.assigned.get(topic)
             for partition in catalog.partitions(topic):
@@ -216,17 +216,17 @@ class FollowedTopics:
                     yield partition
 
     def _select(self, partitions: list[TopicPartition]) -> bool:
-        """Follow these partitions and no others; return True if that changes anything."""
+        """Follow only these partitions; return True if that changes anything."""
         catalog, before, tables = self.catalog(), self._followed, self._tables
         self._followed, self._tables = {}, {}
-        for key, those in groupby(partitions, key=lambda one: one.key):
+        for key, segments in groupby(partitions, key=lambda partition: partition.key):
             topic_id = catalog.topic_id(key[0])
-            made = [self._table(partition, topic_id, tables, before.get(key)) for partition in those]
+            made = [self._table(partition, topic_id, tables, before.get(key)) for partition in segments]
             known = before.get(key)
             if known is None or (known.topic_id, known.tables) != (topic_id, tuple(made)):
                 known = FollowedPartition(topic_id, made)
             self._followed[key] = known
-        self._ids = {topic: one.topic_id for (topic, _), one in self._followed.items()}
+        self._ids = {topic: followed.topic_id for (topic, _), followed in self._followed.items()}
         self._selected_ms = self._clock.boot_ms()
         return list(self._followed.values()) != list(before.values())
 
@@ -237,7 +237,7 @@ class FollowedTopics:
         tables: Mapping[PartitionRef, FollowedTable],
         before: FollowedPartition | None,
     ) -> FollowedTable:
-        """Return the follower of a table, the present one if it is of the same life of its topic."""
+        """The present follower of a table stays if it is of the same life of its topic."""
         known = tables.get(partition.ref)
         if known is None or before is None or before.topic_id != topic_id:
             known = FollowedTable(self.store, self._clock, partition)

@@ -10,12 +10,13 @@ next one makes up for it, and a killed query shows less than it has done, never 
 The group should be the query's own: it is created if it does not exist, and must be `shared` and without order.
 Nothing else should pop or pull with it, since a commit moves the position of all its consumers. If two queries use one
 group, it shows the farther one. A commit belongs to the group's epoch at the start of this process: after a reset, or a
-deletion, the commits of this process are void (I12), and it logs that; they count again after a restart of the query.
+deletion, the commits of this process are void (I12), and it logs that; commits count again after a restart of the
+query.
 
-Of a logical queue, the group's progress is stored for each segment by itself: the earlier ones are done to their ends.
+The group's progress in a logical queue is stored for each segment: the earlier segments are done to their ends.
 
-Input: positions. Output: records in `sys/rmq_sys_OFFSETS_*`. Idempotent since records join: repeated or late ones
-change nothing. A kill leaves either the record or none.
+Input: positions. Output: records in `sys/rmq_sys_OFFSETS_*`. Idempotent since records join: repeated or late records
+change nothing. A kill leaves the record or nothing.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class GroupProgress:
                 events = tuple(decide_put_group(meta.groups, self._group, GroupRequest(), now_ms))
             groups = meta.groups.apply_all(events)
             self._check(groups.group(self._group))
-            topics = {one.topic_id: one.partition.ref.topic for one in self._followed.partitions.values()}
+            topics = {part.topic_id: part.partition.ref.topic for part in self._followed.partitions.values()}
             counts = {
                 topic_id: len(meta.topics.topics[name].route.partitions)
                 for topic_id, name in topics.items()
@@ -112,9 +113,9 @@ class GroupProgress:
 
     def _lanes(self) -> list[LaneKey]:
         return [
-            LaneKey(one.topic_id, self._group, False, table.partition.ref.name)
-            for one in self._followed.partitions.values()
-            for table in one.tables
+            LaneKey(followed.topic_id, self._group, False, table.partition.ref.name)
+            for followed in self._followed.partitions.values()
+            for table in followed.tables
         ]
 
     def _note_epoch(self, lane: LaneKey, meta: Meta) -> None:
@@ -136,13 +137,13 @@ class GroupProgress:
                 self._done.update({record.lane: record.committed.offset for record in records})
 
     def _records(self, position: StreamOffset) -> list[OffsetRecord]:
-        meta, found = self._followed.meta, []
+        meta, records = self._followed.meta, []
         assert meta is not None, "checked by the constructor"
         for topic, topic_id, name, offset in position.places():
-            one = self._followed.partitions.get((topic, name))
-            if one is None or one.topic_id != topic_id:
+            followed = self._followed.partitions.get((topic, name))
+            if followed is None or followed.topic_id != topic_id:
                 continue
-            for partition, done in _done_in_tables(one.stored, offset):
+            for partition, done in _done_in_tables(followed.stored, offset):
                 lane = LaneKey(topic_id, self._group, False, partition)
                 if self._done.get(lane) == done:
                     continue
@@ -151,15 +152,15 @@ class GroupProgress:
                 if epoch is None or epoch != meta.groups.epoch_of(lane):
                     self._say_void(lane)
                     continue
-                found.append(OffsetRecord(lane=lane, topic=topic, committed=Committed(epoch, done)))
-        return found
+                records.append(OffsetRecord(lane=lane, topic=topic, committed=Committed(epoch, done)))
+        return records
 
     def _say_void(self, lane: LaneKey) -> None:
         if lane not in self._void:
             self._void.add(lane)
             log.warning(
                 "event=group_commit_void group=%r partition=%r detail='the group was deleted, or its offsets were "
-                "reset; this query goes on by its checkpoint and shows in the group again when it is started again'",
+                "reset; this query goes on by its checkpoint and shows in the group again after a restart'",
                 self._group,
                 lane.partition,
             )
@@ -182,7 +183,7 @@ class GroupProgress:
 
 
 def _done_in_tables(stored: StoredPartition, offset: int) -> Iterator[tuple[str, int]]:
-    """Yield the tables with messages before the offset that readers see, and the stored offset behind these messages.
+    """The tables with messages before the offset that readers see, and the stored offset behind these messages.
 
     In a logical queue, the tables before the one with the offset are done to their ends (SPEC STATIC-16).
     """

@@ -4,10 +4,10 @@
     partitions(start, end)       the same ranges in every call: a failed batch is planned again
 
 A position that does not match the stored offsets means lost data: the query fails and names it, or, with
-`failOnDataLoss=false`, logs it and goes on with what is stored.
+`failOnDataLoss=false`, logs it and goes on with the stored messages.
 
-Limits are numbers of messages: the holes in the offsets of a logical queue count nothing. A position before a hole
-moves on at once, in a batch without messages if need be. So it stays clear where the read goes on when retention drops
+Limits are numbers of messages: holes in the offsets of a logical queue do not count. A position before a hole
+moves on at once, in a batch without messages if need be. So the position stays valid when retention drops
 the segment before the hole.
 """
 
@@ -66,21 +66,21 @@ class StreamPlanner:
         """
         options, followed = self._options, self.followed.partitions
         check_queue_names(self.followed.catalog(), options)
-        check_named(options.start, "startingOffsets", [one.partition for one in followed.values()])
+        check_named(options.start, "startingOffsets", [partition.partition for partition in followed.values()])
         search = TimeSearch(self.followed.store)
         return self._offset(
-            {key: self._start_of(one, search) for key, one in followed.items()}, stream=uuid.uuid4().hex
+            {key: self._start_of(partition, search) for key, partition in followed.items()}, stream=uuid.uuid4().hex
         )
 
-    def _start_of(self, one: FollowedPartition, search: TimeSearch) -> int:
-        stored = one.stored
+    def _start_of(self, partition: FollowedPartition, search: TimeSearch) -> int:
+        stored = partition.stored
         offsets = stored.offsets
         start = offset_of(self._options.start, stored, search)
         check_start_found(self._options, stored, start)
         if not offsets.first <= start <= offsets.end and self._options.fail_on_data_loss:
             raise Refused(
                 f"{stored.name}: cannot start at offset {start}, offsets [{offsets.first}, {offsets.end}] are stored; "
-                "failOnDataLoss=false starts at the nearest",
+                "failOnDataLoss=false starts at the nearest offset",
                 code="offset_out_of_range",
                 field="startingOffsets",
                 extra={"min_offset": offsets.first, "max_offset": offsets.end},
@@ -89,19 +89,19 @@ class StreamPlanner:
 
     def latest(self) -> StreamOffset:
         """Return the end position as of the last look, with the holes before it."""
-        offsets = {key: one.stored.offsets for key, one in self.followed.partitions.items()}
-        holes = {key: one.holes for key, one in offsets.items() if one.holes}
-        return self._offset({key: one.end for key, one in offsets.items()}, holes=holes)
+        offsets = {key: partition.stored.offsets for key, partition in self.followed.partitions.items()}
+        holes = {key: stored.holes for key, stored in offsets.items() if stored.holes}
+        return self._offset({key: stored.end for key, stored in offsets.items()}, holes=holes)
 
     def fix_target(self) -> None:
         """Make the current ends a limit for all further batches (AvailableNow)."""
         self.followed.refresh()
-        self._target = {key: one.end_offset for key, one in self.followed.partitions.items()}
+        self._target = {key: partition.end_offset for key, partition in self.followed.partitions.items()}
 
     def next_end(self, start: StreamOffset, *, messages_max: int | None, unlimited: bool) -> StreamOffset | None:
         """Return the position where the next batch ends; None if there is nothing to read yet.
 
-        `unlimited`: the trigger asks for everything, whatever limits the query's options set.
+        `unlimited`: the trigger overrides the limits of the query's options.
 
         Raises
         ------
@@ -111,17 +111,17 @@ class StreamPlanner:
         if self.followed.is_due:
             self.followed.refresh()
         until_ms = self._clock.boot_ms() + WAIT_MS
-        while (found := self._next_end(start, messages_max, unlimited)) is None:
+        while (end := self._next_end(start, messages_max, unlimited)) is None:
             if self._target is not None or not self.followed.wait_for_news(until_ms):
                 return None
         self._last_batch_ms = self._clock.boot_ms()
-        return found
+        return end
 
     def _next_end(self, start: StreamOffset, messages_max: int | None, unlimited: bool) -> StreamOffset | None:
         at = self.positions(start)
         stored = self._offsets()
-        # Where a new topic begins is in the checkpoint before its rows are read: a batch that is planned again after a
-        # kill would begin behind what retention has removed since, and nobody would know.
+        # The start of a new topic is in the checkpoint before its rows are read: a batch that is planned again after a
+        # kill would silently begin behind the messages that retention has removed since.
         new = {key for key in at if self._is_new(start, key)}
         available = {
             key: 0 if key in new else stored[key].count(offset, max(offset, self._end_of(key)))
@@ -131,7 +131,7 @@ class StreamPlanner:
         moved = bool(new) or any(
             offset != self._stored(start, key) for key, offset in at.items() if self._stored(start, key) is not None
         )
-        gone = any(self.followed.topic_id(topic) != one.id for topic, one in start.topics.items())
+        gone = any(self.followed.topic_id(topic) != stored_topic.id for topic, stored_topic in start.topics.items())
         if not count and not moved and not gone:
             return None
         since_ms = None if self._last_batch_ms is None else self._clock.boot_ms() - self._last_batch_ms
@@ -145,8 +145,7 @@ class StreamPlanner:
         return self._offset(end, stream=start.stream or uuid.uuid4().hex)
 
     def _offsets(self) -> dict[Key, StoredOffsets]:
-        """Return the stored offsets of each partition as of the last look."""
-        return {key: one.stored.offsets for key, one in self.followed.partitions.items()}
+        return {key: partition.stored.offsets for key, partition in self.followed.partitions.items()}
 
     def _end_of(self, key: Key) -> int:
         end, readable_to = self.followed.partitions[key].end_offset, self.followed.readable_to(key)
@@ -158,12 +157,12 @@ class StreamPlanner:
         return start.of(key[0], self.followed.partitions[key].topic_id, key[1])
 
     def _is_new(self, start: StreamOffset, key: Key) -> bool:
-        """Whether the partition's topic, or its present life, is none of the checkpoint."""
+        """Whether the checkpoint does not have the partition's topic, or not its present life."""
         known = start.topics.get(key[0])
         return known is None or known.id != self.followed.partitions[key].topic_id
 
     def positions(self, start: StreamOffset) -> dict[Key, int]:
-        """Return where the read goes on in each followed partition, within the stored offsets.
+        """Return the next offset of each followed partition, within the stored offsets.
 
         Raises
         ------
@@ -173,16 +172,16 @@ class StreamPlanner:
             `start` is a position in another warehouse, or in topics that this query does not read.
         """
         self.check_ours(start)
-        for topic, one in start.topics.items():
-            self._check_life(topic, one)
-        return {key: self._position(one, start) for key, one in self.followed.partitions.items()}
+        for topic, stored in start.topics.items():
+            self._check_life(topic, stored)
+        return {key: self._position(partition, start) for key, partition in self.followed.partitions.items()}
 
-    def _position(self, one: FollowedPartition, start: StreamOffset) -> int:
-        (topic, name), offsets = one.key, one.stored.offsets
-        at = start.of(topic, one.topic_id, name)
+    def _position(self, partition: FollowedPartition, start: StreamOffset) -> int:
+        (topic, name), offsets = partition.key, partition.stored.offsets
+        at = start.of(topic, partition.topic_id, name)
         if at is None:
             # A new partition of a known topic begins at 0, a new topic at the first stored offset of each partition.
-            at = offsets.first if self._is_new(start, one.key) else 0
+            at = offsets.first if self._is_new(start, partition.key) else 0
         if offsets.lost(at) > 0:
             self._lost(
                 f"{name}: the stream is at offset {at}, but retention has removed offsets [{at}, {offsets.whole_from})"
@@ -203,14 +202,13 @@ class StreamPlanner:
             )
 
     def _check_life(self, topic: str, stored: TopicOffset) -> None:
-        """Check that a topic of the checkpoint still exists and is the same topic."""
         present = self.followed.topic_id(topic)
         if present is None:
             if topic in self.followed.topics():
                 self._not_ours(topic, "")
             self._lost(f"topic {topic} was deleted")
         elif present != stored.id:
-            self._lost(f"topic {topic} was deleted and created again: its messages now are another topic's")
+            self._lost(f"topic {topic} was deleted and created again: the messages are now another topic's")
         else:
             for name in stored.partitions:
                 if (topic, name) not in self.followed.partitions:
@@ -227,21 +225,21 @@ class StreamPlanner:
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise StreamDataLost(
-                f"{what}. The query stops before it skips anything; failOnDataLoss=false goes on with what is stored",
+                f"{what}. The query stops before it skips anything; failOnDataLoss=false skips the lost messages",
                 field="failOnDataLoss",
             )
         log.warning("event=stream_data_lost detail=%r", what)
 
     def _offset(
-        self, places: Mapping[Key, int], *, stream: str = "", holes: Mapping[Key, Holes] = _NO_HOLES
+        self, offsets: Mapping[Key, int], *, stream: str = "", holes: Mapping[Key, Holes] = _NO_HOLES
     ) -> StreamOffset:
         topics: dict[str, tuple[str, dict[str, int], dict[str, Holes]]] = {}
-        for (topic, name), offset in places.items():
-            found = topics.setdefault(topic, (self.followed.partitions[topic, name].topic_id, {}, {}))
-            found[1][name] = offset
+        for (topic, name), offset in offsets.items():
+            entry = topics.setdefault(topic, (self.followed.partitions[topic, name].topic_id, {}, {}))
+            entry[1][name] = offset
             if (topic, name) in holes:
-                found[2][name] = holes[topic, name]
-        named = {topic: TopicOffset(*found) for topic, found in topics.items()}
+                entry[2][name] = holes[topic, name]
+        named = {topic: TopicOffset(*entry) for topic, entry in topics.items()}
         return StreamOffset(warehouse=self.followed.warehouse_id, stream=stream, topics=named)
 
     # Ranges.
@@ -260,16 +258,16 @@ class StreamPlanner:
         return list(self._ranges(at, end))
 
     def _known_end(self, topic: str, name: str) -> int:
-        one = self.followed.partitions.get((topic, name))
-        return 0 if one is None else one.end_offset
+        partition = self.followed.partitions.get((topic, name))
+        return 0 if partition is None else partition.end_offset
 
     def _ranges(self, at: Mapping[Key, int], end: StreamOffset) -> Iterable[OffsetRange]:
         for topic, topic_id, name, stop in end.places():
-            one = self.followed.partitions.get((topic, name))
-            if one is None or one.topic_id != topic_id:
+            partition = self.followed.partitions.get((topic, name))
+            if partition is None or partition.topic_id != topic_id:
                 self._lost(f"topic {topic} was deleted before the batch that reads {name} up to offset {stop} was done")
                 continue
-            stored = one.stored
+            stored = partition.stored
             if stop > stored.offsets.end:
                 self._lost(
                     f"{name}: the batch goes up to offset {stop}, but the partition ends at {stored.offsets.end}"

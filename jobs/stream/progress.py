@@ -1,12 +1,12 @@
 """The lag of a streaming query, for each source of `format("mq")` (SPEC SPARK-12).
 
 Spark gives a Python source no metrics of its own, so these are computed from a query's progress: the end of the batch
-and the ends of the topics at that time. They are those of Spark's Kafka source, `avgOffsetsBehindLatest`,
-`minOffsetsBehindLatest` and `maxOffsetsBehindLatest`, and the sum.
+and the ends of the topics at that time. They have the names of Spark's Kafka source, `avgOffsetsBehindLatest`,
+`minOffsetsBehindLatest` and `maxOffsetsBehindLatest`, and there is the sum.
 
     >>> behind(query.lastProgress)                                                            # doctest: +SKIP
     [OffsetsBehind(source=0, partitions=4, total=120, min=0, max=90, avg=30.0)]
-    >>> spark.streams.addListener(ProgressListener(lambda one: gauge.set(one.behind[0].max)))  # doctest: +SKIP
+    >>> spark.streams.addListener(ProgressListener(lambda batch: gauge.set(batch.behind[0].max)))  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -65,19 +65,19 @@ def behind(progress: Mapping[str, Any] | None) -> list[OffsetsBehind]:
         `query.lastProgress`, an item of `query.recentProgress` or the progress of a listener's event. None, before the
         first batch, gives an empty list.
     """
-    found = []
-    for place, source in enumerate((progress or {}).get("sources", [])):
+    lags = []
+    for index, source in enumerate((progress or {}).get("sources", [])):
         end, latest = _position(source.get("endOffset")), _position(source.get("latestOffset"))
         if end is not None and latest is not None:
-            found.append(_behind(place, end, latest))
-    return found
+            lags.append(_behind(index, end, latest))
+    return lags
 
 
-def _behind(place: int, end: StreamOffset, latest: StreamOffset) -> OffsetsBehind:
+def _behind(index: int, end: StreamOffset, latest: StreamOffset) -> OffsetsBehind:
     counts = list(messages_behind(end, latest).values()) or [0]
     total = sum(counts)
     return OffsetsBehind(
-        source=place,
+        source=index,
         partitions=len(counts),
         total=total,
         min=min(counts),
@@ -87,7 +87,7 @@ def _behind(place: int, end: StreamOffset, latest: StreamOffset) -> OffsetsBehin
 
 
 def _position(value: object) -> StreamOffset | None:
-    """Return a position of `format("mq")`; None for one of another source."""
+    """Return a position of `format("mq")`; None for a position of another source."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -109,7 +109,7 @@ class ProgressListener(StreamingQueryListener):
     """
 
     def __init__(self, told: Callable[[BatchProgress], None] | None = None) -> None:
-        self._told = told
+        self._callback = told
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Log that a query began."""
@@ -117,8 +117,8 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Log a batch and the lag after it."""
-        found = tuple(behind(event.progress))
-        if not found:
+        lags = tuple(behind(event.progress))
+        if not lags:
             return
         progress = event.progress
         batch = BatchProgress(
@@ -127,29 +127,29 @@ class ProgressListener(StreamingQueryListener):
             batch_id=progress.batchId,
             rows=progress.numInputRows,
             took_ms=progress.batchDuration,
-            behind=found,
+            behind=lags,
         )
         log.info("event=stream_batch %s", _line(batch))
-        if self._told is not None:
+        if self._callback is not None:
             try:
-                self._told(batch)
+                self._callback(batch)
             except Exception:
                 log.exception("event=stream_listener_failed query=%s", batch.query_id)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Do nothing: an idle query is where its last batch ended."""
+        """Do nothing: an idle query has read nothing since its last batch."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Log that a query ended, and in one sentence why if it failed."""
+        """Log that a query ended, and its error in one sentence if it failed."""
         error = None if event.exception is None else sentence_of(event.exception)
         log.info("event=stream_ended query=%s error=%r", event.id, error)
 
 
 def _line(batch: BatchProgress) -> str:
     """Return the batch as `key=value` pairs; the pairs of a source follow its index."""
-    found = [f"query={batch.query_id} name={batch.name!r} batch={batch.batch_id} rows={batch.rows}"]
-    found.append(f"took_ms={batch.took_ms}")
-    for one in batch.behind:
-        found.append(f"source={one.source} behind_min={one.min} behind_max={one.max} behind_avg={one.avg:.1f}")
-        found.append(f"behind_total={one.total}")
-    return " ".join(found)
+    parts = [f"query={batch.query_id} name={batch.name!r} batch={batch.batch_id} rows={batch.rows}"]
+    parts.append(f"took_ms={batch.took_ms}")
+    for lag in batch.behind:
+        parts.append(f"source={lag.source} behind_min={lag.min} behind_max={lag.max} behind_avg={lag.avg:.1f}")
+        parts.append(f"behind_total={lag.total}")
+    return " ".join(parts)

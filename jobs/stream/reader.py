@@ -40,7 +40,7 @@ from deltamq.tables.failpoints import failpoint
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One stream. It is pickled for the tasks before it plans anything, so planning opens what it needs on demand."""
+    """One stream. It is pickled for the tasks before it plans anything, so planning opens files on demand."""
 
     def __init__(self, options: ReadOptions, schema: StructType, *, cluster: str, claimant: Claimant) -> None:
         self._options = options
@@ -134,9 +134,9 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._claims.begin(until)
         ranges = planner.ranges(StreamOffset.from_json(start), until)
         rows_max = min(options.records_per_partition_max or ROWS_PER_TASK_MAX, ROWS_PER_TASK_MAX)
-        found = [RangePartition(r) for r in split(ranges, partitions_min=options.partitions_min, rows_max=rows_max)]
+        tasks = [RangePartition(r) for r in split(ranges, partitions_min=options.partitions_min, rows_max=rows_max)]
         failpoint("stream.after_plan")
-        return found
+        return tasks
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark calls this a batch late, and never for the last one; `latestOffset` commits."""

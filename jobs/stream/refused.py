@@ -1,7 +1,7 @@
-"""A stream that was refused before it began: it says so where Spark hands the error on whole (SPEC SPARK-23).
+"""A stream that was refused before it began: it raises the error where Spark passes it on whole (SPEC SPARK-23).
 
-An error while Spark makes the reader reaches the driver as another one: its process then fails to stop what it has not
-made, and the sentence is lost among two tracebacks.
+An error while Spark makes the reader reaches the driver as another error: its process then fails to stop the reader
+that it has not made, and the sentence is lost in two tracebacks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from deltamq.mq.errors import DeltaMQError
 
 
 class RefusedStream(DataSourceStreamReader):
-    """The reader of a stream that cannot be read; each call raises why."""
+    """The reader of a stream that cannot be read; each call raises the reason."""
 
     def __init__(self, error: DeltaMQError) -> None:
         self._error = error
