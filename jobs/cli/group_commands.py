@@ -98,9 +98,9 @@ def reset_command(
         if (to is None) == (not offsets):
             raise Refused("--to: give either --to or --offset", field="to")
         target = target_of(to, int(utc_now().timestamp() * 1_000)) if to is not None else dict(map(_offset, offsets))
-        place = open_sink(_settings(conf_of(profile, warehouse)))
+        sink = open_sink(_settings(conf_of(profile, warehouse)))
         kept: Literal["keep", "drop"] = "keep" if retries == "keep" else "drop"
-        done = reset_offsets(place.warehouse, group, topic, target, retries=kept, dry_run=not apply)
+        done = reset_offsets(sink.warehouse, group, topic, target, retries=kept, dry_run=not apply)
         for partition, offset in done.offsets.items():
             click.echo(f"{partition} {offset}")
         if done.epoch is None:

@@ -79,7 +79,7 @@ def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> N
             for found in scheduled(store, kind):
                 due = _time_of(read_state(store, found).due_ms)
                 times = {"every_s": found.every_s, "due": due}
-                shown.append({"kind": kind, "name": found.name, "does": found.said, **times})
+                shown.append({"kind": kind, "name": found.name, "does": found.description, **times})
         show(shown, "{kind} {name}: {does}, every {every_s} s, due {due}", as_json=as_json)
 
 
@@ -116,7 +116,7 @@ def _add(wanted: AnyScheduled, profile: str | None, warehouse: str | None) -> No
 
     save_scheduled(storage(conf_of(profile, warehouse).warehouse.uri), wanted)
     click.echo(
-        f"scheduled {wanted.name}: {wanted.said}, every {wanted.every_s} s, first at {_time_of(wanted.first_ms)}"
+        f"scheduled {wanted.name}: {wanted.description}, every {wanted.every_s} s, first at {_time_of(wanted.first_ms)}"
     )
 
 

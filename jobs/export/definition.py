@@ -1,7 +1,7 @@
 """The definition of an export: a topic, its table, and the types of the fields; stored in the warehouse by name.
 
-<warehouse>/jobs/export/definitions/<name>.json      what the scheduled job `export` runs
-<warehouse>/jobs/export/removed/<id>.json            what it ran: the progress of a removed export stays with its tables
+<warehouse>/jobs/export/definitions/<name>.json      an export of the scheduled job `export`
+<warehouse>/jobs/export/removed/<id>.json            a removed export, whose progress stays with its tables
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def definition_of(
     batch_rows: int = BATCH_ROWS,
     fail_on_data_loss: bool = True,
 ) -> Definition:
-    """Return a checked definition; its name is by default that of the topic.
+    """Return a checked definition; its name is by default the topic's.
 
     Raises
     ------
@@ -98,10 +98,10 @@ def definition_of(
 _decode: Final = msgspec.json.Decoder(Definition)
 
 
-def save(store: Store, found: Definition) -> Definition:
-    """Store a definition under its name, or change the one that exists; return it with its final id.
+def save(store: Store, wanted: Definition) -> Definition:
+    """Store a definition under its name, or change the existing one; return it with its final id.
 
-    An export of the same topic to the same table that was removed goes on where it was.
+    A removed export of the same topic to the same table goes on where it ended.
 
     Raises
     ------
@@ -110,42 +110,43 @@ def save(store: Store, found: Definition) -> Definition:
         table belongs to another export.
     """
     try:
-        present = read_definition(store, found.name)
+        present = read_definition(store, wanted.name)
     except NotFound:
         present = None
     if present is not None:
-        if (present.topic, present.to) != (found.topic, found.to):
-            detail = (
-                f"name: export {found.name} is of topic {present.topic} to {present.to}; remove it, or use another name"
-            )
+        if (present.topic, present.to) != (wanted.topic, wanted.to):
+            taken = f"export {wanted.name} is of topic {present.topic} to {present.to}"
+            detail = f"name: {taken}; remove it, or use another name"
             raise Refused(detail, field="name")
-        found = msgspec.structs.replace(found, id=present.id)
-    elif (other := sharing(store, found)) is not None:
-        detail = f"to: export {other} writes to {found.to} already, and to its quarantine; use another table"
+        wanted = msgspec.structs.replace(wanted, id=present.id)
+    elif (other := sharing(store, wanted)) is not None:
+        detail = f"to: export {other} writes to {wanted.to} already, and to its quarantine; use another table"
         raise Refused(detail, field="to")
     else:
-        earlier = [one for one in _removed(store) if (one.topic, one.to) == (found.topic, found.to)]
-        found = msgspec.structs.replace(found, id=earlier[0].id) if earlier else found
-    store.replace(_key(found.name), msgspec.json.encode(found))
-    return found
+        earlier = [old for old in _removed(store) if (old.topic, old.to) == (wanted.topic, wanted.to)]
+        wanted = msgspec.structs.replace(wanted, id=earlier[0].id) if earlier else wanted
+    store.replace(_key(wanted.name), msgspec.json.encode(wanted))
+    return wanted
 
 
 def _removed(store: Store) -> list[Definition]:
-    found = [read_stored(store, f"{_REMOVED}/{name}.json", _decode) for name in names_in(store, _REMOVED)]
-    return [one for one in found if one is not None]
+    removed = [read_stored(store, f"{_REMOVED}/{name}.json", _decode) for name in names_in(store, _REMOVED)]
+    return [definition for definition in removed if definition is not None]
 
 
-def sharing(store: Store, found: Definition) -> str | None:
+def sharing(store: Store, wanted: Definition) -> str | None:
     """Return the name of another export with the same tables; None if there is none."""
-    return next((one.name for one in definitions(store) if one.to == found.to and one.name != found.name), None)
+    return next(
+        (other.name for other in definitions(store) if other.to == wanted.to and other.name != wanted.name), None
+    )
 
 
 def read_definition(store: Store, name: str) -> Definition:
     """Return the definition of this name, or raise `NotFound`."""
-    found = read_stored(store, _key(name), _decode)
-    if found is None:
+    definition = read_stored(store, _key(name), _decode)
+    if definition is None:
         raise NotFound(f"there is no export {name!r}; see deltamq jobs export list", code="export_not_found")
-    return found
+    return definition
 
 
 def definitions(store: Store) -> list[Definition]:
@@ -154,19 +155,19 @@ def definitions(store: Store) -> list[Definition]:
 
 
 def remove_definition(store: Store, name: str, *, forget: bool = False) -> None:
-    """Delete an export; its tables stay, and so does its progress, unless it is to `forget` it.
+    """Delete an export; its tables stay, and its progress, too, without `forget`.
 
-    With `forget`, the name may also be that of an export that is removed already.
+    With `forget`, the export may also be a removed one.
     """
-    earlier = [one for one in _removed(store) if one.name == name]
-    found = None if forget and earlier and name not in names_in(store, FOLDER) else read_definition(store, name)
+    earlier = [old for old in _removed(store) if old.name == name]
+    present = None if forget and earlier and name not in names_in(store, FOLDER) else read_definition(store, name)
     if forget:
-        for one in [*earlier, *([] if found is None else [found])]:
-            store.delete_tree(f"jobs/export/{one.id}")
-            store.delete(f"{_REMOVED}/{one.id}.json")
-    elif found is not None:
-        store.replace(f"{_REMOVED}/{found.id}.json", msgspec.json.encode(found))
-    if found is not None:
+        for definition in [*earlier, *([] if present is None else [present])]:
+            store.delete_tree(f"jobs/export/{definition.id}")
+            store.delete(f"{_REMOVED}/{definition.id}.json")
+    elif present is not None:
+        store.replace(f"{_REMOVED}/{present.id}.json", msgspec.json.encode(present))
+    if present is not None:
         store.delete(_key(name))
 
 

@@ -1,19 +1,19 @@
-"""Values of JSON as values of Spark's types, or why they are none: what is read back equals what was sent (SPARK-19).
+"""Values of JSON as values of Spark's types, or why they do not fit: reading returns exactly the sent value (SPARK-19).
 
     type of the field            what fits
     BOOLEAN                      true, false
-    TINYINT to BIGINT            a number that is a whole one, in the type's range; 1.0 is one
-    DECIMAL(p, s)                a number, or a string with one, whose digits all have a place
-    FLOAT, DOUBLE                a number that the stored one gives again, rounded to the digits that were sent
+    TINYINT to BIGINT            a whole number in the type's range, also as 1.0
+    DECIMAL(p, s)                a number, or a string with one, whose digits all fit
+    FLOAT, DOUBLE                a number that equals the stored one, rounded to the digits that were sent
     STRING                       a string; no half of a surrogate pair
     BINARY                       a string in base64 (RFC 4648, section 4)
     DATE                         a string YYYY-MM-DD
     TIMESTAMP                    a string of RFC 3339 with its time zone, to the microsecond
     TIMESTAMP_NTZ                the same without a time zone
-    STRUCT, MAP<STRING, ...>     an object, without a name that is there twice
+    STRUCT, MAP<STRING, ...>     an object, without a repeated name
     ARRAY                        an array
 
-`null`, or nothing, fits where the schema does not say NOT NULL. Nothing here needs a session of Spark.
+`null`, or a missing field, fits unless the schema has NOT NULL. Nothing here needs a session of Spark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from deltamq.mq.errors import Refused
 
 #: Characters of a faulty value that a reason quotes.
 _FOUND_CHARS: Final = 200
-#: No finite double has more significant digits than 767, so what has more digits than this is none's value.
+#: No finite double has more significant digits than 767, so a number with more digits than this is no double.
 _DIGITS_MAX: Final = 800
 _EXACT: Final = Context(prec=_DIGITS_MAX, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact, InvalidOperation])
 _ROUNDING: Final = Context(
@@ -65,13 +65,13 @@ class Misfit(Exception):
 
 
 class _Twice(dict[str, Any]):
-    """An object in which names are repeated: nobody knows which value was meant."""
+    """An object in which names are repeated: it is unknown which value was meant."""
 
     names: frozenset[str] = frozenset()
 
 
 class _TooFar:
-    """A number beyond what any of the types has."""
+    """A number beyond the range of all types."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -80,12 +80,12 @@ class _TooFar:
         return self._text
 
 
-#: Returns a value that is not null, at a path, as Arrow takes it; raises `Misfit`.
+#: Returns a value that is not null, at a path, in Arrow's form; raises `Misfit`.
 Convert = Callable[[Any, str], Any]
 
 
 class Shape(NamedTuple):
-    """One of Spark's types: the same in Arrow, and the way of a JSON value into it."""
+    """One of Spark's types: its type in Arrow, and the conversion of JSON values."""
 
     arrow: pa.DataType
     convert: Convert
@@ -106,11 +106,11 @@ def _constant(text: str) -> None:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
+    fields = dict(pairs)
+    if len(fields) == len(pairs):
+        return fields
     times = Counter(name for name, _ in pairs)
-    repeated = _Twice(found)
+    repeated = _Twice(fields)
     repeated.names = frozenset(name for name, count in times.items() if count > 1)
     return repeated
 
@@ -121,7 +121,7 @@ _decoder: Final = json.JSONDecoder(
 
 
 def parsed(body: bytes | None, shape: Shape) -> Any:
-    """Return the fields of a body, whose `shape` is that of a STRUCT.
+    """Return the fields of a body, whose `shape` is a STRUCT.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def shape_of(kind: T.DataType, where: str = "schema") -> Shape:
     Raises
     ------
     Refused
-        JSON has no exact value for a type within it, or names in it differ in case alone, which no table has.
+        JSON has no exact value for a type within it, or names in it differ only in case, which no table allows.
     """
     if isinstance(kind, T.StructType):
         return _struct(kind, where)
@@ -166,11 +166,11 @@ def shape_of(kind: T.DataType, where: str = "schema") -> Shape:
     if isinstance(kind, T.DecimalType):
         return Shape(pa.decimal128(kind.precision, kind.scale), _decimal(kind))
     # Not with a collation, which reads other values as equal.
-    found = _SIMPLE.get(type(kind))
-    if found is None or kind != type(kind)():
+    shape = _SIMPLE.get(type(kind))
+    if shape is None or kind != type(kind)():
         detail = f"{where}: {kind.simpleString()} is not a type of an export; use {_TYPES}"
         raise Refused(detail, code="invalid_schema", field="schema")
-    return found
+    return shape
 
 
 _TYPES: Final = (
@@ -183,25 +183,25 @@ def _struct(kind: T.StructType, where: str) -> Shape:
     lower = [field.name.lower() for field in kind]
     for name in lower:
         if lower.count(name) > 1:
-            detail = f"{where}: the name {name} is there twice; tables do not tell upper case from lower case"
+            detail = f"{where}: the name {name} occurs twice; tables ignore upper and lower case"
             raise Refused(detail, code="invalid_schema", field="schema")
     shapes = [(field.name, shape_of(field.dataType, f"{where}.{field.name}"), field) for field in kind]
 
     def convert(value: Any, at: str) -> dict[str, Any]:
         names = _names(value, at, kind)
-        found: dict[str, Any] = {}
+        converted: dict[str, Any] = {}
         for name, shape, field in shapes:
-            place = f"{at}.{name}" if at else name
+            path = f"{at}.{name}" if at else name
             if name in names:
-                raise Misfit(place, "is there twice")
-            one = value.get(name)
-            if one is not None:
-                found[name] = shape.convert(one, place)
+                raise Misfit(path, "occurs twice")
+            item = value.get(name)
+            if item is not None:
+                converted[name] = shape.convert(item, path)
             elif field.nullable:
-                found[name] = None
+                converted[name] = None
             else:
-                raise Misfit(place, f"is missing: {field.dataType.simpleString()} NOT NULL")
-        return found
+                raise Misfit(path, f"is missing: {field.dataType.simpleString()} NOT NULL")
+        return converted
 
     return Shape(pa.struct([pa.field(name, shape.arrow) for name, shape, _ in shapes]), convert)
 
@@ -214,18 +214,18 @@ def _map(kind: T.MapType, where: str) -> Shape:
 
     def convert(value: Any, at: str) -> list[tuple[str, Any]]:
         for name in sorted(_names(value, at, kind)):
-            raise Misfit(f"{at}[{_shown(name)}]", "is there twice")
-        found = []
-        for name, one in value.items():
-            place = f"{at}[{_shown(name)}]"
-            found.append((keys.convert(name, place), None if one is None else values.convert(one, place)))
-        return found
+            raise Misfit(f"{at}[{_shown(name)}]", "occurs twice")
+        pairs = []
+        for name, item in value.items():
+            path = f"{at}[{_shown(name)}]"
+            pairs.append((keys.convert(name, path), None if item is None else values.convert(item, path)))
+        return pairs
 
     return Shape(pa.map_(keys.arrow, values.arrow), convert)
 
 
 def _names(value: Any, at: str, kind: T.DataType) -> frozenset[str]:
-    """Return the names that are in an object more than once."""
+    """The names that occur in an object more than once."""
     if not isinstance(value, dict):
         raise _wrong(value, at, kind)
     return value.names if isinstance(value, _Twice) else frozenset()
@@ -237,7 +237,7 @@ def _array(kind: T.ArrayType, where: str) -> Shape:
     def convert(value: Any, at: str) -> list[Any]:
         if not isinstance(value, list):
             raise _wrong(value, at, kind)
-        return [None if one is None else items.convert(one, f"{at}[{n}]") for n, one in enumerate(value)]
+        return [None if item is None else items.convert(item, f"{at}[{n}]") for n, item in enumerate(value)]
 
     return Shape(pa.list_(items.arrow), convert)
 
@@ -291,7 +291,7 @@ def _binary_float(kind: T.DataType, nearest: Callable[[Decimal], float]) -> Conv
 
 
 def _gives_again(stored: float, sent: Decimal) -> bool:
-    """Return whether the stored number, rounded to the digits that were sent, is the number that was sent."""
+    """Whether the stored number, rounded to the digits that were sent, equals the sent number."""
     exact = Decimal(stored)
     if exact == sent:
         return True
@@ -319,13 +319,13 @@ def _string(value: Any, at: str) -> str:
 
 def _bytes(value: Any, at: str) -> bytes:
     try:
-        found = base64.b64decode(value, validate=True) if isinstance(value, str) else None
+        decoded = base64.b64decode(value, validate=True) if isinstance(value, str) else None
     except (binascii.Error, ValueError):
-        found = None
-    # Bits behind the last byte, which decoders drop, would make it another text.
-    if found is None or base64.b64encode(found).decode() != value:
+        decoded = None
+    # The text must not have bits behind the last byte, which decoders drop.
+    if decoded is None or base64.b64encode(decoded).decode() != value:
         raise _wrong(value, at, T.BinaryType(), "base64")
-    return found
+    return decoded
 
 
 def _date(value: Any, at: str) -> int:
@@ -346,9 +346,9 @@ def _time(kind: T.DataType, *, zoned: bool) -> Convert:
     wanted = "YYYY-MM-DDTHH:MM:SS.ffffff" + (" with Z or +HH:MM" if zoned else " without a time zone")
 
     def convert(value: Any, at: str) -> int:
-        found = _TIME.fullmatch(value) if isinstance(value, str) else None
-        if found is not None and (found[6] is not None) == zoned:
-            local, east = _local_us(found), _east_us(found[6])
+        match = _TIME.fullmatch(value) if isinstance(value, str) else None
+        if match is not None and (match[6] is not None) == zoned:
+            local, east = _local_us(match), _east_us(match[6])
             if local is not None and east is not None and _FIRST_US <= local - east < _END_US:
                 return local - east
         raise _wrong(value, at, kind, wanted)
@@ -356,17 +356,17 @@ def _time(kind: T.DataType, *, zoned: bool) -> Convert:
     return convert
 
 
-def _local_us(found: re.Match[str]) -> int | None:
-    """Return the microseconds since 1970 on the wall; None if no clock shows that, or it has finer digits."""
-    days, hour, minute, second = _days(found[1]), int(found[2]), int(found[3]), int(found[4])
-    fraction = (found[5] or "").rstrip("0")
+def _local_us(match: re.Match[str]) -> int | None:
+    """Microseconds since 1970 in local time; None: there is no such time, or it has finer digits."""
+    days, hour, minute, second = _days(match[1]), int(match[2]), int(match[3]), int(match[4])
+    fraction = (match[5] or "").rstrip("0")
     if days is None or hour > 23 or minute > 59 or second > 59 or len(fraction) > 6:
         return None
     return days * _DAY_US + ((hour * 60 + minute) * 60 + second) * 1_000_000 + int(fraction.ljust(6, "0"))
 
 
 def _east_us(zone: str | None) -> int | None:
-    """Return by how much a zone's clocks are ahead of UTC; None if there is no such zone."""
+    """Microseconds by which a zone is ahead of UTC; None: there is no such zone."""
     if zone is None or zone in ("Z", "z"):
         return 0
     hours, minutes = int(zone[1:3]), int(zone[4:6])
@@ -400,7 +400,7 @@ def _wrong(value: Any, at: str, kind: T.DataType, wanted: str | None = None) -> 
 
 
 def _shown(value: Any) -> str:
-    """Return a value for people, in characters that every table takes."""
+    """In characters that every table takes."""
     if isinstance(value, str):
         text = str(value) if _is_text(value) else json.dumps(value)
     elif isinstance(value, Decimal | _TooFar):
@@ -411,7 +411,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_text(value: str) -> bool:
-    """Return whether a string is one of Unicode: it has no half of a surrogate pair."""
+    """False: it has half of a surrogate pair, and is not Unicode."""
     if value.isascii():
         return True
     try:

@@ -1,10 +1,10 @@
 """Exports a topic to a typed Delta table, batch by batch and exactly once (SPEC SPARK-9, SPARK-19 to 21).
 
     plan (file) -> these offsets -> parse -> typed table [txn N] -> state
-                                        '---> quarantine table [txn N], what does not fit
+                                        '---> quarantine table [txn N], the misfits
 
 Spark's tasks read, parse and write; the driver plans offsets and counts. A batch of the quarantine table is planned,
-too: it is the table at a version, parsed again by the current schema. What fits goes to the typed table, and the
+too: it is the table at a version, parsed again by the current schema. Messages that fit go to the typed table, and the
 quarantine table keeps the rest.
 """
 
@@ -68,7 +68,7 @@ def export_topic(
         The fields of a body as DDL (`"id BIGINT NOT NULL, amount DOUBLE"`) or as a JSON schema. A call with more fields
         than the call before adds columns to the table.
     name
-        The name of the export's progress; by default that of the topic.
+        The name of the export's progress; by default the topic's.
     columns
         Columns of the message to include, each named with a leading `_`; `_partition` and `_offset` always are.
 
@@ -91,15 +91,15 @@ def export_topic(
 
 
 def check_definition(spark: SparkSession, wanted: Definition) -> None:
-    """Refuse a definition whose schema is none, or does not suit its table as it is."""
-    there = columns_of(spark, wanted.to)
+    """Refuse a definition whose schema is invalid, or does not suit its present table."""
+    present = columns_of(spark, wanted.to)
     schema = fields_of(wanted.schema)
-    if there is not None:
-        check_columns(schema, there, wanted.to)
+    if present is not None:
+        check_columns(schema, present, wanted.to)
 
 
 def _defined(conf: Config) -> list[Definition]:
-    """Return the exports that are defined; none if there is no warehouse yet."""
+    """None are defined if there is no warehouse yet."""
     try:
         return definitions(storage(conf.warehouse.uri))
     except NotFound:
@@ -110,7 +110,7 @@ def _defined(conf: Config) -> list[Definition]:
     name="export",
     every_s=lambda conf: conf.jobs.export_every_s,
     needs_spark=lambda conf: bool(_defined(conf)),
-    shards=lambda conf: tuple(found.name for found in _defined(conf)) or WHOLE,
+    shards=lambda conf: tuple(definition.name for definition in _defined(conf)) or WHOLE,
 )
 def export(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Append new messages of topics to typed tables: every export that is defined (deltamq jobs export add).
@@ -124,27 +124,27 @@ def export(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     store = storage(conf.warehouse.uri)
     facts: dict[str, int | str] = {"exports": 0, "rows": 0, "quarantined": 0}
     failed: list[str] = []
-    for found in definitions(store):
-        if shards is not None and found.name not in shards:
+    for definition in definitions(store):
+        if shards is not None and definition.name not in shards:
             continue
         try:
             if shards is None:
-                done = run_export(spark, store, found, conf.warehouse.uri)
+                done = run_export(spark, store, definition, conf.warehouse.uri)
             else:
-                done = _Export(spark, store, found, conf.warehouse.uri).run()
+                done = _Export(spark, store, definition, conf.warehouse.uri).run()
         except (DeltaMQError, PySparkException) as error:
-            failed.append(f"{found.name}: {str(error).splitlines()[0]}")
+            failed.append(f"{definition.name}: {str(error).splitlines()[0]}")
             continue
         facts["exports"] = int(facts["exports"]) + 1
         for name in ("rows", "quarantined"):
             facts[name] = int(facts[name]) + done[name]
-        facts[found.name] = done["rows"]
+        facts[definition.name] = done["rows"]
     if failed:
         raise Unavailable("; ".join(failed), code="export_failed")
     return facts
 
 
-def run_export(spark: SparkSession, store: Store, found: Definition, warehouse: str) -> dict[str, int]:
+def run_export(spark: SparkSession, store: Store, definition: Definition, warehouse: str) -> dict[str, int]:
     """Carry out one export up to the current end of its topic; one driver at a time.
 
     Raises
@@ -152,18 +152,20 @@ def run_export(spark: SparkSession, store: Store, found: Definition, warehouse: 
     Refused
         `data_lost`: retention removed messages before they were exported, and the definition does not allow that.
     """
-    with shard_lock(store, "export", found.name):
-        return _Export(spark, store, found, warehouse).run()
+    with shard_lock(store, "export", definition.name):
+        return _Export(spark, store, definition, warehouse).run()
 
 
-def replay_quarantine(spark: SparkSession, store: Store, found: Definition, warehouse: str) -> dict[str, int]:
-    """Parse the quarantine table again by the definition's current schema; what fits moves to the typed table."""
-    other = sharing(store, found)
+def replay_quarantine(spark: SparkSession, store: Store, definition: Definition, warehouse: str) -> dict[str, int]:
+    """Parse the quarantine table again by the definition's current schema; rows that fit move to the typed table."""
+    other = sharing(store, definition)
     if other is not None:
-        # It would take what the other one has put there meanwhile with it.
-        raise Refused(f"to: exports {found.name} and {other} share a quarantine; give one of them its own", field="to")
-    with shard_lock(store, "export", found.name):
-        export_now = _Export(spark, store, found, warehouse)
+        # The replay would also take rows that the other export has put there meanwhile.
+        raise Refused(
+            f"to: exports {definition.name} and {other} share a quarantine; give one of them its own", field="to"
+        )
+    with shard_lock(store, "export", definition.name):
+        export_now = _Export(spark, store, definition, warehouse)
         export_now.resume()
         return export_now.replay()
 
@@ -171,18 +173,17 @@ def replay_quarantine(spark: SparkSession, store: Store, found: Definition, ware
 class _Export:
     """One run of one export."""
 
-    def __init__(self, spark: SparkSession, store: Store, found: Definition, warehouse: str) -> None:
+    def __init__(self, spark: SparkSession, store: Store, definition: Definition, warehouse: str) -> None:
         self._spark = spark
         self._store = store
-        self._found = found
+        self._definition = definition
         self._warehouse = warehouse
-        self._tables = (found.to, found.quarantine)
-        self._plans = Plans(store, found.id)
+        self._tables = (definition.to, definition.quarantine)
+        self._plans = Plans(store, definition.id)
         self._state = self._plans.state()
         self._done = {"batches": 0, "rows": 0, "quarantined": 0, "lost": 0}
 
     def run(self) -> dict[str, int]:
-        """Finish the batch that was begun, then carry out batch after batch."""
         self.resume()
         while plan := self._next():
             self._carry_out(self._plans.put(plan))
@@ -190,70 +191,69 @@ class _Export:
 
     def resume(self) -> None:
         """Check schema and tables, then finish the batch that an earlier run has begun, if any."""
-        check_definition(self._spark, self._found)
+        check_definition(self._spark, self._definition)
         if self._state.rows or self._state.quarantined:
             for to in self._tables:
                 if columns_of(self._spark, to) is None:
                     raise self._gone(to)
         plan = self._plans.unfinished(self._state)
         if plan is not None:
-            self._carry_out(self._still(plan))
+            self._carry_out(self._adapted(plan))
 
     def _gone(self, to: str) -> NotFound:
-        name, rows = self._found.name, self._state.rows
+        name, rows = self._definition.name, self._state.rows
         detail = (
-            f"export {name}: its table {to} is gone, and with it what the export wrote there ({rows} rows fitted in "
+            f"export {name}: its table {to} is gone, and with it the export's rows there ({rows} rows fitted in "
             f"all). Restore it; or, to store everything again that the topic still has, run "
             f"'deltamq jobs export remove {name} --forget' and add the export again"
         )
         return NotFound(detail, code="table_not_found", field="to")
 
-    def _still(self, plan: ExportPlan) -> ExportPlan:
-        """Return the plan as it can be carried out now; if nothing of it is in a table, it is made anew."""
-        if not any(has_batch(self._spark, to, batch_mark(self._found.id, plan.batch)) for to in self._tables):
-            anew = msgspec.structs.replace(plan, schema=self._found.schema)
+    def _adapted(self, plan: ExportPlan) -> ExportPlan:
+        """Adapt a plan to the present tables; if no table has any of it, plan it again."""
+        if not any(has_batch(self._spark, to, batch_mark(self._definition.id, plan.batch)) for to in self._tables):
+            again = msgspec.structs.replace(plan, schema=self._definition.schema)
             if plan.quarantine_version is not None:
-                version = self._version(self._found.quarantine)
-                anew = msgspec.structs.replace(anew, quarantine_version=version)
-            plan = plan if plan == anew else self._plans.put_again(anew)
+                version = self._version(self._definition.quarantine)
+                again = msgspec.structs.replace(again, quarantine_version=version)
+            plan = plan if plan == again else self._plans.put_again(again)
         if plan.quarantine_version is not None:
             return plan
-        there = self._stored(Catalog(self._store).partitions(self._found.topic))
-        gone = sorted(plan.ranges.keys() - there)
-        if gone and self._found.fail_on_data_loss:
+        present = self._stored(Catalog(self._store).partitions(self._definition.topic))
+        gone = sorted(plan.ranges.keys() - present)
+        if gone and self._definition.fail_on_data_loss:
             raise self._lost(f"{', '.join(gone)} was deleted with messages that were not exported")
-        # Not stored: what is left out is so again if this run is killed.
-        return msgspec.structs.replace(plan, ranges={at: plan.ranges[at] for at in plan.ranges if at in there})
+        # Not stored: the next run leaves out the same if this run is killed.
+        return msgspec.structs.replace(plan, ranges={at: plan.ranges[at] for at in plan.ranges if at in present})
 
     def _lost(self, what: str) -> Refused:
-        detail = f"export {self._found.name}: {what}; allow it with fail_on_data_loss=False (--allow-data-loss)"
+        detail = f"export {self._definition.name}: {what}; allow it with fail_on_data_loss=False (--allow-data-loss)"
         return Refused(detail, code="data_lost")
 
     def replay(self) -> dict[str, int]:
-        """Plan and carry out a batch of the quarantine table."""
-        if columns_of(self._spark, self._found.quarantine) is not None:
-            version = self._version(self._found.quarantine)
-            plan = ExportPlan(batch=self._state.batch + 1, schema=self._found.schema, quarantine_version=version)
+        if columns_of(self._spark, self._definition.quarantine) is not None:
+            version = self._version(self._definition.quarantine)
+            plan = ExportPlan(batch=self._state.batch + 1, schema=self._definition.schema, quarantine_version=version)
             self._carry_out(self._plans.put(plan))
         return self._done
 
     def _next(self) -> ExportPlan | None:
         catalog, now_ms = Catalog(self._store), SYSTEM_CLOCK.wall_us() // 1_000
-        partitions = catalog.partitions(self._found.topic)
-        closed = {one.name for one in partitions if not catalog.is_readable(one, now_ms)}
-        stored = self._stored([one for one in partitions if one.name not in closed])
-        ranges, lost = next_ranges(self._state.ends, stored, self._found.batch_rows)
-        if lost and self._found.fail_on_data_loss:
+        partitions = catalog.partitions(self._definition.topic)
+        closed = {partition.name for partition in partitions if not catalog.is_readable(partition, now_ms)}
+        stored = self._stored([partition for partition in partitions if partition.name not in closed])
+        ranges, lost = next_ranges(self._state.ends, stored, self._definition.batch_rows)
+        if lost and self._definition.fail_on_data_loss:
             raise self._lost(f"retention removed {lost} messages that were not exported")
         self._done["lost"] += lost
         if not ranges:
             return None
-        return ExportPlan(batch=self._state.batch + 1, schema=self._found.schema, ranges=ranges)
+        return ExportPlan(batch=self._state.batch + 1, schema=self._definition.schema, ranges=ranges)
 
     def _stored(self, partitions: Sequence[TopicPartition]) -> dict[str, StoredOffsets]:
-        """Return the stored offsets of partitions, as plans and progress name these."""
-        found = stored_partitions(self._store, partitions)
-        return {f"{one.name}:{one.partition.ref.generation}": one.offsets for one in found}
+        """Keys are as in plans and progress."""
+        partitions_read = stored_partitions(self._store, partitions)
+        return {f"{part.name}:{part.partition.ref.generation}": part.offsets for part in partitions_read}
 
     # One batch.
 
@@ -267,59 +267,70 @@ class _Export:
         self._done["quarantined"] += unfit
 
     def _written(self, plan: ExportPlan) -> tuple[int, int]:
-        """Write a batch; return how many messages fit, and how many do not."""
+        """Return the numbers of messages that fit and do not fit."""
         schema, replayed = fields_of(plan.schema), plan.quarantine_version is not None
         messages = self._quarantined(plan) if replayed else self._messages(plan)
         parsed = with_verdict(messages, schema).persist()
         try:
             counts = {row[FITS]: row["count"] for row in parsed.groupBy(FITS).count().collect()}
             fit, unfit = counts.get(True, 0), counts.get(False, 0)
-            if fit or columns_of(self._spark, self._found.to) is None:
-                self._write(parsed.where(FITS).select(typed_columns(schema, self._found.columns)), plan, self._found.to)
+            if fit or columns_of(self._spark, self._definition.to) is None:
+                self._write(
+                    parsed.where(FITS).select(typed_columns(schema, self._definition.columns)),
+                    plan,
+                    self._definition.to,
+                )
             failpoint("export.after_typed")
             rest = parsed.where(~F.col(FITS)).select(quarantine_columns())
-            if unfit or replayed or columns_of(self._spark, self._found.quarantine) is None:
-                self._write(rest, plan, self._found.quarantine, overwrite=replayed)
+            if unfit or replayed or columns_of(self._spark, self._definition.quarantine) is None:
+                self._write(rest, plan, self._definition.quarantine, overwrite=replayed)
         finally:
             parsed.unpersist()
         return fit, unfit
 
     def _messages(self, plan: ExportPlan) -> DataFrame:
-        """Return the messages at the planned offsets; if retention has removed one since, it is an error."""
-        topic = self._found.topic
+        """It is an error if retention has removed planned messages since."""
+        topic = self._definition.topic
         names = {name.rsplit(":", 1)[0]: bounds for name, bounds in plan.ranges.items()}
         read = read_topic(
             self._spark,
             assign=json.dumps({topic: list(names)}),
             startingOffsets=json.dumps({topic: {name: low for name, (low, _) in names.items()}}),
             endingOffsets=json.dumps({topic: {name: high for name, (_, high) in names.items()}}),
-            failOnDataLoss=str(self._found.fail_on_data_loss).lower(),
+            failOnDataLoss=str(self._definition.fail_on_data_loss).lower(),
             warehouse=self._warehouse,
         )
         return read.select(*_MESSAGE)
 
     def _quarantined(self, plan: ExportPlan) -> DataFrame:
-        """Return the rows that were in quarantine when the plan was made, as messages."""
+        """The rows that were in quarantine when the plan was made, as messages."""
         reader = self._spark.read.format("delta").option("versionAsOf", str(plan.quarantine_version))
-        found = reader.load(self._found.quarantine) if self._found.is_path else reader.table(self._found.quarantine)
-        return found.select("body", *(F.col(f"_{name}").alias(name) for name in _MESSAGE if name != "body"))
+        rows = (
+            reader.load(self._definition.quarantine)
+            if self._definition.is_path
+            else reader.table(self._definition.quarantine)
+        )
+        return rows.select("body", *(F.col(f"_{name}").alias(name) for name in _MESSAGE if name != "body"))
 
     def _write(self, rows: DataFrame, plan: ExportPlan, to: str, *, overwrite: bool = False) -> None:
         writer = rows.write.format("delta").mode("overwrite" if overwrite else "append")
-        writer = writer.option("txnAppId", f"deltamq-export-{self._found.id}").option("txnVersion", str(plan.batch))
-        writer = writer.option("userMetadata", batch_mark(self._found.id, plan.batch)).option("mergeSchema", "true")
-        if self._found.is_path:
+        writer = writer.option("txnAppId", f"deltamq-export-{self._definition.id}").option(
+            "txnVersion", str(plan.batch)
+        )
+        writer = writer.option("userMetadata", batch_mark(self._definition.id, plan.batch)).option(
+            "mergeSchema", "true"
+        )
+        if self._definition.is_path:
             writer.save(to)
         else:
             writer.saveAsTable(to)
 
     def _version(self, to: str) -> int:
-        """Return the newest version of a table."""
         return int(self._spark.sql(f"DESCRIBE HISTORY {named(to)} LIMIT 1").collect()[0]["version"])
 
 
 def _warehouse(spark: SparkSession, warehouse: str | None) -> str:
-    found = warehouse or session_warehouse(spark)
-    if not found:
+    uri = warehouse or session_warehouse(spark)
+    if not uri:
         raise Refused("warehouse: give one; this session has no default", field="warehouse")
-    return str(found)
+    return str(uri)

@@ -17,7 +17,7 @@ def struct_of_json_schema(schema: Mapping[str, object]) -> str:
     Raises
     ------
     Refused
-        The schema is not an object's, or a field has no type that Spark has as well.
+        The schema is not an object's, or a field's type has no counterpart in Spark.
     """
     return ", ".join(_fields(schema, "json_schema", " "))
 
@@ -32,22 +32,21 @@ def _fields(schema: Mapping[str, object], where: str, between: str) -> list[str]
     unknown = [name for name in required if name not in properties]
     if unknown:
         raise _wrong(f"{where}.required", f"{unknown[0]!r} is not one of the properties")
-    found = []
+    columns = []
     for name, field in properties.items():
         if not isinstance(field, Mapping):
             raise _wrong(f"{where}.{name}", "must be a schema")
         kind, nullable = _type(field, f"{where}.{name}")
         needed = " NOT NULL" if name in required and not nullable else ""
-        found.append(f"`{name.replace('`', '``')}`{between}{kind}{needed}")
-    return found
+        columns.append(f"`{name.replace('`', '``')}`{between}{kind}{needed}")
+    return columns
 
 
 def _type(field: Mapping[str, object], where: str) -> tuple[str, bool]:
-    """Return a field's type in DDL, and whether the field may be null."""
     kind = field.get("type")
     nullable = False
     if isinstance(kind, list):
-        kinds = [one for one in kind if one != "null"]
+        kinds = [name for name in kind if name != "null"]
         nullable = len(kinds) < len(kind)
         kind = kinds[0] if len(kinds) == 1 else None
     if kind == "object":

@@ -1,11 +1,11 @@
 """The batches of an export: each is planned in a file before anything is written, as in merge (I13).
 
-    <warehouse>/jobs/export/<id>/00000000000000000007.plan     put if absent: what batch 7 reads, and its schema
-    <warehouse>/jobs/export/<id>/state.json                    the last batch that is in both tables, and where it ended
+    <warehouse>/jobs/export/<id>/00000000000000000007.plan     put if absent: the offsets and schema of batch 7
+    <warehouse>/jobs/export/<id>/state.json                    the last batch that is in both tables, and its ends
 
 A batch writes to two tables; each commit carries the batch's number as Delta's `txn`. A kill between them leaves a plan
-that is not in the state. It is carried out again, and a table that has its number stays unchanged. A plan of which
-nothing is in a table is made anew by the current definition, whose schema may be what a plan failed for.
+that is not in the state. It is carried out again, and a table that has its number stays unchanged. A plan that no
+table has any of is made again by the current definition: the plan may have failed for its schema.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Plans:
         return plan
 
     def put_again(self, plan: ExportPlan) -> ExportPlan:
-        """Store a plan in place of the one of its batch, of which nothing is in a table."""
+        """Replace the plan of a batch of which no table has anything."""
         self._store.replace(self._key(plan.batch), msgspec.json.encode(plan))
         failpoint("export.after_plan")
         return plan
@@ -99,7 +99,7 @@ class Plans:
 def next_ranges(
     ends: Mapping[str, int], stored: Mapping[str, StoredOffsets], rows_max: int
 ) -> tuple[dict[str, tuple[int, int]], int]:
-    """Return what a batch reads of the `stored` offsets, and how many rows retention removed before they were read.
+    """Return the ranges of a batch, and the number of rows that retention removed before they were read.
 
     The limit is shared in proportion to the waiting rows, with at least one row for each partition that has any, as
     Spark's Kafka source does. The holes in the offsets of a logical queue have no rows.

@@ -1,9 +1,9 @@
-"""Resets a group's offsets with storage credentials alone: by command, by schedule, in a notebook (SPEC SPARK-10).
+"""Resets a group's offsets with only storage credentials: by command, by schedule, in a notebook (SPEC SPARK-10).
 
 It makes the same decisions as the service's reset: an event in `sys/meta` by compare-and-set, which begins a new
-epoch, then fences in the group's retries and dead letters, so that no revive run brings back what was in flight before
-(I12, I14). A running service learns of the event when it next reads `sys/meta`; what it stores until then belongs to an
-epoch that is over, and is void by its number.
+epoch, then fences in the group's retries and dead letters, so that no revive run brings back messages that were in
+flight before (I12, I14). A running service learns of the event when it next reads `sys/meta`; its records until then
+belong to an epoch that is over, and are void.
 """
 
 from __future__ import annotations
@@ -90,20 +90,20 @@ def reset_offsets(
     if retries not in ("keep", "drop"):
         raise Refused("retries must be keep or drop", field="retries")
     meta = MetaLog(warehouse)
-    its_group, life = meta.groups.group(group), meta.state.topic(topic)
-    asked = _Reset(warehouse, meta, its_group, life)
-    offsets = asked.targets(to)
+    stored_group, life = meta.groups.group(group), meta.state.topic(topic)
+    planned = _Reset(warehouse, meta, stored_group, life)
+    offsets = planned.targets(to)
     if retries == "drop":
-        offsets |= asked.past_retries()
+        offsets |= planned.past_retries()
     epoch = None
     if not dry_run:
-        epoch, ends = asked.apply(offsets)
+        epoch, ends = planned.apply(offsets)
         if retries == "drop" and any(end > offsets.get(lane, 0) for lane, end in ends.items()):
-            # a revive run appended before its fence: skip those, too; later appends know of the reset
+            # a revive run appended before its fence: skip its messages, too; later appends know the reset
             offsets |= ends
-            epoch, _ = asked.apply(offsets)
-    messages = sum(max(0, asked.bounds(lane).end_offset - at) for lane, at in offsets.items())
-    return Reset(group=group, topic=topic, epoch=epoch, offsets=asked.told(offsets), messages=messages)
+            epoch, _ = planned.apply(offsets)
+    messages = sum(max(0, planned.bounds(lane).end_offset - at) for lane, at in offsets.items())
+    return Reset(group=group, topic=topic, epoch=epoch, offsets=planned.by_partition(offsets), messages=messages)
 
 
 class _Reset:
@@ -131,7 +131,7 @@ class _Reset:
         return {lane: self._at(lane, offset) for lane, offset in self._named(to).items()}
 
     def _in_queue(self, name: str, offset: int) -> Iterator[tuple[LaneKey, int]]:
-        """Yield the offsets of all segments of a queue: older ones are consumed, newer ones are not (STATIC-16)."""
+        """All segments of a queue get an offset: older ones are consumed, newer ones are not (STATIC-16)."""
         assert self._queues is not None, "the topic is static"
         queue = self._queues.require(name, self._topic.name, f"to.{name}")
         offsets = self._stored(queue)
@@ -143,16 +143,16 @@ class _Reset:
             yield self._lanes[segment.partition], at
 
     def _stored(self, queue: LogicalQueue) -> StoredOffsets:
-        bounds = ((one.delta, self.bounds(self._lanes[one.partition])) for one in queue.readable)
-        return StoredOffsets(tuple(Stretch(delta, one.min_offset, one.end_offset) for delta, one in bounds))
+        bounds = ((segment.delta, self.bounds(self._lanes[segment.partition])) for segment in queue.readable)
+        return StoredOffsets(tuple(Stretch(delta, stored.min_offset, stored.end_offset) for delta, stored in bounds))
 
-    def told(self, offsets: Mapping[LaneKey, int]) -> dict[str, int]:
-        """Return the offsets by partition, as people name it: a logical queue has the first offset not consumed."""
+    def by_partition(self, offsets: Mapping[LaneKey, int]) -> dict[str, int]:
+        """Return the offsets by the readers' names: a logical queue has the first offset not consumed."""
         if self._queues is None:
             return {lane.partition: offset for lane, offset in offsets.items()}
         by_name: dict[str, int] = {lane.partition: offset for lane, offset in offsets.items() if lane.retry}
         for queue in self._queues.served.values():
-            at = {one.partition: offsets.get(self._lanes[one.partition]) for one in queue.readable}
+            at = {segment.partition: offsets.get(self._lanes[segment.partition]) for segment in queue.readable}
             known = {partition: offset for partition, offset in at.items() if offset is not None}
             if len(known) == len(at):
                 by_name[queue.name] = position_of(queue, known)
@@ -180,7 +180,7 @@ class _Reset:
         return {lane: self.bounds(lane).end_offset for lane in retries}
 
     def apply(self, offsets: Mapping[LaneKey, int]) -> tuple[int, dict[LaneKey, int]]:
-        """Store the reset and fence off what was in flight; return its epoch, and the ends of the retry partitions."""
+        """Store the reset and its fences; return its epoch, and the ends of the retry partitions."""
         failpoint("reset.before_event")
         after = self._meta.submit_any(partial(decide_reset, group=self._group.name, topic=self._topic, offsets=offsets))
         failpoint("reset.after_event")

@@ -34,7 +34,7 @@ Counts = Mapping[str, int]
 
 
 def _names(kind: Kind, conf: Config) -> tuple[str, ...]:
-    """Return the names of the scheduled replays or resets; none if there is no warehouse yet."""
+    """None are scheduled if there is no warehouse yet."""
     try:
         return tuple(scheduled_names(storage(conf.warehouse.uri), kind))
     except NotFound:
@@ -51,17 +51,17 @@ def replay(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     """Send new dead letters back: every replay that is scheduled (deltamq jobs scheduled) and due.
 
     Input: the schedules, the progress of each, and the dead letters of its group.
-    Output: messages in the topics they came from or in the group's retries, and the progress of each schedule.
+    Output: messages in their original topics or in the group's retries, and the progress of each schedule.
     Idempotent: each dead letter is a request that is named after its offset. A kill at any line before the state is
-    stored makes the next run send all again, of which a partition stores nothing twice for 24 hours. What a topic
-    refuses stays a dead letter, is counted, and is not tried again. A replay that fails keeps no other from running.
+    stored makes the next run send all again; a partition stores nothing twice for 24 hours. A letter that a topic
+    refuses stays, is counted, and is not tried again. A replay that fails keeps no other from running.
     """
     settings = SinkSettings.of(conf, conf.warehouse.uri)
 
-    def send(found: AnyScheduled, state: ScheduledState, now_ms: int) -> tuple[Counts, Mapping[str, int]]:
-        assert isinstance(found, ScheduledReplay)
-        chosen = Chosen(topics=frozenset(found.topics) or None, start_offsets=state.offsets)
-        done = replay_dead_letters(settings, found.group, chosen, to=found.to, spark=spark)
+    def send(schedule: AnyScheduled, state: ScheduledState, now_ms: int) -> tuple[Counts, Mapping[str, int]]:
+        assert isinstance(schedule, ScheduledReplay)
+        chosen = Chosen(topics=frozenset(schedule.topics) or None, start_offsets=state.offsets)
+        done = replay_dead_letters(settings, schedule.group, chosen, to=schedule.to, spark=spark)
         counts = {"rows": done.replayed, "duplicates": done.duplicates, "refused": sum(done.failed.values())}
         return counts, done.ends
 
@@ -77,16 +77,16 @@ def replay(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
 def reset(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Reset groups' offsets in a topic: every reset that is scheduled (deltamq jobs scheduled) and due.
 
-    Input: the schedules, and when each is due; the offsets of the topic's partitions, and those of a time.
+    Input: the schedules, and when each is due; the offsets of the topic's partitions, and the offsets of a time.
     Output: an event in the metadata log that begins a new epoch, and fences in the group's retries and dead letters.
     Idempotent: a kill at any line before the state is stored lets the next run reset once more, in another epoch.
     A reset that fails does not keep others from running.
     """
 
-    def put(found: AnyScheduled, state: ScheduledState, now_ms: int) -> tuple[Counts, Mapping[str, int]]:
-        assert isinstance(found, ScheduledReset)
-        target = target_of(found.to, now_ms)
-        reset_offsets(warehouse_of(conf), found.group, found.topic, target, retries=found.retries)
+    def put(schedule: AnyScheduled, state: ScheduledState, now_ms: int) -> tuple[Counts, Mapping[str, int]]:
+        assert isinstance(schedule, ScheduledReset)
+        target = target_of(schedule.to, now_ms)
+        reset_offsets(warehouse_of(conf), schedule.group, schedule.topic, target, retries=schedule.retries)
         return {"rows": 1}, {}
 
     return _carry_out("reset", conf, now, shards, put)
@@ -99,7 +99,6 @@ def _carry_out(
     shards: Sequence[str] | None,
     act: Callable[[AnyScheduled, ScheduledState, int], tuple[Counts, Mapping[str, int]]],
 ) -> Facts:
-    """Carry out what is due; each schedule has a state of its own."""
     store: Store = storage(conf.warehouse.uri)
     now_ms = int(now.timestamp() * _MS)
     facts: dict[str, int | str] = {"due": 0, "rows": 0}
@@ -108,17 +107,17 @@ def _carry_out(
         if shards is not None and name not in shards:
             continue
         try:
-            found = read_scheduled(store, kind, name)
-            state = read_state(store, found)
+            schedule = read_scheduled(store, kind, name)
+            state = read_state(store, schedule)
             if state.due_ms > now_ms:
                 continue
             facts["due"] = int(facts["due"]) + 1
-            counts, offsets = act(found, state, now_ms)
+            counts, offsets = act(schedule, state, now_ms)
         except DeltaMQError as error:
             failed.append(f"{name}: {error}")
             continue
         failpoint("scheduled.before_state")
-        write_state(store, found, ScheduledState(due_ms=next_due_ms(found, now_ms), offsets=offsets))
+        write_state(store, schedule, ScheduledState(due_ms=next_due_ms(schedule, now_ms), offsets=offsets))
         for what, count in counts.items():
             facts[what] = int(facts.get(what, 0)) + count
     if failed:

@@ -1,9 +1,9 @@
 """Scheduled replays and resets: their definitions, their times, and their progress (SPEC SPARK-10).
 
-    <warehouse>/jobs/<kind>/scheduled/<name>.json     what the job `replay` or `reset` does, and how often
+    <warehouse>/jobs/<kind>/scheduled/<name>.json     the work of the job `replay` or `reset`, and its interval
     <warehouse>/jobs/<kind>/<id>/state.json           when it is due next; for a replay, its next offsets
 
-Times that pass while no job runs are made up for with one run. Without a state, the first time is still due.
+One run makes up for all times that pass while no job runs. Without a state, the first time is still due.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _EVERY_S_MAX: Final = 366 * 86_400
 
 
 class _Scheduled(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of both kinds; it is due at `first_ms`, and every `every_s` seconds after that."""
+    """The fields of both kinds; due at `first_ms`, and every `every_s` seconds after that."""
 
     name: str
     group: str
     every_s: int
     first_ms: int
-    #: Names its state; a schedule that is created again by the same name has another id.
+    #: Names the schedule's state; a schedule that is created again by the same name has another id.
     id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
 
 
@@ -42,11 +42,11 @@ class ScheduledReplay(_Scheduled, frozen=True, kw_only=True, tag="replay"):
     """A schedule that sends a group's new dead letters back."""
 
     to: Literal["origin", "retry"] = "origin"
-    #: The topics that they came from; empty: all.
+    #: The letters' original topics; empty: all.
     topics: tuple[str, ...] = ()
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """A description for people."""
         of = f" of {', '.join(self.topics)}" if self.topics else ""
         return f"replay dead letters{of} of group {self.group} to {self.to}"
@@ -60,7 +60,7 @@ class ScheduledReset(_Scheduled, frozen=True, kw_only=True, tag="reset"):
     retries: Literal["keep", "drop"] = "keep"
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """A description for people."""
         return f"reset group {self.group} in topic {self.topic} to {self.to}"
 
@@ -80,8 +80,8 @@ _decode: Final[msgspec.json.Decoder[AnyScheduled]] = msgspec.json.Decoder(AnySch
 _decode_state: Final = msgspec.json.Decoder(ScheduledState)
 
 
-def _kind(found: AnyScheduled) -> Kind:
-    return "replay" if isinstance(found, ScheduledReplay) else "reset"
+def _kind(schedule: AnyScheduled) -> Kind:
+    return "replay" if isinstance(schedule, ScheduledReplay) else "reset"
 
 
 def save_scheduled(store: Store, wanted: AnyScheduled) -> None:
@@ -119,40 +119,40 @@ def scheduled_names(store: Store, kind: Kind) -> list[str]:
 
 def remove_scheduled(store: Store, kind: Kind, name: str) -> None:
     """Delete a schedule and its progress."""
-    found = read_scheduled(store, kind, name)
+    schedule = read_scheduled(store, kind, name)
     store.delete(_key(kind, name))
-    store.delete_tree(f"jobs/{kind}/{found.id}")
+    store.delete_tree(f"jobs/{kind}/{schedule.id}")
 
 
-def read_state(store: Store, found: AnyScheduled) -> ScheduledState:
+def read_state(store: Store, schedule: AnyScheduled) -> ScheduledState:
     """Return the progress of a schedule."""
-    return read_stored(store, _state_key(found), _decode_state) or ScheduledState(due_ms=found.first_ms)
+    return read_stored(store, _state_key(schedule), _decode_state) or ScheduledState(due_ms=schedule.first_ms)
 
 
-def write_state(store: Store, found: AnyScheduled, state: ScheduledState) -> None:
+def write_state(store: Store, schedule: AnyScheduled, state: ScheduledState) -> None:
     """Store the progress of a schedule."""
-    store.replace(_state_key(found), msgspec.json.encode(state))
+    store.replace(_state_key(schedule), msgspec.json.encode(state))
 
 
-def next_due_ms(found: AnyScheduled, now_ms: int) -> int:
+def next_due_ms(schedule: AnyScheduled, now_ms: int) -> int:
     """Return the first due time after `now_ms`."""
-    every_ms = found.every_s * 1_000
-    passed = max(0, (now_ms - found.first_ms) // every_ms + 1)
-    return found.first_ms + passed * every_ms
+    every_ms = schedule.every_s * 1_000
+    passed = max(0, (now_ms - schedule.first_ms) // every_ms + 1)
+    return schedule.first_ms + passed * every_ms
 
 
 def read_scheduled(store: Store, kind: Kind, name: str) -> AnyScheduled:
     """Return the schedule of this name, or raise `NotFound`."""
-    found = read_stored(store, _key(kind, name), _decode)
-    if found is None:
+    schedule = read_stored(store, _key(kind, name), _decode)
+    if schedule is None:
         detail = f"there is no scheduled {kind} {name!r}; see deltamq jobs scheduled list"
         raise NotFound(detail, code="scheduled_not_found")
-    return found
+    return schedule
 
 
 def _key(kind: Kind, name: str) -> str:
     return f"jobs/{kind}/scheduled/{name}.json"
 
 
-def _state_key(found: AnyScheduled) -> str:
-    return f"jobs/{_kind(found)}/{found.id}/state.json"
+def _state_key(schedule: AnyScheduled) -> str:
+    return f"jobs/{_kind(schedule)}/{schedule.id}/state.json"

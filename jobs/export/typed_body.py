@@ -1,7 +1,7 @@
-"""Bodies as typed columns, in tasks: the fields of those that fit, and why others do not (SPEC SPARK-9, SPARK-19).
+"""Bodies as typed columns, in tasks: the fields if they fit, and otherwise the reason (SPEC SPARK-9, SPARK-19).
 
 Spark's own `from_json` is not used: it stores numbers rounded, dates of any digits, and null where a value is missing
-or does not fit, and says nothing.
+or does not fit, without any report.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FITS: Final = "_fits"
 _FIELDS: Final = "_fields"
 _FIELD: Final = "_field"
 _REASON: Final = "_reason"
-#: Rows of one conversion: what bodies become is larger in Python than in Arrow.
+#: Rows of one conversion: values are larger in Python than in Arrow.
 _ROWS: Final = 5_000
 
 
@@ -53,7 +53,7 @@ def fields_of(ddl: str) -> StructType:
 
 
 def with_verdict(messages: DataFrame, schema: StructType) -> DataFrame:
-    """Return messages with their parsed fields, and whether all of these fit."""
+    """Return messages with their parsed fields, and whether all fields fit."""
     added = [
         StructField(_FIELDS, _nullable(schema)),
         StructField(_FIELD, StringType()),
@@ -64,19 +64,19 @@ def with_verdict(messages: DataFrame, schema: StructType) -> DataFrame:
         shape = shape_of(schema)
         for batch in batches:
             for start in range(0, batch.num_rows, _ROWS):
-                some = batch.slice(start, _ROWS)
-                verdicts = _verdicts(some.column(some.schema.get_field_index("body")), shape)
-                yield pa.RecordBatch.from_arrays([*some.columns, *verdicts], names=[*some.schema.names, *_ADDED])
+                rows = batch.slice(start, _ROWS)
+                verdicts = _verdicts(rows.column(rows.schema.get_field_index("body")), shape)
+                yield pa.RecordBatch.from_arrays([*rows.columns, *verdicts], names=[*rows.schema.names, *_ADDED])
 
-    found = in_tasks(messages, judge, StructType([*messages.schema, *added]))
-    return found.withColumn(FITS, F.col(_REASON).isNull())
+    judged = in_tasks(messages, judge, StructType([*messages.schema, *added]))
+    return judged.withColumn(FITS, F.col(_REASON).isNull())
 
 
 _ADDED: Final = (_FIELDS, _FIELD, _REASON)
 
 
 def _nullable(kind: DataType) -> DataType:
-    """Return a type whose values may be null everywhere, as columns that come from tasks are."""
+    """Values of columns that come from tasks may be null everywhere."""
     if isinstance(kind, StructType):
         return StructType([StructField(field.name, _nullable(field.dataType)) for field in kind])
     if isinstance(kind, ArrayType):
@@ -87,7 +87,6 @@ def _nullable(kind: DataType) -> DataType:
 
 
 def _verdicts(bodies: pa.Array, shape: Shape) -> list[pa.Array]:
-    """Return the columns that are added to a batch."""
     fields: list[Any] = []
     names: list[str | None] = []
     reasons: list[str | None] = []
@@ -105,17 +104,17 @@ def _verdicts(bodies: pa.Array, shape: Shape) -> list[pa.Array]:
 def typed_columns(schema: StructType, columns: Sequence[str]) -> list[Column]:
     """Return the columns of the typed table."""
     fields = [F.col(_FIELDS)[field.name].alias(field.name) for field in schema]
-    place = [F.col("partition").alias("_partition"), F.col("offset").alias("_offset")]
-    return [*fields, *place, *(F.col(name).alias(f"_{name}") for name in columns)]
+    position = [F.col("partition").alias("_partition"), F.col("offset").alias("_offset")]
+    return [*fields, *position, *(F.col(name).alias(f"_{name}") for name in columns)]
 
 
 def quarantine_columns() -> list[Column]:
     """Return the columns of the quarantine table: the whole message, the field that does not fit, and the reason."""
-    place = [F.col("partition").alias("_partition"), F.col("offset").alias("_offset")]
+    position = [F.col("partition").alias("_partition"), F.col("offset").alias("_offset")]
     return [
         F.col(_FIELD).alias("field"),
         F.col(_REASON).alias("reason"),
         F.col("body"),
-        *place,
+        *position,
         *(F.col(n).alias(f"_{n}") for n in COLUMNS),
     ]

@@ -1,4 +1,4 @@
-"""The tables of an export as they are: their columns, and which batches they have (SPEC SPARK-20, SPARK-21)."""
+"""The present tables of an export: their columns and batches (SPEC SPARK-20, SPARK-21)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: What Spark says of a table that does not exist, or whose files are gone.
+#: Spark's conditions for a table that does not exist, or whose files are gone.
 _GONE: Final = frozenset(
     {
         "DELTA_MISSING_DELTA_TABLE",
@@ -43,42 +43,42 @@ def columns_of(spark: SparkSession, to: str) -> StructType | None:
         raise
 
 
-def check_columns(wanted: StructType, there: StructType, to: str) -> None:
-    """Refuse columns that a table has with another type; those that it does not have are added to it.
+def check_columns(wanted: StructType, present: StructType, to: str) -> None:
+    """Refuse columns that a table has with another type; missing columns are added to the table.
 
     Raises
     ------
     Refused
         `schema_changed`: it names every such column, and both types.
     """
-    changes = list(_changes(wanted, there, ""))
+    changes = list(_changes(wanted, present, ""))
     if changes:
         detail = f"schema: {'; '.join(changes)} in {to}; keep the type of a column, or give the new one another name"
         raise Refused(detail, code="schema_changed", field="schema")
 
 
-def _changes(wanted: DataType, there: DataType, at: str) -> Iterator[str]:
-    if isinstance(wanted, StructType) and isinstance(there, StructType):
-        present = {field.name.lower(): field for field in there}
+def _changes(wanted: DataType, existing: DataType, at: str) -> Iterator[str]:
+    if isinstance(wanted, StructType) and isinstance(existing, StructType):
+        present = {field.name.lower(): field for field in existing}
         for field in wanted:
-            found = present.get(field.name.lower())
-            place = f"{at}.{field.name}" if at else field.name
-            if found is None:
+            column = present.get(field.name.lower())
+            path = f"{at}.{field.name}" if at else field.name
+            if column is None:
                 continue
-            yield from _changes(field.dataType, found.dataType, place)
-            if field.nullable and not found.nullable:
-                yield f"{place} may be null here and is NOT NULL"
-    elif isinstance(wanted, ArrayType) and isinstance(there, ArrayType):
-        yield from _changes(wanted.elementType, there.elementType, f"{at}[]")
-    elif isinstance(wanted, MapType) and isinstance(there, MapType):
-        yield from _changes(wanted.keyType, there.keyType, f"{at}[key]")
-        yield from _changes(wanted.valueType, there.valueType, f"{at}[]")
-    elif wanted != there:
-        yield f"{at} is {wanted.simpleString()} here and {there.simpleString()}"
+            yield from _changes(field.dataType, column.dataType, path)
+            if field.nullable and not column.nullable:
+                yield f"{path} may be null here and is NOT NULL"
+    elif isinstance(wanted, ArrayType) and isinstance(existing, ArrayType):
+        yield from _changes(wanted.elementType, existing.elementType, f"{at}[]")
+    elif isinstance(wanted, MapType) and isinstance(existing, MapType):
+        yield from _changes(wanted.keyType, existing.keyType, f"{at}[key]")
+        yield from _changes(wanted.valueType, existing.valueType, f"{at}[]")
+    elif wanted != existing:
+        yield f"{at} is {wanted.simpleString()} here and {existing.simpleString()}"
 
 
 def batch_mark(export_id: str, batch: int) -> str:
-    """Return what the commit of a batch carries, to be seen in the history of a table."""
+    """Return the mark of a batch's commit in the history of a table."""
     return f"deltamq-export-{export_id}/{batch}"
 
 

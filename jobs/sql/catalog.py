@@ -1,6 +1,6 @@
 """Topics, groups and dead letters in a Spark catalog, Unity Catalog included (SPEC SPARK-11).
 
-    what the catalog has (one SHOW)  +  what it should have (metadata, folders)  -->  CREATE and DROP the difference
+    present entries (one SHOW)  +  wanted entries (metadata, folders)  -->  CREATE and DROP the difference
 
 Tables are external: dropping one leaves the data where it is. Views are unions of tables, which Spark plans natively:
 columns are pruned and files skipped as with `format("delta")`. Each run follows expansions, deletions and topics that
@@ -45,10 +45,10 @@ def catalog(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[s
     Input: the metadata, the folders of partitions, the state tables, and the tables that the catalog has.
     Output: the schema `jobs.catalog_schema` with a table for each partition and views for topics, groups and dead
     letters; the state table `state/partitions`.
-    Idempotent: an entry that has not changed is left alone; a table that this job did not make is never touched.
+    Idempotent: an unchanged entry stays as it is; a table that this job did not make is never touched.
     A kill at any line leaves some statements done; the next run does the others.
 
-    An in-memory catalog ends with its application and is visible to it alone, so the job does nothing there. Use
+    An in-memory catalog ends with its application and is visible only there, so the job does nothing there. Use
     `register_tables` in the session that needs the tables, or a metastore (`spark.sql.catalogImplementation=hive`).
 
     Raises
@@ -90,9 +90,9 @@ def register_tables(spark: SparkSession, schema: str = "deltamq", conf: Config |
     >>> register_tables(spark, "deltamq")                                      # doctest: +SKIP
     >>> spark.sql("SELECT tag, count(*) FROM deltamq.topic_orders GROUP BY 1") # doctest: +SKIP
     """
-    found = conf or load()
-    _registered(spark, found, schema)
-    return sorted(one.name for one in _found(spark, schema) if one.warehouse == absolute(found.warehouse.uri))
+    settings = conf or load()
+    _registered(spark, settings, schema)
+    return sorted(made.name for made in _present(spark, schema) if made.warehouse == absolute(settings.warehouse.uri))
 
 
 def _registered(spark: SparkSession, conf: Config, schema: str) -> Sequence[CatalogStep]:
@@ -102,12 +102,12 @@ def _registered(spark: SparkSession, conf: Config, schema: str) -> Sequence[Cata
     store = storage(warehouse)
     _write_partitions(spark, store, warehouse)
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(*schema.split('.'))} COMMENT 'Topics of DeltaMQ'")
-    steps, taken = plan_steps(entries_of(store, schema), _found(spark, schema), warehouse)
+    steps, taken = plan_steps(entries_of(store, schema), _present(spark, schema), warehouse)
     done = list(_carried_out(steps, lambda step: _do(spark, store, schema, step, warehouse)))
     if taken:
-        told = ", ".join(taken[:_SHOWN_MAX])
+        names = ", ".join(taken[:_SHOWN_MAX])
         raise Conflict(
-            f"{schema} has {len(taken)} tables or views that DeltaMQ did not make from {warehouse}: {told}; "
+            f"{schema} has {len(taken)} tables or views that DeltaMQ did not make from {warehouse}: {names}; "
             "drop them, or take another schema",
             code="catalog_name_taken",
         )
@@ -115,33 +115,33 @@ def _registered(spark: SparkSession, conf: Config, schema: str) -> Sequence[Cata
 
 
 def _carried_out(steps: Sequence[CatalogStep], do: Callable[[CatalogStep], bool]) -> Iterator[CatalogStep]:
-    """Carry out the steps in order, adjacent ones for tables in parallel; yield those that took effect.
+    """Carry out the steps in order, adjacent table steps in parallel; yield the steps that took effect.
 
-    A metastore answers in tens of milliseconds, and a first run makes a table for each of thousands of partitions.
+    A metastore answers in tens of milliseconds, and a first run makes tables for thousands of partitions.
     """
     with ThreadPoolExecutor(_STATEMENTS_AT_ONCE) as pool:
         for kind, group in groupby(steps, key=_kind):
-            found = list(group)
-            run = map(do, found) if kind == "view" else pool.map(do, found)
-            yield from (step for step, done in zip(found, run, strict=True) if done)
+            adjacent = list(group)
+            run = map(do, adjacent) if kind == "view" else pool.map(do, adjacent)
+            yield from (step for step, done in zip(adjacent, run, strict=True) if done)
 
 
 def _kind(step: CatalogStep) -> str:
-    """Return the kind of a step. Adjacent steps of one kind run in parallel, except views, which may use each other."""
+    """Adjacent steps of one kind run in parallel, except views, which may use each other."""
     if step.drop_view or (step.make is not None and step.make.query):
         return "view"
     return "drop" if step.drop_table else "make"
 
 
 def _write_partitions(spark: SparkSession, store: Store, warehouse: str) -> None:
-    """Write the partitions and their offsets into a table: a persistent view cannot read our data sources."""
+    """A persistent view cannot read our data sources, so the partitions and offsets are written into a table."""
     register_queue_sources(spark)
     rows = spark.read.format("mq_partitions").option("warehouse", warehouse).load().coalesce(1)
     rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(store.uri(PARTITIONS))
 
 
-def _found(spark: SparkSession, schema: str) -> Iterator[Made]:
-    """Yield the tables and views of a schema, with one statement: one for each of 10,000 tables would take minutes."""
+def _present(spark: SparkSession, schema: str) -> Iterator[Made]:
+    """With one statement: a statement for each of 10,000 tables would take minutes."""
     for row in spark.sql(f"SHOW TABLE EXTENDED IN {quoted(*schema.split('.'))} LIKE '*'").collect():
         if not row.isTemporary:
             comment = _COMMENT.search(row.information)
@@ -150,7 +150,7 @@ def _found(spark: SparkSession, schema: str) -> Iterator[Made]:
 
 
 def _do(spark: SparkSession, store: Store, schema: str, step: CatalogStep, warehouse: str) -> bool:
-    """Carry out a step; return False if it had no effect because its partition was deleted a moment ago."""
+    """False: the step had no effect because its partition was deleted a moment ago."""
     name = quoted(*schema.split("."), step.name)
     if step.make is None:
         spark.sql(f"DROP {'VIEW' if step.drop_view else 'TABLE'} IF EXISTS {name}")
@@ -158,7 +158,7 @@ def _do(spark: SparkSession, store: Store, schema: str, step: CatalogStep, wareh
     try:
         spark.sql(_statement(name, step.make, warehouse))
     except PySparkException:
-        # The topic may have been deleted since the plan was made: then the tables that a view needs are gone.
+        # If the topic was deleted since the plan was made, the tables that a view needs are gone.
         if _still_wanted(store, schema, step.make):
             raise
         return False
@@ -166,8 +166,7 @@ def _do(spark: SparkSession, store: Store, schema: str, step: CatalogStep, wareh
 
 
 def _still_wanted(store: Store, schema: str, entry: CatalogEntry) -> bool:
-    """Return whether the warehouse still has this entry, unchanged."""
-    return any(one.name == entry.name and one.digest == entry.digest for one in entries_of(store, schema))
+    return any(wanted.name == entry.name and wanted.digest == entry.digest for wanted in entries_of(store, schema))
 
 
 def _statement(name: str, entry: CatalogEntry, warehouse: str) -> str:

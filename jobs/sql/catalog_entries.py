@@ -6,11 +6,11 @@
 | `partition_<topic>_at_<broker>`   | table | a partition; of a static topic a segment, with the offsets stored      |
 | `dead_letters`                    | view  | the dead letters of all groups, with `group` and `reason`              |
 | `dlq_<group>_at_<broker>`         | table | a group's dead letters on a broker                                     |
-| `state_<table>`                   | table | what the merge job writes: `state_groups`, `state_consumer_offsets`... |
+| `state_<table>`                   | table | written by the merge job: `state_groups`, `state_consumer_offsets`...  |
 | `partitions`                      | table | every partition with its offsets, as of the last run                   |
 | `lag`, `in_flight`, `lost`, `brokers`, `clients`, `moves` | view | as the temporary views of `jobs.sql.views`      |
-| `audit_records`                   | table | what administrators did and what was refused, as it is stored          |
-| `audit`, `refusals`, `access_history` | view | the same by act and minute, and who could do what when               |
+| `audit_records`                   | table | administrative acts and refusals, as they are stored                   |
+| `audit`, `refusals`, `access_history` | view | acts, refusals by minute, and access rules over time                  |
 | `lane_lag`, `logical_queues`      | view  | the same, for static topics                                            |
 """
 
@@ -70,31 +70,31 @@ def entries_of(store: Store, schema: str) -> list[CatalogEntry]:
 
 def _topics(store: Store, schema: str) -> Iterator[CatalogEntry]:
     catalog = Catalog(store)
-    there = set(refs(store, Space.TOPICS))
+    existing = set(refs(store, Space.TOPICS))
     for topic in catalog.topics():
         selects = []
-        for found in catalog.partitions(topic):
-            ref = found.ref
-            if ref not in there:
+        for partition in catalog.partitions(topic):
+            ref = partition.ref
+            if ref not in existing:
                 continue  # its table is created with its first message
             table = partition_name(ref.topic, ref.name, ref.generation)
-            part = f", a segment of queue {found.queue}" if found.queue else ""
+            part = f", a segment of queue {partition.queue}" if partition.queue else ""
             yield _table(store, table, ref, f"Partition {ref.name} of topic {topic}{part}.")
-            places = f"{literal(topic)} AS topic, {literal(found.name)} AS partition"
-            selects.append(f"SELECT {_columns(found)}, {places} FROM {_qualified(schema, table)}")
+            labels = f"{literal(topic)} AS topic, {literal(partition.name)} AS partition"
+            selects.append(f"SELECT {_columns(partition)}, {labels} FROM {_qualified(schema, table)}")
         query = " UNION ALL ".join(selects) or _nothing(_TOPIC_ROW)
         yield CatalogEntry(name=topic_name(topic), about=f"The messages of topic {topic}.", query=query)
 
 
-def _columns(found: TopicPartition) -> str:
-    """Return the columns of a message as readers see them: segments of a logical queue have logical offsets."""
-    return _COLUMNS.replace("`offset`", f"`offset` + {found.delta} AS `offset`", 1) if found.delta else _COLUMNS
+def _columns(partition: TopicPartition) -> str:
+    """As readers see them: segments of a logical queue have logical offsets."""
+    return _COLUMNS.replace("`offset`", f"`offset` + {partition.delta} AS `offset`", 1) if partition.delta else _COLUMNS
 
 
 def _nothing(schema: pa.Schema) -> str:
-    """Return a query with these columns and no rows."""
+    """A query with these columns and no rows."""
     fields = from_arrow_schema(schema).fields
-    nulls = ", ".join(f"CAST(NULL AS {one.dataType.simpleString()}) AS {quoted(one.name)}" for one in fields)
+    nulls = ", ".join(f"CAST(NULL AS {field.dataType.simpleString()}) AS {quoted(field.name)}" for field in fields)
     return f"SELECT {nulls} WHERE false"
 
 
@@ -116,7 +116,7 @@ def _table(store: Store, name: str, ref: PartitionRef, about: str) -> CatalogEnt
 
 
 def _state(store: Store, schema: str) -> Iterator[CatalogEntry]:
-    """Yield the state tables that exist and the views over them; a state table that does not exist yet has no rows."""
+    """The existing state tables and the views over them, in which a missing state table has no rows."""
     about = "Every partition with its offsets, as of the last catalog run."
     yield CatalogEntry(name="partitions", about=about, location=store.uri(PARTITIONS))
     empty = {}
@@ -136,10 +136,10 @@ def _state(store: Store, schema: str) -> Iterator[CatalogEntry]:
 
 
 def _catalog_query(query: str, schema: str, empty: Mapping[str, str]) -> str:
-    """Return a temporary view's query over the catalog's tables; tables named in `empty` are replaced by its query."""
-    # What the views of a session read anew, the catalog has as a table.
+    """A temporary view's query over the catalog's tables; `empty` has the queries that stand for missing tables."""
+    # The catalog has a table where the views of a session read the partitions again.
     query = query.replace("mq_stored_partitions", "mq_partitions")
-    return re.sub(r"\bmq_(\w+)", lambda found: empty.get(found[1]) or _qualified(schema, found[1]), query).strip()
+    return re.sub(r"\bmq_(\w+)", lambda name: empty.get(name[1]) or _qualified(schema, name[1]), query).strip()
 
 
 def _qualified(schema: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The format `mq_jobs`: a row for each shard of each job that has run in a warehouse, read anew by each query.
+"""The format `mq_jobs`: a row for each shard of each job that has run in a warehouse, read again by each query.
 
 It reads the same few small files as `deltamq jobs list` and imports no job. Option: `warehouse`.
 """
@@ -93,26 +93,28 @@ class JobsReader(DataSourceReader):
 
 
 def job_shard_rows(store: Store, now: datetime) -> list[dict[str, object]]:
-    """Return the rows as they are now."""
+    """Return the present rows."""
     rows = []
     for job in jobs_seen(store):
         known = known_shards(store, job)
         last = newest_run(read_runs(store, job))
         # A shard without an owner and without a last run no longer exists.
-        those = [one for one in shard_states(store, job, known) if one.owner is not None or one.last is not None]
-        rows += [_row(job, one, last.engine if last else "", now) for one in those]
+        states = [
+            state for state in shard_states(store, job, known) if state.owner is not None or state.last is not None
+        ]
+        rows += [_row(job, state, last.engine if last else "", now) for state in states]
     return rows
 
 
-def _row(job: str, one: ShardState, engine: str, now: datetime) -> dict[str, object]:
-    owner, last = one.owner, one.last
+def _row(job: str, state: ShardState, engine: str, now: datetime) -> dict[str, object]:
+    owner, last = state.owner, state.last
     behind = behind_of(last)
-    row: dict[str, object] = {"job": job, "shard": one.shard, "engine": engine or None, "failures": 0}
+    row: dict[str, object] = {"job": job, "shard": state.shard, "engine": engine or None, "failures": 0}
     if owner is not None:
         since = datetime.fromtimestamp(owner.since_ms / 1000, UTC)
         row |= {"application": owner.application, "host": owner.host, "pid": owner.pid, "since_time": since}
-    if one.running is not None:
-        row["running_since_time"] = one.running.started_at
+    if state.running is not None:
+        row["running_since_time"] = state.running.started_at
     if last is not None:
         row |= {
             "engine": last.engine or None,

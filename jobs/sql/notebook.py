@@ -29,14 +29,14 @@ def notebook_conf(dbutils: Any = None) -> Config:
     Parameters
     ----------
     dbutils
-        Databricks' `dbutils`; by default that of the notebook.
+        Databricks' `dbutils`; by default the notebook's own.
     """
-    found = dbutils if dbutils is not None else _dbutils()
+    databricks = dbutils if dbutils is not None else _dbutils()
     given = dict.fromkeys(_WIDGETS, "")
-    if found is not None:
+    if databricks is not None:
         for name, label in _WIDGETS.items():
-            found.widgets.text(name, "", label)  # a widget that exists keeps its value
-            given[name] = str(found.widgets.get(name)).strip()
+            databricks.widgets.text(name, "", label)  # an existing widget keeps its value
+            given[name] = str(databricks.widgets.get(name)).strip()
     return load(
         given["profile"] or None,
         {"warehouse.uri": given["warehouse"] or None, "client.url": given["service"] or None},
@@ -44,7 +44,7 @@ def notebook_conf(dbutils: Any = None) -> Config:
 
 
 def _dbutils() -> Any:
-    """Return the `dbutils` of the running notebook; None outside Databricks."""
+    """None outside Databricks."""
     interactive = sys.modules.get("IPython")
     shell = interactive.get_ipython() if interactive is not None else None
     return shell.user_ns.get("dbutils") if shell is not None else None

@@ -1,4 +1,4 @@
-"""Two formats for views over the queue: `mq_partitions` and `mq_space`. Each query reads both anew.
+"""Two formats for views over the queue: `mq_partitions` and `mq_space`. Each query reads them again.
 
 | format          | a row for each                                   | options                                  |
 |-----------------|--------------------------------------------------|------------------------------------------|
@@ -7,7 +7,7 @@
 |                 | (a dead letter with its state, from its marks)   |                                          |
 |                 | record of the audit                              | `warehouse`, `space` = `audit`           |
 
-A group's logs are created and deleted with the group, so no fixed list of Delta tables could stand for them. The audit
+A group's logs are created and deleted with the group, so no fixed list of Delta tables covers them. The audit
 has one table, created with its first record.
 """
 
@@ -73,13 +73,13 @@ SPACE_ROW: Final = pa.schema(
     ]
 )
 
-#: A dead letter, with what became of it (SPEC RETRY-8).
+#: A dead letter with its state (SPEC RETRY-8).
 DEAD_ROW: Final = pa.schema(
     [*SPACE_ROW, ("state", pa.string()), ("sent_back_time", TIME), ("sent_back_by", pa.string())]
 )
 
 
-#: What names a partition.
+#: The columns that identify a partition.
 _REF: Final = pa.schema([PARTITION_ROW.field(name) for name in ("space", "topic", "partition", "generation")])
 
 
@@ -90,9 +90,9 @@ def register_queue_sources(spark: SparkSession) -> None:
 
 @dataclass
 class _Share(InputPartition):
-    """What a task reads when its query runs: the partitions whose folders have this remainder (SPEC SPARK-13).
+    """A task's share: the partitions whose folders have this remainder when its query runs (SPEC SPARK-13).
 
-    Not every `count`-th of a list: a list grows between the jobs in which Spark computes parts of a cached DataFrame.
+    It is not every `count`-th of a list, which grows between the jobs in which Spark computes a cached DataFrame.
     """
 
     plan: str
@@ -104,12 +104,12 @@ class _Reader(DataSourceReader):
     """Reads the partitions of some spaces, bundle by bundle.
 
     Spark plans this once for all queries of a view, so the plan has only the number of shares. All scans of a query see
-    the partitions, and the ends of them, that its first task of each bundle saw.
+    the partitions and their ends as its first task of each bundle saw them.
     """
 
-    #: Partitions in one bundle, about.
+    #: About as many partitions are in one bundle.
     step = 64
-    #: What is agreed on of each partition.
+    #: The columns of a partition's state on which the tasks agree.
     state_row = PARTITION_ROW
 
     def __init__(
@@ -120,7 +120,7 @@ class _Reader(DataSourceReader):
         self._only = only
 
     def partitions(self) -> list[InputPartition]:
-        """Return the shares, as many as the partitions that exist now call for."""
+        """Return as many shares as the existing partitions need."""
         plan, count = uuid.uuid4().hex, self._bundles(len(self._refs(storage(self._warehouse))))
         return [_Share(plan, number, count) for number in range(count)]
 
@@ -134,24 +134,24 @@ class _Reader(DataSourceReader):
         refs = agreed_rows(store, query, what, lambda: _table(self._refs(store))).to_pylist()
         bundles = self._bundles(len(refs))
         bundled: dict[int, list[PartitionRef]] = {}
-        for one in map(_ref, refs):
-            if _remainder(one, min(bundles, partition.count)) == partition.number % bundles:
-                bundled.setdefault(_remainder(one, bundles), []).append(one)
-        for bundle, those in bundled.items():
-            state = agreed_rows(store, query, f"{what} {bundles} {bundle}", partial(self._states, store, those))
+        for ref in map(_ref, refs):
+            if _remainder(ref, min(bundles, partition.count)) == partition.number % bundles:
+                bundled.setdefault(_remainder(ref, bundles), []).append(ref)
+        for bundle, bundle_refs in bundled.items():
+            state = agreed_rows(store, query, f"{what} {bundles} {bundle}", partial(self._states, store, bundle_refs))
             mine = [_remainder(_ref(row), partition.count) == partition.number for row in state.to_pylist()]
             yield from self.rows(store, state.filter(pa.array(mine, pa.bool_())))
 
     def _bundles(self, partitions: int) -> int:
-        """Return a power of two: then the remainder by the larger of two such numbers tells that by the smaller."""
+        """A power of two: the remainder by the larger of two such numbers determines the remainder by the smaller."""
         return 1 << max(0, -(-partitions // self.step) - 1).bit_length()
 
     def _refs(self, store: Store) -> list[PartitionRef]:
-        return [self._only] if self._only is not None else [one for space in self._spaces for one in refs(store, space)]
+        return [self._only] if self._only is not None else [ref for space in self._spaces for ref in refs(store, space)]
 
-    def _states(self, store: Store, found: Sequence[PartitionRef]) -> pa.Table:
-        """Return a row for each of these partitions, as it is now; none for one that was deleted meanwhile."""
-        rows = [row for ref in found if (row := self._state(store, ref)) is not None]
+    def _states(self, store: Store, partitions: Sequence[PartitionRef]) -> pa.Table:
+        """A partition that was deleted meanwhile has no row."""
+        rows = [row for ref in partitions if (row := self._state(store, ref)) is not None]
         return pa.Table.from_pylist(rows, schema=self.state_row)
 
     def _state(self, store: Store, ref: PartitionRef) -> dict[str, Any] | None:
@@ -162,9 +162,9 @@ class _Reader(DataSourceReader):
         """Yield the rows of some partitions, whose states have columns of PARTITION_ROW."""
 
 
-def _table(found: Sequence[PartitionRef]) -> pa.Table:
-    names = [(one.space.value, one.topic, one.name, one.generation) for one in found]
-    return pa.Table.from_pylist([dict(zip(_REF.names, one, strict=True)) for one in names], schema=_REF)
+def _table(partitions: Sequence[PartitionRef]) -> pa.Table:
+    names = [(ref.space.value, ref.topic, ref.name, ref.generation) for ref in partitions]
+    return pa.Table.from_pylist([dict(zip(_REF.names, values, strict=True)) for values in names], schema=_REF)
 
 
 def _ref(row: Mapping[str, Any]) -> PartitionRef:
@@ -214,16 +214,16 @@ class SpaceReader(_Reader):
             ref = _ref(row)
             retry = RetryTopic.of_storage_name(ref.topic)
             topic = retry.topic if ref.space is Space.RETRY else None
-            places = [retry.group, topic, ref.name, ref.generation]
-            for found in _stored(store, ref, row["end_offset"]):
+            labels = [retry.group, topic, ref.name, ref.generation]
+            for rows in _stored(store, ref, row["end_offset"]):
                 columns = [
-                    pa.array([value] * found.num_rows, kind)
-                    for value, kind in zip(places, SPACE_ROW.types[: len(places)], strict=True)
+                    pa.array([value] * rows.num_rows, kind)
+                    for value, kind in zip(labels, SPACE_ROW.types[: len(labels)], strict=True)
                 ]
-                yield from self._told(store, row, pa.table([*columns, *found.columns], schema=SPACE_ROW)).to_batches()
+                yield from self._shown(store, row, pa.table([*columns, *rows.columns], schema=SPACE_ROW)).to_batches()
 
-    def _told(self, store: Store, state: Mapping[str, Any], rows: pa.Table) -> pa.Table:
-        """Return rows of one partition as they are shown."""
+    def _shown(self, store: Store, state: Mapping[str, Any], rows: pa.Table) -> pa.Table:
+        """Add the columns that only a subclass shows."""
         return rows
 
 
@@ -244,7 +244,7 @@ class DeadReader(SpaceReader):
         state, marks = super()._state(store, ref), _state(store, _marks_ref(ref))
         return None if state is None else {**state, "marks_end": None if marks is None else marks["end_offset"]}
 
-    def _told(self, store: Store, state: Mapping[str, Any], rows: pa.Table) -> pa.Table:
+    def _shown(self, store: Store, state: Mapping[str, Any], rows: pa.Table) -> pa.Table:
         marks = self._marks_of(store, _ref(state), state["marks_end"])
         offsets = rows.column("offset").to_numpy()
         numbers = pa.array(states_at(marks, offsets))
@@ -253,8 +253,8 @@ class DeadReader(SpaceReader):
         nothing = [None] * rows.num_rows
         columns = [
             pa.array(LETTER_STATES, pa.string()).take(numbers),
-            pa.array([one and one[0] * 1_000 for one in sent] or nothing, TIME),
-            pa.array([one and (one[1] or None) for one in sent] or nothing, pa.string()),
+            pa.array([mark and mark[0] * 1_000 for mark in sent] or nothing, TIME),
+            pa.array([mark and (mark[1] or None) for mark in sent] or nothing, pa.string()),
         ]
         return pa.table([*rows.columns, *columns], schema=DEAD_ROW)
 
@@ -273,7 +273,7 @@ def _marks_ref(dead: PartitionRef) -> PartitionRef:
 
 
 def _stored(store: Store, ref: PartitionRef, end: int) -> Iterator[pa.Table]:
-    """Yield the rows of a log below `end`; none if it was deleted meanwhile, with its group or topic."""
+    """Yield the rows of a log below `end`; none if it was deleted meanwhile with its group or topic."""
     try:
         snapshot = load(store, ref.folder)
     except PartitionNotFound:

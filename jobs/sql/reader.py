@@ -1,11 +1,11 @@
 """A topic as a DataFrame that Spark plans natively: a union of its partitions' Delta tables.
 
-Options and columns are those of `format("mq")`, but for `filter`. Spark prunes columns by itself and skips files by
+Options and columns are as for `format("mq")`, without `filter`. Spark prunes columns by itself and skips files by
 Delta's statistics on `offset` and the times. Bounds in the options are resolved once, when the DataFrame is made.
-Without bounds there is no filter on `offset` (it costs a quarter of a `count(*)`), and each query reads what is
-stored when it runs. Tables that were made since (of a topic's new partitions, or by the first message of one) are read
-with the format. Measured on two cores (4 partitions, 8,000,000 messages of 100 bytes, warm; medians of 22 alternating
-runs):
+Without bounds there is no filter on `offset` (it costs a quarter of a `count(*)`), and each query reads the messages
+that are stored when it runs. Tables that were made since (a topic's new partitions, or a partition's first message) are
+read with the format. Measured on two cores (4 partitions, 8,000,000 messages of 100 bytes, warm; medians of 22
+alternating runs):
 
 | read                              | `read_topic` | `format("mq")`, option `columns` | `format("delta")` |
 |-----------------------------------|--------------|----------------------------------|-------------------|
@@ -46,7 +46,7 @@ _SELECTS: Final = 64
 def read_topic(spark: SparkSession, topic: str | None = None, **options: object) -> DataFrame:
     """Return a topic's messages.
 
-    Bounds in the options are resolved once, now (`endingOffsets="latest"` means where the topic ends now). Without
+    Bounds in the options are resolved once, now (`endingOffsets="latest"` means the topic's present end). Without
     bounds, each query sees the messages that are stored when it runs, in partitions that were made since, too.
 
     Parameters
@@ -76,21 +76,21 @@ def read_topic(spark: SparkSession, topic: str | None = None, **options: object)
     store = storage(parsed.warehouse)
     catalog = Catalog(store)
     ranges = resolve(catalog, parsed, empty=True)
-    catalog.check_readable((found.partition for found in ranges), SYSTEM_CLOCK.wall_us() // 1_000)
-    edges = {found.partition: _open_edges(parsed, given, found) for found in ranges}
+    catalog.check_readable((table_range.partition for table_range in ranges), SYSTEM_CLOCK.wall_us() // 1_000)
+    edges = {table_range.partition: _open_edges(parsed, given, table_range) for table_range in ranges}
     pieces = split(ranges, partitions_min=parsed.partitions_min, rows_max=parsed.records_per_partition_max)
     read = [piece for piece in pieces if piece.rows or piece.stop == edges[piece.partition][1]]
     selects = [_select(store, parsed, piece, edges[piece.partition]) for piece in read]
     chunks = [selects[at : at + _SELECTS] for at in range(0, len(selects), _SELECTS)]
     frames = [spark.sql(" UNION ALL ".join(chunk)) for chunk in chunks]
-    frames += _rest(spark, parsed, given, [found.partition.ref.folder for found in ranges])
+    frames += _rest(spark, parsed, given, [table_range.partition.ref.folder for table_range in ranges])
     return _union(frames) if frames else spark.createDataFrame([], schema_of(parsed))
 
 
 def _rest(
     spark: SparkSession, options: ReadOptions, given: Mapping[str, str], read: Sequence[str]
 ) -> Iterator[DataFrame]:
-    """Yield a frame of what is in no table that is read natively when a query runs.
+    """Yield a frame of the tables that are not read natively but exist when a query runs.
 
     Before its first message, a partition has no table that Delta could name; and topics get partitions, queues tables.
     """
@@ -101,29 +101,31 @@ def _rest(
     yield spark.read.format("mq").options(**more).load()
 
 
-def _open_edges(options: ReadOptions, given: Mapping[str, str], found: OffsetRange) -> tuple[int | None, int | None]:
-    """Return the start and the stop of a range where the options give no bound there; None where they do.
+def _open_edges(
+    options: ReadOptions, given: Mapping[str, str], table_range: OffsetRange
+) -> tuple[int | None, int | None]:
+    """The start and the stop of a range where the options give no bound; None where they do.
 
     Such an edge gets no filter: later rows may come at the end, and retention may remove rows at the start.
     """
     open_start = options.start.everywhere == EARLIEST
     open_end = options.end.everywhere == LATEST and "endingoffsets" not in map(str.lower, given)
-    return (found.start if open_start else None, found.stop if open_end else None)
+    return (table_range.start if open_start else None, table_range.stop if open_end else None)
 
 
 def _select(store: Store, options: ReadOptions, piece: OffsetRange, edges: tuple[int | None, int | None]) -> str:
-    """Return the SQL of one range: Spark analyses a statement once, but each step of a DataFrame anew (50 ms each)."""
+    """In SQL, because Spark analyses a statement once, but each step of a DataFrame again (50 ms each)."""
     where = piece.partition
     columns = sql_columns(options, topic=where.ref.topic, partition=where.name, number=where.number, delta=where.delta)
     low, high = edges
     bounds = [] if piece.start == low else [f"`offset` >= {piece.start}"]
     bounds += [] if piece.stop == high else [f"`offset` < {piece.stop}"]
-    said = f" WHERE {' AND '.join(bounds)}" if bounds else ""
-    return f"SELECT {columns} FROM delta.{quoted(store.uri(where.ref.folder))}{said}"
+    where_clause = f" WHERE {' AND '.join(bounds)}" if bounds else ""
+    return f"SELECT {columns} FROM delta.{quoted(store.uri(where.ref.folder))}{where_clause}"
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
-    """Return the union as a balanced tree: each step analyses its whole plan, so a chain would take quadratic time."""
+    """A balanced tree: each step analyses its whole plan, so a chain would take quadratic time."""
     if len(frames) == 1:
         return frames[0]
     half = len(frames) // 2

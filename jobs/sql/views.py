@@ -8,24 +8,24 @@
 | `mq_lane_lag`     | the same for partitions as they are stored: segments of logical queues      |
 | `mq_logical_queues` | logical queue of a static topic, with its offsets, `messages`, `holes`, `leader` |
 | `mq_retries`      | group, topic and attempt: `messages` that were retried, those still `waiting` |
-| `mq_dead_letters` | dead letter, with `reason`, where it came from, and `state`: what became of it |
+| `mq_dead_letters` | dead letter, with its `reason`, origin and `state` |
 | `mq_lost`         | range of offsets that a group could not read, with the `reason`             |
 | `mq_brokers`      | broker, with the process that has it and how many `partitions` are its own  |
 | `mq_clients`      | exclusive client and topic: its `partitions`, and their total `lag`         |
-| `mq_statistics`   | minute of a group in a topic: what was `delivered`, `succeeded`, `failed`   |
+| `mq_statistics`   | minute of a group in a topic: messages `delivered`, `succeeded`, `failed`     |
 | `mq_moves`        | group and move of keys by an expansion: whether the group has `passed` it   |
-| `mq_audit`        | administrative act: who did what, from where, with what `outcome`, `before`, `after` |
+| `mq_audit`        | administrative act: principal, call, address, `outcome`, `before`, `after` |
 | `mq_refusals`     | minute, principal, call and reason of refusals, with their `count`         |
 | `mq_access_history` | access rule and time for which a principal had it, from `since` to `until` |
-| `job_shards`      | shard of a job that has run: its owner, its last run, how far behind it is   |
+| `job_shards`      | shard of a job that has run: its owner, its last run, its lag    |
 
 Where a row is about a partition as it is stored, a segment of a static topic has `logical_queue`, the name that clients
 know, and logical offsets beside the stored ones; they are null for plain topics, and while they are not decided.
 
-Messages and end offsets are as of the query; the progress of groups is as of the last merge. What was popped without
-order in the last ten seconds may be in the service's memory alone (`queue.stay_buffer_ms`). Each query evaluates the
-views anew. The first run of the merge job makes all state tables: views that were registered before it stay empty until
-`register_views` is called again.
+Messages and end offsets are as of the query; the progress of groups is as of the last merge. Messages that were popped
+without order in the last ten seconds may be only in the service's memory (`queue.stay_buffer_ms`). Each query evaluates
+the views again. The first run of the merge job makes all state tables: views that were registered before it stay empty
+until `register_views` is called again.
 """
 
 from __future__ import annotations
@@ -112,9 +112,10 @@ _LANE_LAG: Final = f"""
       ON f.`group` = o.`group` AND f.topic_id = o.topic_id AND f.retry = o.retry AND f.partition = p.partition
 """
 
-#: Partitions of plain topics as they are; of static topics, logical queues: offsets are logical, and `lag` counts the
-#: messages of all segments. A group is in the oldest segment that it has not consumed to its end. If it has committed
-#: nothing there, its offset is the end of the newest one before in which it has (SPEC STATIC-15, 16, 25).
+#: Plain topics have their partitions, static topics their logical queues: there, offsets are logical, and `lag` counts
+#: the messages of all segments. A group is in the oldest segment that it has not consumed to its end. If it has
+#: committed nothing there, its offset is the end of the newest earlier segment in which it has (SPEC STATIC-15, 16,
+#: 25).
 _LAG: Final = f"""
     WITH segments AS (
         SELECT topic_id, queue, gen, partition, logic_offset, end_offset AS sealed_end
@@ -253,8 +254,8 @@ _MOVES: Final = """
     LEFT JOIN mq_lane_lag l ON l.topic = m.topic AND l.partition = m.source AND NOT l.retry
 """
 
-#: Each act once, however often its records are stored; the end that its own process stored counts before one that
-#: another process found out (status 0).
+#: Each act once, however often its records are stored; the end that its own process stored counts before an end that
+#: another process has stored (status 0).
 _AUDIT: Final = """
     WITH begun AS (
         SELECT from_json(cast(body AS string), 'id STRING, time_ms BIGINT, principal STRING, address STRING,
@@ -288,8 +289,8 @@ _REFUSALS: Final = """
     )
 """
 
-#: Between two acts on a principal it had what the later one found; behind the last one, what that left. So an act whose
-#: end was found out by another process, which does not say what it left, makes no hole.
+#: Between two acts, a principal had the rules that the later act found; after the last act, the rules that it left. So
+#: an act whose end another process has stored, without the rules that it left, makes no hole.
 _ACCESS_HISTORY: Final = """
     WITH acts AS (
         SELECT time, explode(map_keys(from_json(coalesce(after, before), 'MAP<STRING, STRING>'))) AS resource,
@@ -310,7 +311,7 @@ _ACCESS_HISTORY: Final = """
     )
 """
 
-#: The views by name, in an order in which each one uses only earlier ones.
+#: The views by name, in an order in which each view uses only earlier ones.
 VIEWS: Final = {
     "mq_partitions": _PARTITIONS,
     "mq_in_flight": _IN_FLIGHT,
@@ -369,7 +370,7 @@ def _source_view(spark: SparkSession, name: str, source: str, **options: str) ->
 
 
 def _state_view(spark: SparkSession, table: str, warehouse: str) -> None:
-    """Create a view that reads a state table anew in each query; it is empty before the first run of the merge job."""
+    """Each query reads the state table again; the view is empty before the first run of the merge job."""
     name = f"mq_state_{table.rpartition('/')[2]}"
     store = storage(warehouse)
     if read_state_log(store, table) is None:

@@ -11,10 +11,10 @@ _CHUNK_MAX: Final = 128
 _CHUNKS: Final = 16
 
 
-def chunks_of(found: Sequence[T]) -> list[tuple[T, ...]]:
-    """Return all of `found` in chunks; neighbours, which often are of similar size, go into different chunks."""
-    if not found:
+def chunks_of(partitions: Sequence[T]) -> list[tuple[T, ...]]:
+    """Return the partitions in chunks; neighbours, which often are of similar size, go into different chunks."""
+    if not partitions:
         return []
-    size = min(_CHUNK_MAX, -(-len(found) // _CHUNKS))
-    count = -(-len(found) // size)
-    return [tuple(found[at::count]) for at in range(count)]
+    size = min(_CHUNK_MAX, -(-len(partitions) // _CHUNKS))
+    count = -(-len(partitions) // size)
+    return [tuple(partitions[at::count]) for at in range(count)]

@@ -1,7 +1,7 @@
 """The job `compact`: replaces adjacent files of a partition by files of the target size (SPEC SPARK-8).
 
     tasks over chunks of partitions    load the log, plan                          -> ranges of offsets
-    tasks over runs of those ranges    read, encode, put, commit, each by itself   -> counts
+    tasks over runs of these ranges    read, encode, put, commit, each by itself   -> counts
 
 The local engine runs the same functions one after another in this process.
 """
@@ -113,34 +113,33 @@ def compact(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | Non
     errors = [*planned.column("error").drop_null().to_pylist(), *done.column("error").drop_null().to_pylist()]
     if errors:
         kind = Corrupt if any(error.startswith(Corrupt.__name__) for error in errors) else Unavailable
-        told = "; ".join(errors[:_SHOWN_MAX])
-        raise kind(f"{len(errors)} partitions failed: {told}; the others: {facts}", code="compact_failed")
+        shown = "; ".join(errors[:_SHOWN_MAX])
+        raise kind(f"{len(errors)} partitions failed: {shown}; the others: {facts}", code="compact_failed")
     return facts
 
 
 def _partitions(store: Store, conf: Config) -> list[tuple[PartitionRef, int]]:
-    """Return the partitions that may be compacted, with their retention times."""
     meta = read_meta(store)
     topics = {} if meta is None else meta.topics.topics
-    found = []
+    partitions = []
     for ref in (ref for space in _SPACES for ref in refs(store, space)):
         keep_ms = conf.retention.dead_ms if ref.space is Space.DLQ else conf.retention.retry_ms
         if ref.space is Space.TOPICS:
             topic = topics.get(ref.topic)
             present = topic is not None and topic.generation == ref.generation
             keep_ms = topic.settings.retention_ms if topic is not None and present else RETENTION_MS_DEFAULT
-        found.append((ref, keep_ms))
-    return found
+        partitions.append((ref, keep_ms))
+    return partitions
 
 
 def _items(conf: Config, planned: pa.Table, in_task: bool) -> list[CompactItem]:
-    """Return the work: a partition's ranges in several items, so that several tasks share a large partition."""
+    """A partition's ranges make several items, so that several tasks share a large partition."""
     rows = [row for row in planned.to_pylist() if row["error"] is None]
     items = []
     for ref, ranges in groupby(rows, key=_ref_of):
-        found = [(row["start"], row["end"]) for row in ranges]
-        for at in range(0, len(found), _RANGES_PER_TASK):
-            items.append(CompactItem(conf, ref, tuple(found[at : at + _RANGES_PER_TASK]), in_task))
+        offsets = [(row["start"], row["end"]) for row in ranges]
+        for at in range(0, len(offsets), _RANGES_PER_TASK):
+            items.append(CompactItem(conf, ref, tuple(offsets[at : at + _RANGES_PER_TASK]), in_task))
     return items
 
 
@@ -166,7 +165,7 @@ def plan_partitions(item: PlanItem) -> Iterator[pa.RecordBatch]:
         except PartitionNotFound:
             continue  # deleted a moment ago
         except (DeltaMQError, OSError) as error:
-            rows.append(_row(ref, start=0, end=0, error=_told(ref, error)))
+            rows.append(_row(ref, start=0, end=0, error=_error_text(ref, error)))
     yield pa.RecordBatch.from_pylist(rows, schema=_RANGE)
 
 
@@ -201,14 +200,14 @@ def compact_ranges(item: CompactItem) -> Iterator[pa.RecordBatch]:
     except PartitionNotFound:
         done = []  # deleted meanwhile, with the new files
     except (DeltaMQError, OSError) as failed:
-        error = _told(item.ref, failed)
+        error = _error_text(item.ref, failed)
     row = _row(
         item.ref,
-        removed=[path for one in done for path in one.removed],
-        made=sum(bool(one.removed) for one in done),
-        rows=sum(one.rows for one in done),
-        bytes=sum(one.bytes_before for one in done),
-        bytes_after=sum(one.bytes_after for one in done),
+        removed=[path for result in done for path in result.removed],
+        made=sum(bool(result.removed) for result in done),
+        rows=sum(result.rows for result in done),
+        bytes=sum(result.bytes_before for result in done),
+        bytes_after=sum(result.bytes_after for result in done),
         error=error,
     )
     yield pa.RecordBatch.from_pylist([row], schema=_DONE)
@@ -216,7 +215,7 @@ def compact_ranges(item: CompactItem) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def _opened(warehouse: Warehouse, ref: PartitionRef, in_task: bool) -> Iterator[Compactor]:
-    """Open a partition; a worker process keeps it open for later tasks, unless too many are."""
+    """A worker process keeps partitions open for later tasks, up to `_OPEN_MAX`."""
     log = warehouse.open_partition(ref)
     try:
         yield Compactor(log, warehouse.store, settings=warehouse.settings, clock=warehouse.clock)
@@ -239,6 +238,6 @@ def _ref_of(row: Mapping[str, Any]) -> PartitionRef:
     return PartitionRef(Space(row["space"]), row["topic"], row["name"], row["generation"])
 
 
-def _told(ref: PartitionRef, error: Exception) -> str:
+def _error_text(ref: PartitionRef, error: Exception) -> str:
     kind = Corrupt if isinstance(error, Corrupt) else type(error)
     return f"{kind.__name__}: {ref.folder}: {error}"

@@ -1,7 +1,7 @@
 """Dead files that tasks leave behind: they are deleted after their keep time, when the task has long ended.
 
 Services delete dead files of the partitions that they have open (`tables.log.dead_files`). For other partitions, the
-application that ran the task does so in later runs. Files that are left when it ends are swept as files that no commit
+application that ran the task does so in later runs. When it ends, its remaining files are swept as files that no commit
 names.
 """
 

@@ -32,9 +32,9 @@ from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.retention import Retained, Retention
 from deltamq.tables.queue.segment_retention import drop_segments
 
-#: Groups that the facts name (those farthest behind), and partitions that an error names.
+#: Groups that the facts name (the farthest behind), and partitions that an error names.
 _SHOWN_MAX: Final = 5
-#: Partitions in one task; the task reads what the rules need once for all of them.
+#: Partitions in one task; the task reads the input of the rules once for all of them.
 _PARTITIONS_PER_TASK: Final = 512
 _SUMMARY: Final = pa.schema(
     [
@@ -48,7 +48,7 @@ _SUMMARY: Final = pa.schema(
         ("gone", pa.list_(pa.string())),
         ("failed", pa.int64()),
         ("corrupt", pa.bool_()),
-        ("told", pa.list_(pa.string())),
+        ("errors", pa.list_(pa.string())),
     ]
 )
 
@@ -76,25 +76,25 @@ class _Summary:
     gone: list[str] = field(default_factory=list)
     failed: int = 0
     corrupt: bool = False
-    told: list[str] = field(default_factory=list)
-    #: Segments of static topics that were dropped, and the folders of dropped ones that were deleted.
+    errors: list[str] = field(default_factory=list)
+    #: Segments of static topics that were dropped, and the folders of dropped segments that were deleted.
     dropped: int = 0
     folders: int = 0
 
-    def add(self, one: Retained) -> None:
+    def add(self, retained: Retained) -> None:
         self.partitions += 1
-        self.removed += one.removed
-        if one.ref.space is Space.SYS:
-            self.unmerged += bool(one.held_by)
+        self.removed += retained.removed
+        if retained.ref.space is Space.SYS:
+            self.unmerged += bool(retained.held_by)
         else:
-            self.holding.update(one.held_by)
-        for lag in one.lags:
+            self.holding.update(retained.held_by)
+        for lag in retained.lags:
             self.lags[lag.group] += lag.messages
-        self.gone += one.gone
-        if one.error is not None:
+        self.gone += retained.gone
+        if retained.error is not None:
             self.failed += 1
-            self.corrupt |= isinstance(one.error, Corrupt)
-            self._tell([f"{one.ref.folder}: {type(one.error).__name__}: {one.error}"])
+            self.corrupt |= isinstance(retained.error, Corrupt)
+            self._add_errors([f"{retained.ref.folder}: {type(retained.error).__name__}: {retained.error}"])
 
     def add_row(self, row: Mapping[str, Any]) -> None:
         """Add the summary of a task."""
@@ -106,7 +106,7 @@ class _Summary:
         self.gone += row["gone"]
         self.failed += row["failed"]
         self.corrupt |= row["corrupt"]
-        self._tell(row["told"])
+        self._add_errors(row["errors"])
 
     def drop_segments(self, warehouse: Warehouse, cluster: str, now: datetime) -> None:
         """Drop the segments of static topics whose messages are all removed by now."""
@@ -114,7 +114,7 @@ class _Summary:
         self.dropped += done.segments
         self.folders += done.folders
         self.failed += len(done.errors)
-        self._tell(done.errors)
+        self._add_errors(done.errors)
 
     def row(self) -> dict[str, object]:
         return {
@@ -128,11 +128,11 @@ class _Summary:
             "gone": self.gone,
             "failed": self.failed,
             "corrupt": self.corrupt,
-            "told": self.told,
+            "errors": self.errors,
         }
 
-    def _tell(self, told: Iterable[str]) -> None:
-        self.told = [*self.told, *told][:_SHOWN_MAX]
+    def _add_errors(self, errors: Iterable[str]) -> None:
+        self.errors = [*self.errors, *errors][:_SHOWN_MAX]
 
     def facts(self) -> Facts:
         facts: dict[str, int | str] = {
@@ -153,13 +153,13 @@ class _Summary:
         return facts
 
     def check(self) -> None:
-        """Raise an error if partitions failed; its message also says what was removed."""
+        """Raise an error if partitions failed; its message also counts the removed messages."""
         if self.failed:
             done = " ".join(f"{key}={value}" for key, value in self.facts().items())
             kind = Corrupt if self.corrupt else Unavailable
-            told = "; ".join(self.told)
+            shown = "; ".join(self.errors)
             raise kind(
-                f"{self.failed} of {self.partitions} partitions failed: {told}; the others: {done}",
+                f"{self.failed} of {self.partitions} partitions failed: {shown}; the others: {done}",
                 code="retain_failed",
             )
 
@@ -169,16 +169,16 @@ def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     """Remove messages whose retention time is over, in all partitions of all spaces.
 
     Input: every partition's live files with their append times; topics and groups; the groups' committed offsets and
-    what they have in flight; the progress of the merge job; the delay marks. `tables.queue.retention_rules` says which
-    rule applies where.
+    messages in flight; the progress of the merge job; the delay marks. `tables.queue.retention_rules` holds the
+    rules.
 
     Output: at most one commit for each partition, which removes whole files from its front. The files themselves are
     deleted `log.file_keep_ms` later by this application and by the services that have the partition open, or, if all
     these have ended by then, `log.orphan_keep_ms` later by the next process that has it open.
 
     Then the segments of static topics whose messages are all removed are dropped from their queues, in one append to
-    the metadata for each topic, and their folders are deleted (`tables.queue.segment_retention`). What queries of ended
-    applications agreed on (`reads/`) is removed a day later, claims of streams (`jobs/streams/`) a month later.
+    the metadata for each topic, and their folders are deleted (`tables.queue.segment_retention`). The values of queries
+    of ended applications (`reads/`) are removed a day later, claims of streams (`jobs/streams/`) a month later.
 
     Idempotent: a removed file is no longer live, so it is not removed again. Two runs at once, or a run and any append
     or roll-up, race for the next version of a partition, and the loser decides again.
@@ -193,7 +193,7 @@ def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     Raises
     ------
     Corrupt, Unavailable
-        Some partitions failed; all others were dealt with.
+        Some partitions failed; all others were processed.
     """
     store, now_ms = warehouse_of(conf).store, int(now.timestamp() * 1_000)
     forget_queries(store, now_ms)
@@ -203,15 +203,15 @@ def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     warehouse = warehouse_of(conf)
     summary = _Summary()
     retention = Retention(warehouse, conf.retention, conf.warehouse.cluster)
-    for one in retention.run(brokers_of(warehouse, conf), int(now.timestamp() * 1_000_000)):
-        summary.add(one)
+    for retained in retention.run(brokers_of(warehouse, conf), int(now.timestamp() * 1_000_000)):
+        summary.add(retained)
     summary.drop_segments(warehouse, conf.warehouse.cluster, now)
     summary.check()
     return summary.facts()
 
 
 def retain_in_tasks(run: Runner, conf: Config, now: datetime) -> Facts:
-    """Do the same in items; a task carries out each of them."""
+    """Do the same with a task for each item."""
     warehouse = warehouse_of(conf)
     delete_due(warehouse)
     items = _items(warehouse, conf, tuple(brokers_of(warehouse, conf)), int(now.timestamp() * 1_000_000))
@@ -225,9 +225,9 @@ def retain_in_tasks(run: Runner, conf: Config, now: datetime) -> Facts:
 
 
 def _items(warehouse: Warehouse, conf: Config, brokers: tuple[str, ...], now_us: int) -> list[RetainItem]:
-    found = [ref for space in Space for ref in warehouse.refs(space)]
+    partitions = [ref for space in Space for ref in warehouse.refs(space)]
     items = []
-    for broker, group in groupby(sorted(found, key=_broker), key=_broker):
+    for broker, group in groupby(sorted(partitions, key=_broker), key=_broker):
         refs = tuple(group)
         for at in range(0, len(refs), _PARTITIONS_PER_TASK):
             items.append(RetainItem(conf, broker, brokers, refs[at : at + _PARTITIONS_PER_TASK], now_us))
@@ -251,6 +251,6 @@ def retain_partitions(item: RetainItem) -> Iterator[pa.RecordBatch]:
     warehouse = warehouse_of(item.conf)
     retention = Retention(warehouse, item.conf.retention, item.conf.warehouse.cluster)
     summary = _Summary()
-    for one in retention.run_some(item.refs, item.brokers, item.broker, item.now_us):
-        summary.add(one)
+    for retained in retention.run_some(item.refs, item.brokers, item.broker, item.now_us):
+        summary.add(retained)
     yield pa.RecordBatch.from_pylist([summary.row()], schema=_SUMMARY)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from deltamq.jobs.tasks.tasks import run_in_tasks
 
-#: Takes the items, the function that carries out one, and the columns that it yields.
+#: Takes the items, the function that carries out an item, and the columns that it yields.
 Runner = Callable[[Sequence[Any], Callable[[Any], Iterable[pa.RecordBatch]], pa.Schema], pa.Table]
 
 

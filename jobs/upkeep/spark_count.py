@@ -20,13 +20,13 @@ from deltamq.tables.store.store import Store
 
 #: Partitions in one query: the plan stays small, and a damaged table makes few others fail in the first try.
 _PARTITIONS_PER_QUERY: Final = 64
-#: Tries of a count. Retention may remove the first rows meanwhile; the next try starts from what is left.
+#: Tries of a count. Retention may remove the first rows meanwhile; the next try starts from the remaining rows.
 _TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkCount:
-    """What Spark counted of a partition's rows within `[min_offset, end_offset)`."""
+    """Spark's count of a partition's rows within `[min_offset, end_offset)`."""
 
     messages: int = 0
     distinct: int = 0
@@ -34,10 +34,10 @@ class SparkCount:
     last: int | None = None
 
 
-def count_with_spark(spark: SparkSession, store: Store, found: Sequence[PartitionRef]) -> Iterator[VerifyResult]:
-    """Yield a result for each partition; one that cannot be read gets a finding and does not affect the others."""
-    for at in range(0, len(found), _PARTITIONS_PER_QUERY):
-        yield from _verify(spark, store, found[at : at + _PARTITIONS_PER_QUERY])
+def count_with_spark(spark: SparkSession, store: Store, partitions: Sequence[PartitionRef]) -> Iterator[VerifyResult]:
+    """Yield a result for each partition; an unreadable partition gets a finding and does not affect the others."""
+    for at in range(0, len(partitions), _PARTITIONS_PER_QUERY):
+        yield from _verify(spark, store, partitions[at : at + _PARTITIONS_PER_QUERY])
 
 
 def tally(rows: DataFrame) -> DataFrame:
@@ -59,11 +59,10 @@ def tally(rows: DataFrame) -> DataFrame:
     )
 
 
-def _verify(spark: SparkSession, store: Store, some: Sequence[PartitionRef]) -> list[VerifyResult]:
-    """Return a result for each partition; one that cannot be read gets a finding and does not affect the others."""
+def _verify(spark: SparkSession, store: Store, partitions: Sequence[PartitionRef]) -> list[VerifyResult]:
     results: list[VerifyResult] = []
     sound: list[tuple[PartitionRef, Snapshot]] = []
-    for ref in some:
+    for ref in partitions:
         try:
             sound.append((ref, load(store, ref.folder)))
         except PartitionNotFound:
@@ -75,7 +74,9 @@ def _verify(spark: SparkSession, store: Store, some: Sequence[PartitionRef]) -> 
     except (PySparkException, Py4JJavaError) as error:
         if len(sound) > 1:
             return results + [result for ref, _ in sound for result in _verify(spark, store, [ref])]
-        return results + [VerifyResult(ref=ref, snapshot=found, finding=short(str(error))) for ref, found in sound]
+        return results + [
+            VerifyResult(ref=ref, snapshot=snapshot, finding=short(str(error))) for ref, snapshot in sound
+        ]
 
 
 def _judged(spark: SparkSession, store: Store, sound: Sequence[tuple[PartitionRef, Snapshot]]) -> list[VerifyResult]:
@@ -88,8 +89,8 @@ def _judged(spark: SparkSession, store: Store, sound: Sequence[tuple[PartitionRe
                 break
             snapshot = now
             counted |= _counted(spark, store, [(ref, snapshot)])
-        found = counted.get(ref.folder, SparkCount())
-        results.append(VerifyResult.of(ref, snapshot, found))
+        count = counted.get(ref.folder, SparkCount())
+        results.append(VerifyResult.of(ref, snapshot, count))
     return results
 
 
@@ -99,15 +100,15 @@ def _counted(
     frames = [_offsets(spark, store, ref, snapshot) for ref, snapshot in sound if snapshot.files]
     if not frames:
         return {}
-    found = tally(reduce(DataFrame.unionAll, frames)).collect()
+    tallies = tally(reduce(DataFrame.unionAll, frames)).collect()
     return {
         row.folder: SparkCount(messages=row.messages, distinct=row.distinct, first=row["first"], last=row["last"])
-        for row in found
+        for row in tallies
     }
 
 
 def _offsets(spark: SparkSession, store: Store, ref: PartitionRef, snapshot: Snapshot) -> DataFrame:
-    """Return the rows that were stored when the snapshot was taken; later appends lie behind its end."""
+    """The rows that were stored when the snapshot was taken; later appends lie behind its end."""
     table = spark.read.format("delta").load(store.uri(ref.folder))
     inside = (F.col("offset") >= snapshot.min_offset) & (F.col("offset") < snapshot.end_offset)
     return table.where(inside).select(F.lit(ref.folder).alias("folder"), "offset")

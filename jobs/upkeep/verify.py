@@ -1,10 +1,10 @@
-"""The job `verify`: checks that the files of every partition hold what its log says.
+"""The job `verify`: checks that the files of every partition match its log.
 
     tasks over chunks of partitions   load the log, read the `offset` columns, count    -> rows of state/verify_results
     Spark's own Delta reader          counts a few partitions of each run, in turn      -> rows with reader = 'spark'
 
-The first reads with our code and checks every checksum. It is fast, but would miss a log that our code understands and
-another Delta reader does not. The second finds that. If `jobs.verify_sample` exceeds the number of partitions, Spark
+The first reads with our code and checks every checksum. It is fast, but misses a log that our code understands and
+another Delta reader does not, which the second finds. If `jobs.verify_sample` exceeds the number of partitions, Spark
 counts all of them in each run.
 """
 
@@ -58,7 +58,7 @@ def run(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str] 
     """Check that every partition's offsets are dense and unique, and end where its log says.
 
     Input: all message tables (topics, retry, dlq, sys): their logs, and the `offset` columns of their live files; for
-    `jobs.verify_sample` partitions in turn also what Spark's own Delta reader sees.
+    `jobs.verify_sample` partitions in turn also the rows as Spark's own Delta reader sees them.
     Output: the state table `state/verify_results`, one row for each partition and reader of this run.
     Idempotent: it only reads messages, and replaces its results as a whole.
     A kill at any line leaves the results of the previous run or of this one, never a mixture.
@@ -70,32 +70,36 @@ def run(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str] 
     """
     began = time.monotonic()
     store = storage(conf.warehouse.uri)
-    found = [ref for space in Space for ref in refs(store, space)]
-    sample = _sample(found, conf, now)
+    partitions = [ref for space in Space for ref in refs(store, space)]
+    sample = _sample(partitions, conf, now)
     deep = [result.row("spark", now) for result in count_with_spark(spark, store, sample)]
-    frame = _frame(spark, store, found, now, deep)
+    frame = _frame(spark, store, partitions, now, deep)
     frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(store.uri(RESULTS))
     facts = {**_facts(spark, store), "sample": len(deep), "ms": int((time.monotonic() - began) * 1000)}
     return facts
 
 
-def _sample(found: Sequence[PartitionRef], conf: Config, now: datetime) -> list[PartitionRef]:
-    """Return the partitions that Spark counts in this run; each interval of the schedule has the next ones."""
-    count = min(conf.jobs.verify_sample, len(found))
+def _sample(partitions: Sequence[PartitionRef], conf: Config, now: datetime) -> list[PartitionRef]:
+    """The partitions that Spark counts in this run: the next ones in each interval of the schedule."""
+    count = min(conf.jobs.verify_sample, len(partitions))
     at = int(now.timestamp()) // conf.jobs.verify_every_s * count
-    return [found[(at + i) % len(found)] for i in range(count)]
+    return [partitions[(at + i) % len(partitions)] for i in range(count)]
 
 
 def _frame(
-    spark: SparkSession, store: Store, found: Sequence[PartitionRef], now: datetime, deep: Sequence[tuple[object, ...]]
+    spark: SparkSession,
+    store: Store,
+    partitions: Sequence[PartitionRef],
+    now: datetime,
+    deep: Sequence[tuple[object, ...]],
 ) -> DataFrame:
-    given = spark.createDataFrame(list(deep), from_arrow_schema(RESULT_ROW)).coalesce(1)
-    items = [VerifyItem(store.uri(""), chunk, now) for chunk in chunks_of(found)]
-    return frame_of_tasks(spark, items, verify_partitions, RESULT_ROW).unionAll(given) if items else given
+    spark_rows = spark.createDataFrame(list(deep), from_arrow_schema(RESULT_ROW)).coalesce(1)
+    items = [VerifyItem(store.uri(""), chunk, now) for chunk in chunks_of(partitions)]
+    return frame_of_tasks(spark, items, verify_partitions, RESULT_ROW).unionAll(spark_rows) if items else spark_rows
 
 
 def _facts(spark: SparkSession, store: Store) -> dict[str, int | str]:
-    """Return the sums over the results; the driver gets only as many findings as an error shows."""
+    """The driver gets only as many findings as an error shows."""
     results = spark.read.format("delta").load(store.uri(RESULTS))
     (sums,) = (
         results.where("reader = 'tables'")
@@ -105,8 +109,10 @@ def _facts(spark: SparkSession, store: Store) -> dict[str, int | str]:
     broken = results.where("NOT ok").groupBy("space", "topic", "partition").agg(F.min("finding").alias("finding"))
     shown = broken.limit(_SHOWN_MAX).collect()
     if shown:
-        told = "; ".join(f"{row.space}/{row.topic}/{row.partition}: {row.finding}" for row in shown)
-        raise Corrupt(f"{broken.count()} of {sums.partitions} partitions are not sound: {told}", code="verify_failed")
+        findings = "; ".join(f"{row.space}/{row.topic}/{row.partition}: {row.finding}" for row in shown)
+        raise Corrupt(
+            f"{broken.count()} of {sums.partitions} partitions are not sound: {findings}", code="verify_failed"
+        )
     return {"partitions": sums.partitions, "messages": sums.messages}
 
 
@@ -114,7 +120,7 @@ def _facts(spark: SparkSession, store: Store) -> dict[str, int | str]:
 
 
 def verify_partitions(item: VerifyItem) -> Iterator[pa.RecordBatch]:
-    """Yield a result for each partition of an item; one that cannot be read gets a finding and affects no other."""
+    """Yield a result for each partition of an item; an unreadable partition gets a finding and affects no other."""
     store = storage(item.warehouse)
     rows: list[tuple[object, ...]] = []
     for ref in item.refs:

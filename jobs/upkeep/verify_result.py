@@ -56,5 +56,5 @@ class VerifyResult:
 
 
 def short(text: str) -> str:
-    """Return a finding, cut to a bounded length."""
+    """Cut a finding to its greatest length."""
     return text if len(text) <= _FINDING_LENGTH_MAX else text[: _FINDING_LENGTH_MAX - 3] + "..."

@@ -253,9 +253,9 @@ ITEM = T.StructType([T.StructField("sku", T.StringType(), False), T.StructField(
         (T.ArrayType(ITEM), '[{"sku": "a"}, {}]', "v[1].sku", "is missing: string NOT NULL"),
         (T.ArrayType(ITEM), '[{"sku": null}]', "v[0].sku", "is missing: string NOT NULL"),
         (T.ArrayType(T.IntegerType()), '{"0": 1}', "v", "is not array<int>"),
-        (T.MapType(T.StringType(), T.IntegerType()), '{"a": 1, "a": 2}', "v[a]", "is there twice"),
+        (T.MapType(T.StringType(), T.IntegerType()), '{"a": 1, "a": 2}', "v[a]", "occurs twice"),
         (T.MapType(T.StringType(), T.IntegerType()), '{"a": "1"}', "v[a]", "is not int: 1"),
-        (ITEM, '{"sku": "a", "n": 1, "n": 1}', "v.n", "is there twice"),
+        (ITEM, '{"sku": "a", "n": 1, "n": 1}', "v.n", "occurs twice"),
         (ITEM, '"{}"', "v", "is not struct<sku:string,n:int>"),
     ],
 )
