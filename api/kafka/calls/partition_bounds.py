@@ -86,7 +86,7 @@ class OffsetLists:
         self._progress = progress
 
     async def offsets(self, request: ListOffsetsRequest, version: int, asker: Asker) -> ListOffsetsResponse:
-        """Return offsets by time, or by the names that the version has; a partition asked for twice is refused, once."""
+        """Return offsets by time, or by the names that the version has; a partition that is named twice is refused."""
         topics = []
         for topic in request.topics:
             counts = Counter(wanted.index for wanted in topic.partitions)
