@@ -299,7 +299,7 @@ async def _admitted_client(guard: Guard, scope: Scope) -> Caller:
     try:
         caller = await guard.gate.admit_any(scope)
     except Unauthenticated:
-        guard.certificates.tell_unknown(scope, shown)
+        guard.certificates.log_unknown(scope, shown)
         raise
     if shown is not None:
         # The client's own header is not believed; beside an `Authorization` it is never read.

@@ -186,7 +186,7 @@ class Certificates:
         parts = _URI.fullmatch(uris[0]) if len(uris) == 1 else None
         return None if parts is None else f"{parts[1]}:{parts[2].replace('/', ':')}"
 
-    def tell_unknown(self, scope: Scope, credential: Credential | None) -> None:
+    def log_unknown(self, scope: Scope, credential: Credential | None) -> None:
         """If the client of a refused request has shown a certificate, log once which principal it names."""
         shown = scope.get("extensions", {}).get(TLS)
         subject = None if shown is None else shown["client_cert_name"]

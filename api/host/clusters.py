@@ -196,7 +196,7 @@ class Clusters:
         assert answer is not None, "nothing else ends the asking"
         return answer
 
-    async def told(self, cluster: str, call: Call, *, epoch: int = 0) -> bytes:
+    async def ask_body(self, cluster: str, call: Call, *, epoch: int = 0) -> bytes:
         """Return the body of another cluster's answer; raise the problem that it answered with.
 
         `json_of` reads the body: a proxy between the clusters may have answered.
@@ -247,8 +247,8 @@ class ClusterHandles:
         return ours, theirs
 
     async def ask(self, cluster: str, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the cluster's JSON answer to a call with handles; raises what `Clusters.told` does."""
-        answer = await self._clusters.told(cluster, call.with_json(msgspec.json.encode(body)))
+        """Return the cluster's JSON answer to a call with handles; raises as `Clusters.ask_body` does."""
+        answer = await self._clusters.ask_body(cluster, call.with_json(msgspec.json.encode(body)))
         return json_of(answer, dict[str, Any])
 
     async def ask_all(

@@ -193,7 +193,7 @@ class GlobalCopies:
         starts = {world.here: await self._starts(name)}
         for cluster in clusters - {world.here}:
             call = Call("GET", global_path(name, "/global?starts=true"), (), b"")
-            starts[cluster] = json_of(await self.clusters.told(cluster, call, epoch=world.epoch), Told).starts
+            starts[cluster] = json_of(await self.clusters.ask_body(cluster, call, epoch=world.epoch), Told).starts
         now_ms = self._now_ms()
         await self._meta.submit_any(
             partial(decide_drop_stays, name=name, starts=starts, epoch=world.epoch, before_ms=before_ms, now_ms=now_ms)
@@ -216,7 +216,7 @@ class GlobalCopies:
         await self._meta.refresh()
         world = require_world((await self._topics.require(name)).topic)
         if world.home != self.clusters.here and (not epoch or world.epoch < epoch):
-            body = await self.clusters.told(
+            body = await self.clusters.ask_body(
                 world.home, Call("GET", global_path(name, "/global"), (), b""), epoch=world.epoch
             )
             await self.adopt(name, json_of(body, Told).held)
@@ -282,7 +282,7 @@ class GlobalCopies:
             extra={"cluster": cluster},
         )
 
-    async def told_by_all(
+    async def ask_all(
         self, hosted: HostedTopic, clusters: Callable[[GlobalQueues], Collection[str]], call: Call
     ) -> tuple[GlobalQueues, dict[str, bytes]]:
         """Return a copy, and the answers of the other clusters that it names to a call by this very copy.
@@ -372,7 +372,7 @@ class GlobalCopies:
         others = [cluster for cluster in copy.world.clusters if cluster != self.clusters.here]
         for cluster in sorted(others, key=lambda cluster: cluster not in first):
             call = Call("PUT", global_path(hosted.name, "/global"), _JSON, body)
-            state = states[cluster] = json_of(await self.clusters.told(cluster, call), ClusterState)
+            state = states[cluster] = json_of(await self.clusters.ask_body(cluster, call), ClusterState)
             if state.epoch > copy.world.epoch:
                 raise Conflict(
                     f"topic {hosted.name}: cluster {cluster} has a newer copy than its home; ask again",

@@ -234,13 +234,13 @@ class GlobalTopics:
         world = require_world(topic)
         call = Call("GET", global_path(topic.name), (), b"", timeout_s=_LOOK_S, principal=principal)
         others = [cluster for cluster in world.clusters if cluster != self.clusters.here]
-        asked = [self.clusters.told(cluster, call, epoch=world.epoch) for cluster in others]
+        asked = [self.clusters.ask_body(cluster, call, epoch=world.epoch) for cluster in others]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         return [None if isinstance(answer, BaseException) else _topic_of(answer) for answer in answers]
 
     async def _fault_of(self, cluster: str, name: str, world: GlobalQueues) -> str | None:
         try:
-            body = await self.clusters.told(cluster, Call("GET", global_path(name, "/global"), (), b""))
+            body = await self.clusters.ask_body(cluster, Call("GET", global_path(name, "/global"), (), b""))
             state = json_of(body, Told).state
         except DeltaMQError as error:
             return f"no copy of cluster {cluster} can be read: {error.detail}"

@@ -37,7 +37,7 @@ class GlobalTimes:
         self._copies.clusters.refuse_guarded(hosted.name)
         if from_cluster(call.headers):
             return await self._here(hosted, await self._copies.by_copy_of(hosted, call.headers), time_us)
-        world, answers = await self._copies.told_by_all(hosted, lambda copy: copy.readers, call)
+        world, answers = await self._copies.ask_all(hosted, lambda copy: copy.readers, call)
         parts = [
             await self._here(hosted, world, time_us),
             *(json_of(body, OffsetsByTime).offsets for body in answers.values()),

@@ -3,11 +3,11 @@
     request --queue is here--> RequestAppender, by the cluster's own names and offsets --> answer in global offsets
             --is elsewhere---> the same request to that cluster, whose answer is passed on
             --moves `strict`-> wait for the home's decision, then as above
-            --is for several-> to each cluster with the queues that it is to store, and one answer of all
+            --is for several-> to each cluster with the numbers of its queues, and one answer of all
 
 A cluster that a queue has left remembers the requests that it stored. So a repeated request of an idempotent producer
-is looked for there before it is stored anew: which numbers that cluster remembers is asked once, since it stores no
-more of that queue.
+is looked for there before it is stored again. That cluster stores no more of the queue, so it is asked only once which
+numbers it remembers.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from deltamq.mq.static.logical_queue import queue_index, queue_name
 from deltamq.mq.wire.produce import ProduceAnswer, Producer
 from deltamq.tables.log.stored_requests import REMEMBERED_MS
 
-#: Asks a cluster that a queue has left where a request is stored; it stores nothing.
+#: Asks a cluster that a queue has left only where a request is stored.
 STORED_ONLY: Final = b"mq-stored-only"
-#: The queues whose messages another cluster is to store; the rest of the request is stored elsewhere.
+#: The queues whose messages the receiver stores; the rest of the request is stored elsewhere.
 ONLY_QUEUES: Final = b"mq-only-queues"
 #: Seconds to wait for a queue that moves.
 _MOVING_S: Final = 15.0
@@ -68,15 +68,15 @@ class GlobalSender:
         Raises
         ------
         Unavailable
-            `queue_unserved`: the cluster that takes the messages cannot be reached, or, if a cluster forwarded the
-            request, they are not taken here. `logic_offset_undecided`: a queue is still moving.
+                `queue_unserved`: the cluster that takes the messages cannot be reached, or, if a cluster forwarded the
+                request, this cluster does not take them. `logic_offset_undecided`: a queue is still moving.
         """
         self._clusters.refuse_guarded(topic.name)
         local = _local(topic, request)
         if from_cluster(call.headers):
             await self._copies.caught_up(topic.name, global_epoch_of(call.headers))
-        else:  # what clusters say to each other is not for clients
-            call = call._replace(headers=[one for one in call.headers if one[0] not in (STORED_ONLY, ONLY_QUEUES)])
+        else:  # these headers are only for clusters
+            call = call._replace(headers=[pair for pair in call.headers if pair[0] not in (STORED_ONLY, ONLY_QUEUES)])
         only = _only(call.headers)
         if only is not None:
             bound = self._appender.bound_queues(topic, local)
@@ -91,7 +91,7 @@ class GlobalSender:
         )
 
     async def _tried(self, topic: HostedTopic, request: StoreRequest, call: Call, sent: Sent) -> Answer | Unavailable:
-        """Return the answer; or why there is none: a queue moves, or this cluster's copy is old."""
+        """Return the answer; or `Unavailable` while a queue moves or this cluster's copy is old."""
         clusters = {} if from_cluster(call.headers) else self._clusters_of(topic, request, sent)
         if isinstance(clusters, Unavailable):
             return clusters
@@ -100,14 +100,14 @@ class GlobalSender:
         outcomes = await asyncio.gather(
             *(self._part(topic, request, call, cluster, queues, sent) for cluster, queues in clusters.items())
         )
-        again = next((one for one in outcomes if isinstance(one, Moved)), None)
+        moved = next((outcome for outcome in outcomes if isinstance(outcome, Moved)), None)
         for error in outcomes:
             if error is not None and not isinstance(error, Moved):
-                raise sent.told_in(error)
-        return sent.answer(request) if again is None else sent.told_in(again)
+                raise sent.with_stored(error)
+        return sent.answer(request) if moved is None else sent.with_stored(moved)
 
     def _is_for_one(self, clusters: Mapping[str, frozenset[int]]) -> bool:
-        """Whether one cluster gets the request as it is; what may go anywhere must not be drawn to a third one."""
+        """Whether one cluster gets the request as it is; messages that may go anywhere must not go to a third one."""
         if len(clusters) != 1:
             return not clusters
         ((cluster, queues),) = clusters.items()
@@ -116,7 +116,7 @@ class GlobalSender:
     def _clusters_of(
         self, topic: HostedTopic, request: StoreRequest, sent: Sent
     ) -> dict[str, frozenset[int]] | Unavailable:
-        """Return the queues of a request by the clusters that take them, without those that are stored.
+        """Return the queues of a request by the clusters that take them, without stored ones.
 
         FREE stands for messages that may go to any queue: they go to this cluster, if it takes any.
         """
@@ -124,21 +124,21 @@ class GlobalSender:
         if not sent.answers and (request.body.rows.count == 1 or isinstance(request.named, str) or not world.away):
             return {}
         bound = self._appender.bound_queues(topic, request)
-        found: dict[str, set[int]] = {}
+        queues_at: dict[str, set[int]] = {}
         for queue in sorted({*map(int, np.unique(bound))} - sent.queues - {FREE}):
             taker = world.taker(queue)
             if taker is None:
                 return LedElsewhere.of(topic.name, queue, None)
-            found.setdefault(taker, set()).add(queue)
+            queues_at.setdefault(taker, set()).add(queue)
         if FREE not in sent.queues and (bound == FREE).any():
             is_open_here = len(world.away) < len(world.queues)
-            found.setdefault(world.here if is_open_here or not found else min(found), set()).add(FREE)
-        return {cluster: frozenset(queues) for cluster, queues in found.items()}
+            queues_at.setdefault(world.here if is_open_here or not queues_at else min(queues_at), set()).add(FREE)
+        return {cluster: frozenset(queues) for cluster, queues in queues_at.items()}
 
     async def _part(
         self, topic: HostedTopic, request: StoreRequest, call: Call, cluster: str, queues: frozenset[int], sent: Sent
     ) -> DeltaMQError | None:
-        """Store the messages of some queues, which one cluster takes; return the error, if there is one."""
+        """Store the messages of some queues in the cluster that takes them; return the error if there is one."""
         only = b",".join(b"%d" % queue for queue in sorted(queues))
         part = call._replace(headers=[*call.headers, (ONLY_QUEUES, only)])
         try:
@@ -149,7 +149,7 @@ class GlobalSender:
                 answer = await self._copies.elsewhere(topic.name, cluster, part, f"a queue is in cluster {cluster}")
             if isinstance(answer, Unavailable):
                 return Moved(answer.detail, extra=answer.extra)
-            sent.add(queues, told_by(answer))
+            sent.add(queues, stored_by(answer))
         except DeltaMQError as error:
             return error
         return None
@@ -175,17 +175,17 @@ class GlobalSender:
     async def _repeated(
         self, topic: HostedTopic, request: StoreRequest, producer: Producer, call: Call
     ) -> list[ProduceAnswer]:
-        """Return what clusters tell of a repeated request that they stored before its queues came here.
+        """Return the answers of clusters that stored a repeated request before its queues came here.
 
         Raises
         ------
         LedElsewhere
-            As `append` does; also while it is not known what the cluster that a queue leaves still stores.
+            As `append` does; also while the cluster that a queue leaves may still store messages of it.
         """
         world = self._copies.world(topic)
         if all(len(stays) == 1 for stays in world.queues):
             return []
-        found: list[ProduceAnswer] = []
+        answers: list[ProduceAnswer] = []
         asked: set[str] = set()
         for queue in sorted(self._appender.queues_of(topic, request)):
             if not world.queues[queue][-1].is_decided:
@@ -197,16 +197,15 @@ class GlobalSender:
                     part = call._replace(headers=[*call.headers, (STORED_ONLY, b"1")])
                     answer = await self._clusters.ask(cluster, part, epoch=world.epoch)
                     if answer.status != NotFound.status:
-                        found.append(told_by(answer))
-        return found
+                        answers.append(stored_by(answer))
+        return answers
 
     async def _numbers(self, topic: str, world: GlobalQueues, key: tuple[str, str, str, int]) -> frozenset[int]:
-        """Return the numbers of a producer's requests that a cluster remembers."""
         known = self._remembered.get(key)
         if known is None:
             _, cluster, producer_id, _ = key
             path = global_path(topic, f"/global/producers/{quote(producer_id, safe='')}")
-            body = await self._clusters.told(cluster, Call("GET", path, (), b""), epoch=world.epoch)
+            body = await self._clusters.ask_body(cluster, Call("GET", path, (), b""), epoch=world.epoch)
             known = self._remembered[key] = frozenset(json_of(body, RememberedNumbers).numbers)
             if len(self._remembered) > PRODUCERS_MAX:
                 self._remembered.popitem(last=False)
@@ -216,30 +215,30 @@ class GlobalSender:
         """Return where messages of a request are stored here; raise `NotFound` if none is."""
         if request.body.producer is None:
             raise Unprocessable("producer: only an idempotent request can be looked for", field="producer")
-        found = await self._appender.stored(topic, request)
-        if found is None:
+        stored = await self._appender.stored(topic, request)
+        if stored is None:
             raise NotFound("this request is not stored here", code="request_not_found")
-        return _json(self._shown(topic, found))
+        return _json(self._shown(topic, stored))
 
     def _shown(self, topic: HostedTopic, answer: ProduceAnswer) -> ProduceAnswer:
         """Return the answer with global names and offsets."""
         world = self._copies.world(topic)
-        for one in answer.ranges:
-            index = queue_index(one.partition)
-            assert index is not None, "the ranges of a static topic are of its queues"
-            one.partition = global_queue_name(index)
-            if one.base_offset >= 0:
-                one.base_offset = world.shown(index, one.base_offset)
+        for placed in answer.ranges:
+            index = queue_index(placed.partition)
+            assert index is not None, "the ranges of a static topic name its queues"
+            placed.partition = global_queue_name(index)
+            if placed.base_offset >= 0:
+                placed.base_offset = world.shown(index, placed.base_offset)
         return answer
 
 
 def _only(headers: Collection[Header]) -> list[int] | None:
-    """Return the queues that another cluster means; None for all."""
+    """Return the queues that another cluster names; None for all."""
     value = next((value for name, value in headers if name == ONLY_QUEUES), None)
     if value is None:
         return None
     try:
-        return [int(one) for one in value.split(b",") if one]
+        return [int(number) for number in value.split(b",") if number]
     except ValueError:
         raise Refused("Mq-Only-Queues: numbers of queues, with commas", field="Mq-Only-Queues") from None
 
@@ -249,7 +248,7 @@ def _json(answer: ProduceAnswer) -> Answer:
 
 
 def _local(topic: HostedTopic, request: StoreRequest) -> StoreRequest:
-    """Return the request with the cluster's own names of queues; refuse what works within one cluster alone."""
+    """Return the request with the cluster's own names of queues; refuse a delay, which global topics lack."""
     if request.body.times is not None:
         raise _unsupported(topic, "a delay", "deliver_time")
     return replace(request, named=_named(topic, request.named))
@@ -285,7 +284,7 @@ def local_name(topic: HostedTopic, name: str) -> str:
     own = queue_index(name)
     if own is not None and own < total:
         raise Unprocessable(
-            f"partition: topic {topic.name} is global, and {name!r} is its queue in one cluster alone; name"
+            f"partition: topic {topic.name} is global, and {name!r} is its queue in only one cluster; name"
             f" {global_queue_name(own)}",
             code="physical_partition",
             field="partition",
@@ -296,7 +295,7 @@ def local_name(topic: HostedTopic, name: str) -> str:
     )
 
 
-#: Stands for the queues of messages that may go to any.
+#: Stands for the queue of messages that may go to any.
 FREE: Final = -1
 #: Statuses from here on are problems.
 _NOT_DONE: Final = 300
@@ -323,40 +322,42 @@ class Sent:
         self.answers.append(answer)
 
     def answer(self, request: StoreRequest) -> Answer:
-        """Return the answer when all are."""
+        """Return the answer when all parts are stored."""
         return Answer.of_json(msgspec.json.encode(merged(self.answers, request)))
 
-    def told_in(self, error: Error) -> Error:
-        """Return an error that also says what is stored of the request."""
-        ranges = [one for answer in self.answers for one in answer.ranges]
+    def with_stored(self, error: Error) -> Error:
+        """Return an error that also shows the stored ranges of the request."""
+        ranges = [stored for answer in self.answers for stored in answer.ranges]
         if ranges:
             error.extra = {**error.extra, "stored": msgspec.to_builtins(ranges)}
         return error
 
 
-def told_by(answer: Answer) -> ProduceAnswer:
-    """Return what a cluster tells of what it stores; raise the problem that it answered with."""
+def stored_by(answer: Answer) -> ProduceAnswer:
+    """Return the answer of a cluster that stored messages; raise the problem that it answered with."""
     if answer.status >= _NOT_DONE:
         raise Relayed.of(answer)
     return json_of(answer.body, ProduceAnswer)
 
 
 def left_of(request: StoreRequest, answers: Sequence[ProduceAnswer]) -> NDArray[np.int64]:
-    """Return the indexes of the messages that are meant and that no answer tells of."""
-    meant = np.arange(request.body.rows.count) if request.only is None else request.only
-    for one in (one for answer in answers for one in answer.ranges):
-        meant = meant[:0] if one.indexes is UNSET else meant[~np.isin(meant, one.indexes)]
-    return meant
+    """Return the indexes of wanted messages that are in no answer."""
+    wanted = np.arange(request.body.rows.count) if request.only is None else request.only
+    for placed in (placed for answer in answers for placed in answer.ranges):
+        wanted = wanted[:0] if placed.indexes is UNSET else wanted[~np.isin(wanted, placed.indexes)]
+    return wanted
 
 
 def merged(answers: Sequence[ProduceAnswer], request: StoreRequest) -> ProduceAnswer:
-    """Return one answer from those of several clusters, each about some messages of the request."""
-    told = [(one, _is_duplicate(one.duplicate, answer)) for answer in answers for one in answer.ranges]
-    is_all = all(duplicate for _, duplicate in told)
-    for one, duplicate in told:
-        one.duplicate = True if duplicate and not is_all else UNSET
+    """Return one answer for the answers of several clusters, each about some messages of the request."""
+    parts = [(placed, _is_duplicate(placed.duplicate, answer)) for answer in answers for placed in answer.ranges]
+    is_all = all(duplicate for _, duplicate in parts)
+    for placed, duplicate in parts:
+        placed.duplicate = True if duplicate and not is_all else UNSET
     whole = ProduceAnswer(
-        [one for one, _ in told], any(duplicate for _, duplicate in told), all(answer.durable for answer in answers)
+        [placed for placed, _ in parts],
+        any(duplicate for _, duplicate in parts),
+        all(answer.durable for answer in answers),
     )
     if request.want_ids:
         ids = [""] * request.body.rows.count
@@ -367,6 +368,6 @@ def merged(answers: Sequence[ProduceAnswer], request: StoreRequest) -> ProduceAn
     return whole
 
 
-def _is_duplicate(told: object, answer: ProduceAnswer) -> bool:
-    """Whether a range is of an earlier copy: each says so by itself, unless all ranges of its answer are."""
-    return told is True or (answer.duplicate and all(one.duplicate is UNSET for one in answer.ranges))
+def _is_duplicate(flag: object, answer: ProduceAnswer) -> bool:
+    """Whether a range is of an earlier copy; the flag is missing if all ranges of its answer are."""
+    return flag is True or (answer.duplicate and all(placed.duplicate is UNSET for placed in answer.ranges))

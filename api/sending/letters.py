@@ -1,4 +1,4 @@
-"""A group's dead letters with their states: which are wanted, how many there are, and marks (SPEC RETRY-3, RETRY-8).
+"""A group's dead letters with their states: selection, counts and marks (SPEC RETRY-3, RETRY-8).
 
     partition of dead letters --filter--> offsets --read--> rows
     partition of their marks  --fold----> states ---^
@@ -37,7 +37,7 @@ from deltamq.tables.queue.refs import dead_marks_ref, dead_ref
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-#: The states of dead letters that are shown and sent back unless others are named.
+#: The states of dead letters that are shown and sent back unless a call names others.
 KEPT_STATES: Final[frozenset[LetterState]] = frozenset({"new", "sent_back"})
 #: Dead letters whose columns are remembered: 24 bytes each.
 _COLUMNS_MAX: Final = 1_000_000
@@ -50,7 +50,7 @@ _READ_MESSAGES: Final = 1_000
 
 
 class _Column(NamedTuple):
-    """What a column of dead letters holds: the number of a value for each row."""
+    """A column of dead letters: for each row the number of its value in `values`."""
 
     values: list[str | None]
     codes: Int64s
@@ -61,7 +61,7 @@ class _Column(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """The columns of one file by which dead letters are told apart."""
+    """The columns of one file by which dead letters are selected."""
 
     offsets: Int64s
     topics: _Column
@@ -76,28 +76,28 @@ class LettersWanted:
     states: Collection[LetterState] = KEPT_STATES
     topic: str | None = None
     reason: str | None = None
-    #: The time from which on they became dead letters.
+    #: Dead letters from this time on.
     from_us: int | None = None
     may_read: Callable[[str], bool] | None = None
 
     @property
     def needs_columns(self) -> bool:
-        """Whether more than the states tells which are wanted."""
+        """Whether the selection depends on more than states."""
         return (self.topic, self.reason, self.from_us, self.may_read) != (None, None, None, None)
 
     def rows(self, columns: _Columns) -> Bools:
-        """Return which rows of a file are wanted, whatever their states."""
-        found = np.ones(len(columns.offsets), dtype=bool)
+        """Return which rows of a file are wanted, in any state."""
+        fits = np.ones(len(columns.offsets), dtype=bool)
         if self.topic is not None:
-            found &= columns.topics.among(lambda topic: topic == self.topic)
+            fits &= columns.topics.among(lambda topic: topic == self.topic)
         if self.reason is not None:
-            found &= columns.reasons.among(lambda reason: reason == self.reason)
+            fits &= columns.reasons.among(lambda reason: reason == self.reason)
         if self.from_us is not None:
-            found &= columns.died_us >= self.from_us
+            fits &= columns.died_us >= self.from_us
         may_read = self.may_read
         if may_read is not None:
-            found &= columns.topics.among(lambda topic: topic is None or may_read(topic))
-        return found
+            fits &= columns.topics.among(lambda topic: topic is None or may_read(topic))
+        return fits
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class LetterCount:
 
 
 class LetterFailures:
-    """Dead letters with which it could not be done, and why: the first of them, and how many."""
+    """Dead letters for which a call failed, with their codes: the first of them, and their number."""
 
     def __init__(self) -> None:
         #: Partition, offset and code.
@@ -132,25 +132,25 @@ class LetterFailures:
 
 
 class _Remembered:
-    """Columns of files that were read before; any thread."""
+    """Columns of files that were read before. Safe for several threads."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
-        self._found: dict[tuple[str, str], _Columns] = {}
+        self._known: dict[tuple[str, str], _Columns] = {}
         self._rows = 0
 
     def of(self, log: PartitionLog, file: DataFile) -> _Columns:
         key = log.ref.folder, file.path
-        found = self._found.get(key)
-        if found is None:
-            found = _columns(log.file_columns(file, ["offset", "origin", "headers", "append_time"]))
+        columns = self._known.get(key)
+        if columns is None:
+            columns = _columns(log.file_columns(file, ["offset", "origin", "headers", "append_time"]))
             with self._turn:
-                if key not in self._found:
-                    self._found[key] = found
-                    self._rows += len(found.offsets)
-                while self._rows > _COLUMNS_MAX and self._found:
-                    self._rows -= len(self._found.pop(next(iter(self._found))).offsets)
-        return found
+                if key not in self._known:
+                    self._known[key] = columns
+                    self._rows += len(columns.offsets)
+                while self._rows > _COLUMNS_MAX and self._known:
+                    self._rows -= len(self._known.pop(next(iter(self._known))).offsets)
+        return columns
 
 
 def _columns(rows: pa.Table) -> _Columns:
@@ -168,7 +168,7 @@ def _coded(column: pa.ChunkedArray) -> _Column:
 
 
 class Letters:
-    """The dead letters of a group on one broker, as of one moment. Calls block; any thread."""
+    """The dead letters of a group on one broker, at one moment. Calls block; safe for several threads."""
 
     def __init__(self, log: PartitionLog, marks: LetterMarks, remembered: _Remembered) -> None:
         self.log = log
@@ -177,31 +177,31 @@ class Letters:
         self._low, self._high = log.min_offset, log.end_offset
 
     def offsets(self, wanted: LettersWanted) -> Int64s:
-        """Return the offsets of those that are wanted, ascending."""
+        """Return the offsets of wanted dead letters, ascending."""
         states = [LETTER_STATES.index(state) for state in wanted.states]
-        found = np.isin(states_between(self.marks, self._low, self._high), states)
+        selected = np.isin(states_between(self.marks, self._low, self._high), states)
         if wanted.needs_columns:
-            fits = np.zeros_like(found)
+            fits = np.zeros_like(selected)
             for columns, here in self._files():
                 fits[columns.offsets[here] - self._low] = wanted.rows(columns)[here]
-            found &= fits
-        return self._low + np.flatnonzero(found)
+            selected &= fits
+        return self._low + np.flatnonzero(selected)
 
     def here(self, offsets: Int64s) -> Bools:
         """Return which offsets have a dead letter, in any state."""
         return (offsets >= self._low) & (offsets < self._high)
 
     def states(self, offsets: Int64s) -> NDArray[np.int8]:
-        """Return the states of dead letters that are here, as places in `LETTER_STATES`."""
+        """Return the states of dead letters that are here, as indexes in `LETTER_STATES`."""
         return states_between(self.marks, self._low, self._high)[offsets - self._low]
 
     def count(self, wanted: LettersWanted) -> list[int]:
-        """Return how many are wanted of each of `LETTER_STATES`."""
+        """Return how many are wanted, for each of `LETTER_STATES`."""
         counts: list[int] = np.bincount(self.states(self.offsets(wanted)), minlength=len(LETTER_STATES)).tolist()
         return counts
 
     def count_by(self, by: str, wanted: LettersWanted, into: dict[str | None, LetterCount]) -> None:
-        """Add the counts of those that are wanted to those by their `reason` or `topic`."""
+        """Add the counts of wanted dead letters to `into`, by their `reason` or `topic`."""
         kinds = len(LETTER_STATES)
         states = states_between(self.marks, self._low, self._high)
         for columns, here in self._files():
@@ -214,7 +214,7 @@ class Letters:
                     into.setdefault(value, LetterCount()).add(some)
 
     def _files(self) -> Iterator[tuple[_Columns, Bools]]:
-        """Yield the columns of each file, and which of its rows are there."""
+        """Yield the columns of each file, and which of its rows are still stored."""
         for file in list(self.log.files):
             columns = self._remembered.of(self.log, file)
             yield columns, self.here(columns.offsets)
@@ -236,7 +236,7 @@ class DeadLetterLogs:
     async def of(self, group: Group) -> dict[str, Letters | None]:
         """Return each broker's dead letters by partition, None if there are none yet; in one order at every process.
 
-        They include those on all brokers that ever existed, whose topics and processes may be gone.
+        All brokers that ever existed are included; their topics and processes may be gone.
         """
         routes = [topic.route.partitions for topic in self._meta.now.topics.topics.values()]
         of_routes = {broker_of(name) for route in routes for name in route}
@@ -256,13 +256,13 @@ class DeadLetterLogs:
             while len(self._marks) >= _MARKED_MAX:
                 del self._marks[next(iter(self._marks))]
             marks = self._marks[ref.folder] = DeadMarks()
-        found = await self._partitions.run(partial(marks.follow, stored, log.min_offset))
-        return Letters(log, found, self._remembered)
+        folded = await self._partitions.run(partial(marks.follow, stored, log.min_offset))
+        return Letters(log, folded, self._remembered)
 
     async def mark(
         self, group: Group, partition: str, offsets: Int64s, mark: Callable[[tuple[tuple[int, int], ...]], DeadMark]
     ) -> None:
-        """Store that something was done with dead letters of a partition; durable when this returns.
+        """Store marks of dead letters of a partition; durable when this returns.
 
         Raises
         ------
@@ -271,8 +271,8 @@ class DeadLetterLogs:
         """
         ref = dead_marks_ref(group.name, group.epoch, broker_of(partition))
         log: RecordLog[DeadMark] = RecordLog(self._partitions.of(ref), rows_of_dead_marks)
-        for one in mark_ranges(offsets, mark):
-            await log.append([one])
+        for record in mark_ranges(offsets, mark):
+            await log.append([record])
 
 
 def some_letters(log: PartitionLog, offsets: Int64s, bytes_max: int) -> tuple[Picked, int]:

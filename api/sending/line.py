@@ -1,15 +1,15 @@
-"""Requests for one partition or one logical queue, in the order in which they came: nobody overtakes, at a fence, too.
+"""Requests for one partition or one logical queue, in their order of arrival, also at a fence.
 
     request --> [ under way in the commit queue ] --> stored
                    | refused by a fence
                    v
-                the line waits until nothing of it is under way, reads the newest metadata, and queues the refused
-                requests again, in their order; what comes meanwhile stands behind them
+                the line waits until no request is under way, reads the newest metadata, and queues the refused requests
+                again, in their order; later requests stand behind them
 
-The commit queue keeps the order of what is queued with the same knowledge: if a fence refuses one request, it refuses
-those behind it. So a request goes there at once if the one before it went to the same partition and knows of the same
-fences; otherwise it waits for that one. Kafka's producers have several requests under way, and one that counts its
-messages stops for good when they are stored out of turn.
+The commit queue keeps the order of requests with the same target: if a fence refuses one of them, it refuses those
+behind it. So a request goes there at once if the one before it went to the same partition and knows the same fences;
+otherwise it waits for that one. Kafka's producers have several requests under way, and one that counts its messages
+stops for good when they are stored out of turn.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from deltamq.tables.settings import Flush
 log = logging.getLogger("deltamq.api")
 
 LineRows: TypeAlias = ArrowRows | RecordRows[Any]
-#: An unexpected error of a line's own work: of a request it is not known what became of it.
+#: An unexpected error in a line's own work: the outcome of a request is unknown.
 _LOST: Final = "event=line_failed kind=%s"
 
 
 class LineRequest(NamedTuple):
-    """What one request appends."""
+    """The rows of one request, and how to append them."""
 
     rows: LineRows
     flush: Flush
@@ -49,7 +49,7 @@ class LineRequest(NamedTuple):
 
 
 class StoredPlace(NamedTuple):
-    """Where a request is: the physical partition and offset."""
+    """The physical partition and offset of a stored request."""
 
     partition: str
     offset: int
@@ -63,7 +63,7 @@ class Queue(Protocol):
 
 
 class Target(NamedTuple):
-    """Where a request goes, and with what knowledge."""
+    """Where a request goes, and the fences that it knows."""
 
     partition: str
     fence_epochs: FenceEpochs
@@ -72,25 +72,25 @@ class Target(NamedTuple):
     stamp: ProducerStamp | None
 
     def is_as(self, other: Target) -> bool:
-        """Whether the commit queue keeps the order of requests with these targets, whatever it refuses."""
+        """Whether the commit queue keeps the order of requests with these targets, also if it refuses some."""
         same = self.fence_epochs is other.fence_epochs or self.fence_epochs == other.fence_epochs
         return same and self.partition == other.partition
 
 
 class Placing(Protocol):
-    """Where the requests of one line go."""
+    """Decides where the requests of one line go."""
 
     def target(self, request: LineRequest) -> Target | None:
-        """Return where it goes; None if that has to be looked for. Raises `DeltaMQError` if it can go nowhere."""
+        """Return where a request goes; None if only `looked` can say. Raises `DeltaMQError` if it can go nowhere."""
 
     async def looked(self, request: LineRequest, until: float) -> Target | StoredPlace:
-        """Look where it goes, or where it is stored; raises `DeltaMQError` if it can go nowhere, or not in time.
+        """Find where a request goes, or is stored; raises `DeltaMQError` if it can go nowhere, or not in time.
 
-        There must be no `await` between what it looked at and its return.
+        There must be no `await` between its last look and its return.
         """
 
     async def caught_up(self, partition: str, refused: Fenced | OutOfSequence, until: float) -> None:
-        """Read the metadata until it has what the refusal is about; raises `Unavailable` if it does not in time."""
+        """Read the metadata until it has the cause of the refusal; raises `Unavailable` if it does not in time."""
 
 
 class InLine:
@@ -102,22 +102,22 @@ class InLine:
         self._line = line
         self._waiter: asyncio.Future[None] | None = None
         self.request = request
-        #: What became of it; None until that is known.
+        #: None until it is known.
         self.outcome: StoredPlace | DeltaMQError | None = None
         #: Called when the outcome is known.
         self.settled: Callable[[], None] | None = None
-        #: Where it is under way, and as what; None while it waits.
+        #: Where it is under way, and its part there; None while it waits.
         self.target: Target | None = None
         self.part: RequestPart | None = None
         #: Where and why it was refused the last time.
         self.refused: tuple[str, Fenced | OutOfSequence] | None = None
-        #: Until when it is looked where it goes, on the loop's clock; 0 for a request that was never refused.
+        #: Until when a new target is looked for, on the loop's clock; 0 for a request that was never refused.
         self.until = 0.0
 
     async def stored(self) -> StoredPlace:
-        """Return where the request is; raise the error for which it is not stored, or `Unknown`.
+        """Return where the request is stored; raise the error that refused it, or `Unknown`.
 
-        Who waits may be cancelled; the request is stored all the same.
+        If the waiter is cancelled, the request is stored all the same.
         """
         if self.outcome is None:
             self._waiter = self._line.loop.create_future()
@@ -128,7 +128,7 @@ class InLine:
         return self.outcome
 
     def part_done(self) -> None:
-        """Take the outcome of the commit."""
+        """Note that the commit queue has an outcome."""
         self._line.delivered(self)
 
     def settle(self, outcome: StoredPlace | DeltaMQError) -> None:
@@ -141,112 +141,112 @@ class InLine:
 
 @dataclass(slots=True)
 class _Line:
-    """The requests of one partition or logical queue that are not settled yet."""
+    """The requests of one partition or logical queue that are not settled."""
 
     placing: Placing
     loop: asyncio.AbstractEventLoop
     #: Called when the line is empty.
     emptied: Callable[[], object]
     requests: deque[InLine]
-    #: Queues again what was refused.
+    #: Queues refused requests again.
     again: asyncio.Task[None] | None = None
     #: Done when nothing of the line is under way.
     at_rest: asyncio.Future[None] | None = None
 
     def begin(self, request: LineRequest) -> InLine:
-        """Put a request behind all others; raises what `Placing.target` does, and then it is not in the line."""
-        one = InLine(self, request)
+        """Put a request behind all others; raises as `Placing.target` does, and then the request is not in the line."""
+        entry = InLine(self, request)
         last = self.requests[-1] if self.requests else None
         target = None
         if self.again is None:
             target = self.placing.target(request)
             if target is not None and last is not None:
-                assert last.target is not None, "only a line that looks for places has requests without one"
+                assert last.target is not None, "only a line that queues again has requests without a target"
                 target = target if target.is_as(last.target) else None
-        self.requests.append(one)
+        self.requests.append(entry)
         if target is None:
             self._look()
         else:
-            _queue(one, target)
-        return one
+            _queue(entry, target)
+        return entry
 
-    def delivered(self, one: InLine) -> None:
-        """Take what became of a request under way; called in the order of the commit queue."""
-        part, target = one.part, one.target
+    def delivered(self, entry: InLine) -> None:
+        """Take the outcome of a request under way; called in the order of the commit queue."""
+        part, target = entry.part, entry.target
         assert part is not None and target is not None, "it was under way"
         error = part.error
         if error is None:
             assert part.appended is not None, "a part without an error has its place"
-            self._settle(one, StoredPlace(target.partition, part.appended.base_offset))
-        elif isinstance(error, Fenced | OutOfSequence) and self._is_looked_again(one, error):
-            one.until = one.until or self.loop.time() + FENCED_S
-            one.part = one.target = None
+            self._settle(entry, StoredPlace(target.partition, part.appended.base_offset))
+        elif isinstance(error, Fenced | OutOfSequence) and self._is_looked_again(entry, error):
+            entry.until = entry.until or self.loop.time() + FENCED_S
+            entry.part = entry.target = None
             self._look()
         else:
-            self._settle(one, error)
+            self._settle(entry, error)
         if self.at_rest is not None and not self._is_under_way:
             self.at_rest.set_result(None)
             self.at_rest = None
 
-    def _is_looked_again(self, one: InLine, error: Fenced | OutOfSequence) -> bool:
-        """Whether a refused request is queued again, and note what it waits for."""
-        assert one.target is not None, "it was under way"
+    def _is_looked_again(self, entry: InLine, error: Fenced | OutOfSequence) -> bool:
+        """Return whether a refused request is queued again; if so, note the fence for which it waits."""
+        assert entry.target is not None, "it was under way"
         if isinstance(error, OutOfSequence):
-            if any(other.target is None for other in takewhile(lambda other: other is not one, self.requests)):
-                return True  # a fence has refused one before it, so it has come out of turn
-            if one.until:
+            if any(other.target is None for other in takewhile(lambda other: other is not entry, self.requests)):
+                return True  # out of turn, since a fence has refused a request before it
+            if entry.until:
                 return False
-        one.refused = one.target.partition, error
+        entry.refused = entry.target.partition, error
         return True
 
     @property
     def _is_under_way(self) -> bool:
-        return any(one.target is not None for one in self.requests)
+        return any(entry.target is not None for entry in self.requests)
 
-    def _settle(self, one: InLine, outcome: StoredPlace | DeltaMQError) -> None:
-        self.requests.remove(one)  # it is the first, nearly always
-        one.settle(outcome)
+    def _settle(self, entry: InLine, outcome: StoredPlace | DeltaMQError) -> None:
+        self.requests.remove(entry)  # it is the first, nearly always
+        entry.settle(outcome)
         if not self.requests and self.again is None:
             self.emptied()
 
     def _look(self) -> None:
-        """Let nobody pass until what has no place is queued again."""
+        """Let no request pass until those without a target are queued again."""
         if self.again is None:
             self.again = self.loop.create_task(self._queue_again())
 
     async def _queue_again(self) -> None:
-        while (one := next((one for one in self.requests if one.target is None), None)) is not None:
+        while (entry := next((entry for entry in self.requests if entry.target is None), None)) is not None:
             try:
-                await self._queue_one(one)
+                await self._queue_first(entry)
             except DeltaMQError as error:
-                self._settle(one, error)
+                self._settle(entry, error)
             except Exception as error:
                 log.exception(_LOST, type(error).__name__)
-                self._settle(one, Unknown())
+                self._settle(entry, Unknown())
         self.again = None
         if not self.requests:
             self.emptied()
 
-    async def _queue_one(self, one: InLine) -> None:
-        """Queue the first request without a place, or settle it; return also if it has to be tried again."""
-        one.until = one.until or self.loop.time() + FENCED_S
-        if one.refused is not None:
-            await self.placing.caught_up(*one.refused, one.until)
-            one.refused = None
-        found = await self.placing.looked(one.request, one.until)
-        if isinstance(found, StoredPlace):
-            self._settle(one, found)
-        elif self._follows(one, found):
-            _queue(one, found)
+    async def _queue_first(self, entry: InLine) -> None:
+        """Queue the first request without a target, or settle it; return also if it has to be tried again."""
+        entry.until = entry.until or self.loop.time() + FENCED_S
+        if entry.refused is not None:
+            await self.placing.caught_up(*entry.refused, entry.until)
+            entry.refused = None
+        target = await self.placing.looked(entry.request, entry.until)
+        if isinstance(target, StoredPlace):
+            self._settle(entry, target)
+        elif self._follows(entry, target):
+            _queue(entry, target)
         else:
             await self._rest()
 
-    def _follows(self, one: InLine, target: Target) -> bool:
-        """Whether a request with this target would be stored behind all before it, and before all behind it."""
+    def _follows(self, entry: InLine, target: Target) -> bool:
+        """Whether a request with this target would be stored in its turn."""
         before: InLine | None = None
         is_behind = False
         for other in self.requests:
-            if other is one:
+            if other is entry:
                 is_behind = True
             elif is_behind and other.target is not None:
                 return False
@@ -257,17 +257,16 @@ class _Line:
         return before is None or (before.target is not None and target.is_as(before.target))
 
     async def _rest(self) -> None:
-        """Return when nothing of the line is under way."""
         if self._is_under_way:
             self.at_rest = self.loop.create_future()
             await self.at_rest
 
 
-def _queue(one: InLine, target: Target) -> None:
-    request = one.request
-    one.target = target
-    one.part = RequestPart(request.rows, one, request.flush, stamp=target.stamp, fence_epochs=target.fence_epochs)
-    target.queue.put(one.part)
+def _queue(entry: InLine, target: Target) -> None:
+    request = entry.request
+    entry.target = target
+    entry.part = RequestPart(request.rows, entry, request.flush, stamp=target.stamp, fence_epochs=target.fence_epochs)
+    target.queue.put(entry.part)
 
 
 class Lines:
@@ -278,19 +277,19 @@ class Lines:
         self._lines: dict[Hashable, _Line] = {}
 
     def begin(self, key: Hashable, placing: Callable[[], Placing], request: LineRequest) -> InLine:
-        """Put a request behind all others of its line; queue it now if nothing stands against that.
+        """Put a request behind all others of its line; queue it now if possible.
 
-        `placing` is asked for a line that is new.
+        `placing` makes the placing of a new line.
 
         Raises
         ------
         DeltaMQError
-            What `Placing.target` raises: nothing was stored.
+            As `Placing.target` raises: nothing was stored.
         """
         line = self._lines.get(key)
         if line is None:
             line = _Line(placing(), self._loop, partial(self._lines.pop, key), deque())
-            one = line.begin(request)
+            entry = line.begin(request)
             self._lines[key] = line
-            return one
+            return entry
         return line.begin(request)

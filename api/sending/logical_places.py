@@ -1,4 +1,4 @@
-"""Sends to logical queues: which are refused, and how offsets are told (SPEC STATIC-2, 10, 21, 22).
+"""Sends to logical queues: which are refused, and how offsets are translated (SPEC STATIC-2, 10, 21, 22).
 
     request: 3@__logical_queue_broker__, expected offset 520  --Placement-->  orders#3@broker-a, expected offset 120
     answer:  3@__logical_queue_broker__, base offset 520      <--segment--    orders#3@broker-a, base offset 120
@@ -24,15 +24,15 @@ from deltamq.tables.queue.placement import Placement
 
 
 class LedElsewhere(Unavailable):
-    """The messages go to a queue of a global topic that takes none in this cluster; nothing of them is stored here."""
+    """The messages go to a queue of a global topic that takes none in this cluster; none of them is stored here."""
 
     code = "queue_unserved"
-    #: The cluster that takes the queue's messages; None while it moves, and no cluster does.
+    #: The cluster that takes the queue's messages; None while the queue moves, and no cluster does.
     cluster: str | None = None
 
     @classmethod
     def of(cls, topic: str, queue: int, cluster: str | None) -> Self:
-        """Return the error for a queue that `cluster` takes messages of."""
+        """Return the error for a queue whose messages `cluster` takes."""
         where = "is moving between clusters" if cluster is None else f"is in cluster {cluster}"
         detail = f"topic {topic}: queue {global_queue_name(queue)} {where}; ask again"
         error = cls(detail, extra={"cluster": cluster})
@@ -43,15 +43,15 @@ class LedElsewhere(Unavailable):
 def served(
     topic: HostedTopic, places: Placement, shares: list[PartitionShare], stored: Mapping[str, Sequence[Part]] = {}
 ) -> list[PartitionShare]:
-    """Return the shares; refuse those for partitions that nothing is sent to: their messages never go elsewhere.
+    """Return the shares; refuse shares for partitions that take no messages: their messages never go elsewhere.
 
-    `stored` are the parts of the request that are stored already: a closed partition still tells where they are.
+    `stored` are the parts of the request that are stored already: a closed partition still answers where they are.
 
     Raises
     ------
     Unavailable
-        `queue_unserved`: the mapping of a logical queue cannot be had. `not_writable`: a partition is closed, and
-        nothing of the request is stored; `unavailable`: the same, and a part of the request may be stored.
+            `queue_unserved`: the mapping of a logical queue is not available. `not_writable`: a partition is closed,
+            and nothing of the request is stored; `unavailable`: the same, but a part of it may be stored.
     """
     if not places.avoided:
         return shares
@@ -78,43 +78,43 @@ def served(
 def _check_here(
     topic: HostedTopic, places: Placement, shares: Sequence[PartitionShare], stored: Mapping[str, Sequence[Part]]
 ) -> None:
-    """Raise `LedElsewhere` if messages go to other clusters: with the cluster if it is one for all of them.
+    """Raise `LedElsewhere` if messages go to other clusters; it names the cluster if all go to one.
 
-    A share that is stored here already, in whole, is told as it is.
+    A share that is already stored here as a whole is answered.
     """
     world = topic.topic.world
-    assert world is not None, "queues of global topics alone are away"
+    assert world is not None, "only queues of global topics are away"
     queue_at = {places.partitions[number]: queue for number, queue in places.away.items()}
     away = [share for share in shares if share.partition in queue_at and share.partition not in stored]
     if not away:
         return
     takers = {world.taker(queue_at[share.partition]) for share in away}
-    # Those for several clusters were sent apart by where the queues were a moment ago (`global_sender.py`).
-    one_taker = takers.pop() if len(away) == len(shares) and len(takers) == 1 else None
-    raise LedElsewhere.of(topic.name, queue_at[away[0].partition], one_taker)
+    # Messages for several clusters were split by where the queues were a moment ago (`global_sender.py`).
+    taker = takers.pop() if len(away) == len(shares) and len(takers) == 1 else None
+    raise LedElsewhere.of(topic.name, queue_at[away[0].partition], taker)
 
 
 def unserved(topic: HostedTopic, what: str) -> Unavailable:
-    """Return the error for a send to `what` of the topic, of which no mapping can be had."""
+    """Return the error for a send to `what` of the topic, whose mapping is not available."""
     return Unavailable(
-        f"topic {topic.name}: the mapping of {what} cannot be had; check the topic", code="queue_unserved"
+        f"topic {topic.name}: the mapping of {what} is not available; check the topic", code="queue_unserved"
     )
 
 
 def sealed_parts(queues: TopicQueues, stored: Mapping[str, Sequence[Part]]) -> dict[str, Sequence[Part]]:
-    """Return the stored parts that lie in sealed segments: nothing is ever appended there, not even a repetition."""
+    """Return the stored parts that lie in sealed segments: nothing is ever appended there, not even a repeat."""
     places = {name: queues.of_partition(name) for name in stored}
     return {name: stored[name] for name, place in places.items() if place is not None and place.segment.is_sealed}
 
 
 def unsealed_before(queues: TopicQueues, shares: Sequence[PartitionShare]) -> set[str]:
-    """Return the old leaders whose ends decide the logical offsets of shares, as far as these are not known."""
-    found = set()
+    """Return the old leaders whose unknown ends decide the logical offsets of shares."""
+    leaders = set()
     for share in shares:
         place = queues.of_partition(share.partition)
         if place is not None and not place.segment.is_decided and place.queue.second_leader is not None:
-            found.add(place.queue.second_leader.partition)
-    return found
+            leaders.add(place.queue.second_leader.partition)
+    return leaders
 
 
 def repeated(parts: Sequence[Part], wanted: RequestPart) -> Appended:
@@ -134,7 +134,7 @@ def repeated(parts: Sequence[Part], wanted: RequestPart) -> Appended:
 def expected_offset(topic: HostedTopic, places: Placement, share: PartitionShare, expected: int | None) -> int | None:
     """Return the physical end offset that a share expects; raise `Unavailable` if the queue is undecided.
 
-    It is negative if the client expects an offset before the segment, which no partition's end offset is.
+    It is negative, as no end offset is, if the client expects an offset before the segment.
     """
     if expected is None or places.queues is None:
         return expected
@@ -149,12 +149,12 @@ def expected_offset(topic: HostedTopic, places: Placement, share: PartitionShare
             f"topic {topic.name}: the offsets of {global_queue_name(place.queue.index)} are not decided yet; ask again",
             code="logic_offset_undecided",
         )
-    # An offset before the stay is not its beginning.
+    # An offset before the stay must not match its beginning.
     return -1 if expected < stay.logic_offset else stay.local(expected) - place.segment.delta
 
 
 def _stay(topic: HostedTopic, queue: int) -> Stay | None:
-    """Return the newest stay of a global topic's queue, which is here if an append is; None for another topic."""
+    """Return the newest stay of a global topic's queue, which is here at an append; None for another topic."""
     return None if topic.topic.world is None else topic.topic.world.queues[queue][-1]
 
 

@@ -1,13 +1,12 @@
 """Appends to partitions and logical queues that the caller names: what Kafka's clients do (SPEC KAFKA-10).
 
-    request --line of the partition or queue--> commit queue (of a queue, its leader's) --> offset (a logical one)
+    request --line of the partition or queue--> commit queue (for a queue, its leader's) --> offset (a logical one)
                  ^                                   | refused by a fence: read the newest metadata
                  '-----------------------------------'
 
-No message leaves the place that is named. Requests of one place are stored in the order in which they came, also when a
+No message leaves the partition or queue that is named. Its requests are stored in their order of arrival, also when a
 fence refuses them or the queue is remapped (`api.sending.line`). A producer that counts its messages goes on counting
-in the next segment. What it has stored in earlier ones is looked at first, so a repeat is answered with its place there
-(SPEC STATIC-21).
+in the next segment. Earlier segments are searched first, so a repeat gets its offset there (SPEC STATIC-21).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class PartitionAppender:
         self._lines = Lines(partitions.loop)
 
     def begin(self, topic: HostedTopic, name: str, rows: LineRows, flush: Flush, stamp: ProducerStamp | None) -> InLine:
-        """Queue the rows now, behind those of earlier calls.
+        """Queue the rows now, behind the rows of earlier calls.
 
         Raises
         ------
@@ -79,7 +78,7 @@ class _ByName:
 
     async def caught_up(self, partition: str, refused: Fenced | OutOfSequence, until: float) -> None:
         if isinstance(refused, OutOfSequence):
-            raise refused  # what came before it cannot be elsewhere
+            raise refused  # the request before it cannot be elsewhere
         await self._causes.known_at(self._topic, partition, refused, until)
 
 
@@ -102,11 +101,11 @@ class InQueue:
         self._until = until
 
     async def offset(self) -> int:
-        """Return the logical offset of the first row; raise the error for which none is stored, or `Unknown`.
+        """Return the logical offset of the first row; raise the error that refused the rows, or `Unknown`.
 
-        It is -1 if the rows are stored, and the queue's leader has no logical offsets in time (STATIC-10).
+        It is -1 if the rows are stored and the queue's leader gets no logical offsets in time (STATIC-10).
         """
-        return await self._appender.told(self._topic, await self._in_line.stored(), self._until)
+        return await self._appender.offset_of(self._topic, await self._in_line.stored(), self._until)
 
 
 class QueueAppender:
@@ -118,7 +117,7 @@ class QueueAppender:
         self._causes = FenceCauses(topics, meta, partitions, sealer)
         self._loop = partitions.loop
         self._lines = Lines(partitions.loop)
-        #: The logs of sealed segments that may remember a request, by topic and queue; for the queue's present chain.
+        #: The logs of sealed segments that may remember a request, by topic and queue.
         self._sealed: WeakKeyDictionary[HostedTopic, dict[int, _Sealed]] = WeakKeyDictionary()
 
     def begin(
@@ -132,12 +131,12 @@ class QueueAppender:
         now_ms: int,
         wait_s: float,
     ) -> InQueue:
-        """Queue the rows now, behind those of earlier calls; their logical offset is waited for `wait_s` at most.
+        """Queue the rows now, behind the rows of earlier calls; their logical offset is waited for `wait_s` at most.
 
         Raises
         ------
         DeltaMQError
-            `not_writable`, `queue_unserved`, or what `TopicQueues.require` raises: nothing was stored.
+            `not_writable`, `queue_unserved`, or as `TopicQueues.require` raises: nothing was stored.
         """
         placing = partial(_ByIndex, self, topic, index)
         in_line = self._lines.begin((topic.topic.id, index), placing, LineRequest(rows, flush, stamp, now_ms))
@@ -159,7 +158,7 @@ class QueueAppender:
         return places, places.partitions[number]
 
     def target(self, topic: HostedTopic, index: int, request: LineRequest) -> Target | None:
-        """Return where a request goes if all that it needs is known; None if not. Raises as `begin` does."""
+        """Return where a request goes; None if not all segments that it needs are open. Raises as `begin` does."""
         places, name = self.place(topic, index)
         stamp = request.stamp
         if stamp is not None and stamp.sequence is not None:
@@ -170,7 +169,7 @@ class QueueAppender:
         return Target(name, places.fence_epochs[name], topic.partition(name).queue, stamp)
 
     async def looked(self, topic: HostedTopic, index: int, request: LineRequest, until: float) -> Target | StoredPlace:
-        """Look where a request goes now, or where it is stored, if it repeats one in an earlier segment."""
+        """Find where a request goes now, or where it is stored if it repeats one in an earlier segment."""
         failures = 0
         while True:
             places, name = self.place(topic, index)
@@ -193,21 +192,21 @@ class QueueAppender:
     async def caught_up(
         self, topic: HostedTopic, partition: str, refused: Fenced | OutOfSequence, until: float
     ) -> None:
-        """Read the metadata until it has what the refusal is about; raise `Unavailable` if it does not in time."""
+        """Read the metadata until it has the cause of the refusal; raise `Unavailable` if it does not in time."""
         if isinstance(refused, OutOfSequence):
-            # What comes before it may have been refused by another process, and be in the next segment.
+            # The request before it may have been refused at another process, and be in the next segment.
             await self._meta.refresh()
             return
         await self._causes.known_at(topic, partition, refused, until)
 
     def _earlier(self, topic: HostedTopic, index: int, places: Placement, name: str, producer: str) -> Earlier | None:
-        """Return what the segments before `name` remember of a producer; None if that is not known here yet."""
+        """Return a producer's requests in the segments before `name`; None if these are not all open here."""
         assert places.queues is not None, "the topic is static"
         queue = places.queues.served[index]
         segment = queue.segment_of(name)
         if segment is None or not segment.is_decided:
             return None
-        before = [one for one in queue.segments if one.gen < segment.gen]
+        before = [earlier for earlier in queue.segments if earlier.gen < segment.gen]
         if not before and not segment.gen:
             return Earlier({}, 0)
         known = self._sealed.get(topic, {}).get(index)
@@ -218,37 +217,37 @@ class QueueAppender:
             seen = log.known_producer(producer)
             if seen is not None:
                 parts |= seen.parts
-        # Of a segment that is gone, nobody knows what it remembered.
+        # The requests in a removed segment are unknown.
         gone = queue.segments[0].gen > 0
         since_ms = max((log.producers_known_since_ms for log in known.logs.values()), default=0)
         return Earlier(parts, OFFSET_MAX if gone else since_ms)
 
     def _repeat(self, topic: HostedTopic, index: int, request: LineRequest) -> StoredPlace | None:
-        """Return the place of the request that this one repeats, in a sealed segment."""
+        """Return where a sealed segment has the request that this one repeats; None if it repeats none."""
         stamp = request.stamp
         assert stamp is not None and stamp.sequence is not None
         for name, log in self._sealed[topic][index].logs.items():
             seen = log.known_producer(stamp.id)
-            found = None if seen is None else repeat_of(stamp.sequence, request.rows.count, seen.parts)
-            if found is not None:
-                return StoredPlace(name, found.base_offset)
+            part = None if seen is None else repeat_of(stamp.sequence, request.rows.count, seen.parts)
+            if part is not None:
+                return StoredPlace(name, part.base_offset)
         return None
 
     async def _known(self, topic: HostedTopic, queue: LogicalQueue, name: str, now_ms: int) -> bool:
-        """Open the sealed segments that may remember a request; return whether `name` has its logical offsets."""
+        """Open the sealed segments that may remember a request; return whether `name` has logical offsets."""
         segment = queue.segment_of(name)
         if segment is None or not segment.is_decided:
             return False
         logs = {}
-        for one in queue.segments:
-            if one.gen >= segment.gen or (one.end_ms > 0 and now_ms - one.end_ms > REMEMBERED_MS):
+        for earlier in queue.segments:
+            if earlier.gen >= segment.gen or (earlier.end_ms > 0 and now_ms - earlier.end_ms > REMEMBERED_MS):
                 continue
-            partition = topic.partition(one.partition)
+            partition = topic.partition(earlier.partition)
             log = await partition.opened()
-            if log.end_offset < one.end_offset:
+            if log.end_offset < earlier.end_offset:
                 await partition.refresh()
                 log = await partition.opened()
-            logs[one.partition] = log
+            logs[earlier.partition] = log
         self._sealed.setdefault(topic, {})[queue.index] = _Sealed(queue, logs)
         return True
 
@@ -265,8 +264,8 @@ class QueueAppender:
 
     # Logical offsets.
 
-    async def told(self, topic: HostedTopic, stored: StoredPlace, until: float) -> int:
-        """Return the logical offset of what is stored, once it has one; -1 if it does not get one in time."""
+    async def offset_of(self, topic: HostedTopic, stored: StoredPlace, until: float) -> int:
+        """Return the logical offset of a stored request, once it has one; -1 if it gets none in time."""
         partition, offset = stored
         failures = 0
         while True:

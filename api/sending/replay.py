@@ -3,11 +3,11 @@
     chosen offsets --some at a time--> rows --by target--> one part for each message --> commits --> marks --> counted
 
 Each message is a request of its own (see `mq.queue.dead_letters`), so a replay that was cut short can be repeated.
-Marks say afterwards what was sent back. A dead letter that was cut off from its mark is still new: sending it again
+Marks record afterwards what was sent back. A dead letter whose mark was not stored is still new: sending it again
 stores nothing, as long as its target remembers the request, and marks it.
 
-In a static topic a message goes to where its logical queue's messages go now, unless an earlier segment of that queue
-has it. If these go to another cluster, it stays a dead letter: the retry topic is there for it, in its own cluster.
+In a static topic a message goes where its logical queue's messages go now, unless an earlier segment of that queue has
+it. If they go to another cluster, it stays a dead letter: the retry topic takes it, in its own cluster.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ class Replayer:
     ) -> Replayed:
         """Send back the dead letters at the `chosen` offsets, which are ascending, and mark them; durable then.
 
-        Those that `caller` may not publish to their topic fail as `forbidden`, or may not read, for the retry topic.
+        Dead letters whose topic `caller` may not publish to (for the retry topic: not read) fail as `forbidden`.
 
         Raises
         ------
         Unknown, Unavailable
-            Some may be stored; repeating the call stores none of them twice.
+            Some messages may be stored; repeating the call stores none of them twice.
         """
         done = Replayed(failed)
         now_ms = self._letters.now_ms()
@@ -107,7 +107,7 @@ class Replayer:
                 sent, before = await self._send(group, log.ref.name, picked, to, done, caller)
                 done.replayed += len(sent)
                 done.duplicates += len(before)
-                # What was sent before has a mark, unless the replay that sent it was cut off.
+                # A message that was sent before has a mark, unless its replay was cut off.
                 sent += [offset for offset in before if letters.marks.sent(offset) is None]
                 if sent:
                     failpoint("replay.before_mark")
@@ -117,15 +117,15 @@ class Replayer:
     async def _send(
         self, group: Group, dead: str, picked: Picked, to: Target, done: Replayed, caller: Caller
     ) -> tuple[list[int], list[int]]:
-        """Append the picked messages to their targets; return the offsets of these, and of those stored before."""
+        """Append the picked messages to their targets; return the offsets of new ones, and of ones stored before."""
         rows = picked.rows
-        found, before = await self._found(group, dead, picked, to, done, caller)
-        if not found:
+        unsent, before = await self._unsent(group, dead, picked, to, done, caller)
+        if not unsent:
             return [], before
         back = sent_back(rows, to_retry=to == "retry")
-        pending = PendingRequest(len(found), self._partitions.loop)
+        pending = PendingRequest(len(unsent), self._partitions.loop)
         parts = []
-        for at, offset, target in found:
+        for at, offset, target in unsent:
             name = Replay(group.name, group.epoch, dead, offset)
             stamp = ProducerStamp(name.producer_id, name.producer_seq, None, 1)
             row = back.slice(at, 1)
@@ -135,7 +135,7 @@ class Replayer:
             parts.append((part, offset))
             target.partition.queue.put(part)
         await pending.wait()
-        for target, error in [(target, part.error) for (_, _, target), (part, _) in zip(found, parts, strict=True)]:
+        for target, error in [(target, part.error) for (_, _, target), (part, _) in zip(unsent, parts, strict=True)]:
             if isinstance(error, Fenced):
                 # A repeated request finds this process with the new metadata.
                 await self._meta.refresh()
@@ -152,15 +152,15 @@ class Replayer:
                 sent.append(offset)
         return sent, before
 
-    async def _found(
+    async def _unsent(
         self, group: Group, dead: str, picked: Picked, to: Target, done: Replayed, caller: Caller
     ) -> tuple[list[tuple[int, int, _Target]], list[int]]:
-        """Return what must be sent, as number of the row, offset and target, and the offsets of what was sent before.
+        """Return the row number, offset and target of each message to send, and the offsets of messages sent before.
 
         The other picked messages fail.
         """
         targets = _Targets(self._topics, self._partitions, self._fencing, self._sealer, group, dead, to)
-        found: list[tuple[int, int, _Target]] = []
+        unsent: list[tuple[int, int, _Target]] = []
         before: list[int] = []
         columns = [picked.rows.column(name).to_pylist() for name in ("offset", "origin", "key")]
         verb: Verb = "subscribe" if to == "retry" else "publish"
@@ -180,8 +180,8 @@ class Replayer:
             elif target.has(Replay(group.name, group.epoch, dead, offset)):
                 before.append(offset)
             else:
-                found.append((at, offset, target))
-        return found, before
+                unsent.append((at, offset, target))
+        return unsent, before
 
 
 class _Target(NamedTuple):
@@ -189,7 +189,7 @@ class _Target(NamedTuple):
 
     partition: Partition
     fence_epochs: FenceEpochs
-    #: The earlier segments of its logical queue that may have the message already.
+    #: The earlier segments of the logical queue that may have the message already.
     earlier: Sequence[PartitionLog] = ()
 
     def has(self, name: Replay) -> bool:
@@ -218,7 +218,7 @@ class _Targets:
         self._dead = dead
         self._to = to
         self._topics: dict[str, HostedTopic | None] = {}
-        #: The earlier segments by the partition that gets a queue's messages, as found with a placement.
+        #: The earlier segments by the partition that gets a queue's messages, for one placement.
         self._earlier: dict[str, tuple[Placement, Sequence[PartitionLog]]] = {}
 
     async def of(self, offset: int, origin: Mapping[str, str], key: str | None) -> _Target | None:
@@ -227,7 +227,7 @@ class _Targets:
         Raises
         ------
         Unavailable
-            `queue_unserved`: its logical queue cannot be had; `remap_in_progress`: ask again.
+            `queue_unserved`: its logical queue is not available; `remap_in_progress`: ask again.
         """
         topic = await self._topic(origin["topic"])
         if topic is None:
@@ -237,7 +237,7 @@ class _Targets:
             return _Target(retry, self._fencing.epochs(retry.name))
         places = self._hosted.placement(topic)
         name = places.home_of(topic.name, origin["partition"], key, offset)
-        # A closed queue of a global topic must get nothing more here: its next stay has these offsets.
+        # A closed queue of a global topic must get no more messages here: its next stay has these offsets.
         if any(places.partitions[number] == name for number in places.away):
             detail = (
                 f"topic {topic.name}: the queue takes its messages in another cluster; send back to the retry topic"
@@ -247,7 +247,7 @@ class _Targets:
         return _Target(topic.partition(name), places.fence_epochs[name], earlier)
 
     async def _segments_before(self, name: str, topic: HostedTopic, places: Placement) -> Sequence[PartitionLog]:
-        """Return the logs of the segments before one that may remember requests, each read up to its end."""
+        """Return the logs of the segments before one that may remember requests, each read to its end."""
         known = self._earlier.get(name)
         if known is not None and known[0] is places:
             return known[1]
@@ -272,10 +272,10 @@ class _Targets:
     async def _topic(self, name: str) -> HostedTopic | None:
         if name not in self._topics:
             try:
-                found = await self._hosted.require(name)
-                if self._to == "origin" and self._hosted.placement(found).ahead:
-                    await self._sealer.seal(found)
-                self._topics[name] = found
+                topic = await self._hosted.require(name)
+                if self._to == "origin" and self._hosted.placement(topic).ahead:
+                    await self._sealer.seal(topic)
+                self._topics[name] = topic
             except NotFound:
                 self._topics[name] = None
         return self._topics[name]

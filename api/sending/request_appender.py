@@ -5,10 +5,10 @@
                              '-- route again <--+ this process has read the newest metadata
 
 A fence is put up when a broker changes hands, an ordered topic's keys move, or a logical queue is remapped (see
-`tables.log.fences`). A share that it refuses is not stored and goes where it belongs now; the parts of the request that
-were stored stay where they are. Before the share of an idempotent producer goes elsewhere, it is looked for there.
+`tables.log.fences`). A share that it refuses is not stored and goes where it belongs now; stored parts of the request
+stay where they are. Before an idempotent producer's share goes elsewhere, it is looked for there.
 
-Clients of a static topic name logical queues and get logical offsets; nothing below this module knows of them.
+Clients of a static topic name logical queues and get logical offsets; no module below this one knows them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from deltamq.tables.queue.deliver_times import AT_ONCE
 from deltamq.tables.queue.placement import FenceEpochs, Placement
 from deltamq.tables.settings import Flush
 
-#: Bytes above which a body is handled on a thread; below, the hand-over would cost more than the work.
+#: Bytes above which a body is handled on a thread; for smaller ones the hand-over would cost more than the work.
 INLINE_BYTES: Final = 64 * 1024
 _FLUSHES: Final = {"sync": Flush.SYNC, "async": Flush.ASYNC}
 _REUSED: Final = "producer_sequence_reused"
@@ -68,7 +68,7 @@ class _Routed(NamedTuple):
 
     places: Placement
     shares: Sequence[PartitionShare]
-    #: The parts of the request in sealed segments, by partition: they are only told.
+    #: The parts of the request in sealed segments, by partition: they are answered, not appended.
     kept: Mapping[str, Sequence[StoredPart]] = {}
 
 
@@ -87,7 +87,7 @@ class RequestAppender:
         sealer: Sealer,
         flush: Flush,
     ) -> None:
-        """`flush` is for requests and topics that say nothing else."""
+        """`flush` is for requests and topics without a setting of their own."""
         self._topics = topics
         self._partitions = partitions
         self._delays = delays
@@ -100,28 +100,29 @@ class RequestAppender:
         self._loop = partitions.loop
 
     def queues_of(self, topic: HostedTopic, request: StoreRequest) -> set[int]:
-        """Return the logical queues to which an idempotent request's messages go now; raises what `append` does."""
+        """Return the logical queues to which an idempotent request's messages go now; raises as `append` does."""
         producer, places = request.body.producer, self._topics.placement(topic)
         assert producer is not None and places.queues is not None, "it has a number, and the topic is static"
-        found = [places.queues.of_partition(one.partition) for one in routed(topic, request, places, draw_of(producer))]
-        return {place.queue.index for place in found if place is not None}
+        shares = routed(topic, request, places, draw_of(producer))
+        queue_places = [places.queues.of_partition(share.partition) for share in shares]
+        return {place.queue.index for place in queue_places if place is not None}
 
     async def stored(self, topic: HostedTopic, request: StoreRequest) -> ProduceAnswer | None:
-        """Return where messages of an idempotent request are that are stored in closed queues; None if none are."""
+        """Return where closed queues store messages of an idempotent request; None if they store none."""
         producer = request.body.producer
         assert producer is not None, "only requests with a number are repeated"
         await topic.gate.turn(producer)
         with topic.gate.claim(producer):
-            found = await self._found(topic, replace(request, stored_only=True), producer, in_order=False)
-            shares = [share for share in found.shares if share.partition in found.kept]
+            by = await self._route_once(topic, replace(request, stored_only=True), producer, in_order=False)
+            shares = [share for share in by.shares if share.partition in by.kept]
             if not shares:
                 return None
-            return await self._commit(topic, request, found._replace(shares=shares), draw_of(producer))
+            return await self._commit(topic, request, by._replace(shares=shares), draw_of(producer))
 
     def bound_queues(self, topic: HostedTopic, request: StoreRequest) -> NDArray[np.int16]:
         """Return the logical queue to which each message goes by name or key; -1 for messages that may go anywhere."""
         places = self._topics.placement(topic)
-        queue_at = np.full(len(places.partitions) + 1, -1, dtype=np.int16)  # the last one is for -1
+        queue_at = np.full(len(places.partitions) + 1, -1, dtype=np.int16)  # the last element is for -1
         for name, number in places.names.items():
             index = queue_index(name)
             queue_at[number] = -1 if index is None else index
@@ -144,16 +145,15 @@ class RequestAppender:
             except Conflict as error:
                 if error.code != _REUSED:
                     raise
-            # Another process may have stored a part of this request by a route that we did not know: look, try again.
+            # Another process may have stored a part of this request by a route unknown here: look, try again.
             await self._meta.refresh()
             await asyncio.gather(*(partition.look() for partition in topic.partitions), return_exceptions=True)
             return await self._store_once(topic, request, producer)
 
     async def _store_once(self, topic: HostedTopic, request: StoreRequest, producer: Producer) -> ProduceAnswer:
-        """Store the parts of a claimed request that are not stored yet, as far as this process knows."""
-        return await self._commit(topic, request, await self._found(topic, request, producer), draw_of(producer))
+        return await self._commit(topic, request, await self._route_once(topic, request, producer), draw_of(producer))
 
-    async def _found(
+    async def _route_once(
         self, topic: HostedTopic, request: StoreRequest, producer: Producer, *, in_order: bool = True
     ) -> _Routed:
         """Return the shares of an idempotent request: its stored parts, and the rest by the present placement.
@@ -161,25 +161,25 @@ class RequestAppender:
         `in_order` is as for `ProducerGate.stored_parts`.
         """
         until = self._loop.time() + FENCED_S
-        # A copy at another process may have come before messages were due: those wait there, and must not go elsewhere.
+        # A copy at another process may be older than messages' due times: they wait there, and must not go elsewhere.
         look = request.body.times is not None and not self._hosting.alone
         while True:
             places = self._topics.placement(topic)
             logs = await topic.remembering(places.queues, request.now_ms)
             waiting = await self._delays.logs(look=look)
             if self._topics.placement(topic) is not places:
-                continue  # what was sealed meanwhile must be among the logs
+                continue  # the logs must include segments sealed meanwhile
             await topic.see(places.ends)
             if places.closed and not self._hosting.alone:
-                # Another process may have stored the request there before it knew that the partition is closed.
+                # Another process may have stored the request there before it knew of the closing.
                 await topic.look(places.partitions[number] for number in places.closed)
             waiting_id = producer_in_delay(topic.topic.id, producer.id) if waiting else ""
             stored = topic.gate.stored_parts(producer, logs, waiting, waiting_id, in_order=in_order)
             here = {name: parts for name, parts in stored.items() if name not in waiting}
             open_places = topic.without_stopped(places, known=True)
             shares = routed(topic, request, open_places, draw_of(producer), here)
-            # A copy at another process may be on its way to an old leader that is not sealed yet, or that process may
-            # know of a seal already, by which it has answered (SPEC STATIC-21).
+            # A copy at another process may be on its way to an old leader that is not sealed yet; or that process may
+            # already know of a seal, by which it has answered (SPEC STATIC-21).
             waiting_for = () if places.queues is None else unsealed_before(places.queues, shares)
             if not waiting_for:
                 break
@@ -188,7 +188,7 @@ class RequestAppender:
         return _Routed(places, await self._split(topic, places, request, shares, stored), kept)
 
     async def _sealed(self, topic: HostedTopic, sources: Collection[str], until: float) -> None:
-        """Return when these old leaders of logical queues are sealed; raise `Unavailable` if they are not in time."""
+        """Wait until these old leaders of logical queues are sealed; raise `Unavailable` if they are not in time."""
         failures = 0
         while True:
             await self._sealer.seal(topic, sources)
@@ -212,12 +212,11 @@ class RequestAppender:
         shares: list[PartitionShare],
         stored: Mapping[str, Sequence[StoredPart]] = {},
     ) -> list[PartitionShare]:
-        """Return the shares, with messages that must wait in shares of their own."""
         times = request.body.times
         if times is None:
             if not stored or stored.keys() <= set(topic.route.partitions):
                 return shares
-            # Another request had this number, and its parts stay where they are.
+            # An earlier request with this number had delays, and its parts stay where they are.
             times = np.full(request.body.rows.count, AT_ONCE, dtype=np.int64)
         split = partial(
             split_shares,
@@ -233,9 +232,9 @@ class RequestAppender:
         return split() if request.body.rows.nbytes <= INLINE_BYTES else await self._partitions.run(split)
 
     async def _commit(self, topic: HostedTopic, request: StoreRequest, by: _Routed, draw: int) -> ProduceAnswer:
-        """Append the shares, rerouting those that a fence refuses; return the answer when all are stored.
+        """Append the shares, and reroute shares that a fence refuses; return the answer when all are stored.
 
-        `draw` places messages without a key, in the same way each time.
+        `draw` places messages without a key, each time in the same way.
         """
         stored: list[tuple[PartitionShare, RequestPart]] = []
         until = 0.0
@@ -268,24 +267,24 @@ class RequestAppender:
         stored: Sequence[PartitionShare],
         draw: int,
     ) -> _Routed:
-        """Return the shares for the messages of refused shares, where they belong now.
+        """Return new shares for the messages of refused shares.
 
-        Of an idempotent request another process may have stored a copy meanwhile, in any partition on their way.
+        Another process may have stored a copy of an idempotent request meanwhile, in any partition on the way.
         """
         producer = request.body.producer
         moved = [share for share, error in refused if has_moved(share, error)]
         if producer is None or not moved:
             stay = [share for share, error in refused if not has_moved(share, error)]
-            elsewhere = [one for share in moved for one in routed_again(topic, request, places, share, draw)]
+            elsewhere = [new for share in moved for new in routed_again(topic, request, places, share, draw)]
             return _Routed(places, [*stay, *elsewhere])
-        again = await self._found(topic, request, producer, in_order=False)
+        again = await self._route_once(topic, request, producer, in_order=False)
         done = {place_of_share(share) for share in stored}
         return again._replace(shares=[share for share in again.shares if place_of_share(share) not in done])
 
     async def _append_shares(
         self, topic: HostedTopic, request: StoreRequest, by: _Routed
     ) -> list[tuple[PartitionShare, RequestPart]]:
-        """Append each share, alone or in a commit with others; return each with its outcome."""
+        """Append each share, perhaps in a commit with others; return each with its outcome."""
         places, shares, kept = by
         count = len(shares) - sum(share.partition in kept for share in shares) if kept else len(shares)
         pending = PendingRequest(count, self._loop)
@@ -311,7 +310,6 @@ class RequestAppender:
         return parts
 
     def _fence_epochs(self, places: Placement, share: PartitionShare) -> FenceEpochs:
-        """Return the fence epochs for the append of a share."""
         return (
             places.fence_epochs[share.partition]
             if share.delay_broker is None
@@ -321,18 +319,18 @@ class RequestAppender:
     async def _caught_up(
         self, topic: HostedTopic, refused: Sequence[tuple[PartitionShare, Fenced]], until: float
     ) -> Placement:
-        """Read the metadata until it has the fences that refused these shares; return the placement then.
+        """Read the metadata until it has the fences that refused these shares; return the new placement.
 
         Raises
         ------
         Unavailable
-            `fenced`: the metadata does not have them in time.
+            `fenced`: the metadata does not have the fences in time.
         """
 
         def left() -> tuple[str, Fenced] | None:
             places = self._topics.placement(topic)
-            unknown = (one for one in refused if not passes(self._fence_epochs(places, one[0]), one[1]))
-            return next(((share.partition, error) for share, error in unknown), None)
+            unknown = ((at, error) for at, error in refused if not passes(self._fence_epochs(places, at), error))
+            return next(((at.partition, error) for at, error in unknown), None)
 
         await self._causes.known(topic, left, until)
         return self._topics.placement(topic)
@@ -345,7 +343,6 @@ class RequestAppender:
     async def _placed(
         self, topic: HostedTopic, request: StoreRequest, stored: Sequence[tuple[PartitionShare, RequestPart]]
     ) -> ProduceAnswer:
-        """Return the answer to a request whose parts are all stored."""
         ranges = []
         queues = self._topics.queues(topic)
         duplicates = [part.appended is not None and part.appended.duplicate for _, part in stored]
@@ -375,7 +372,7 @@ class RequestAppender:
         return answer
 
     async def _check_repeat(self, topic: HostedTopic, share: PartitionShare, part: RequestPart) -> None:
-        """Refuse a repeat with other messages than those that are stored under its number."""
+        """Refuse a repeat whose messages are not the ones stored under its number."""
         assert part.appended is not None
         log = self._partition_of(topic, share).open()
         if not await self._partitions.run(partial(brings_the_same, log, part.appended, part)):
@@ -389,18 +386,18 @@ class RequestAppender:
     async def _message_ids(
         self, topic: HostedTopic, count: int, stored: Sequence[tuple[PartitionShare, RequestPart]]
     ) -> list[str]:
-        """Return the ids of all messages, in request order; those of a replay are read back."""
+        """Return the ids of all messages, in request order; a repeat's are read from the log."""
         ids = [""] * count
         for share, part in stored:
             appended = part.appended
             assert appended is not None
-            found = appended.message_ids
+            message_ids = appended.message_ids
             if appended.duplicate:
-                found = await self._partitions.run(
+                message_ids = await self._partitions.run(
                     partial(_stored_ids, self._partition_of(topic, share).open(), appended)
                 )
             for index, message_id in zip(
-                share.indexes if share.indexes is not None else range(count), found.to_pylist(), strict=True
+                share.indexes if share.indexes is not None else range(count), message_ids.to_pylist(), strict=True
             ):
                 ids[index] = message_id
         return ids

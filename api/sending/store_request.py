@@ -39,14 +39,14 @@ class StoreRequest:
     now_ms: int
     flush: str | None
     want_ids: bool
-    #: The indexes of the messages that are meant; None for all. The others go to other clusters.
+    #: The indexes of the messages to store; None for all. The others go to other clusters.
     only: NDArray[np.int64] | None = None
-    #: Whether it is only looked where messages are stored.
+    #: Whether to look only where messages are stored.
     stored_only: bool = False
 
 
 def check_new(topic: str, request: StoreRequest, route: Route) -> None:
-    """Return if a topic that is about to be created with this route would take the request, else refuse the request."""
+    """Refuse a request that a topic about to be created with this route would not take."""
     check_named(topic, request.body.rows.count, request.named, route)
     if request.expected_offset:
         raise OffsetMismatch(
@@ -63,14 +63,14 @@ def routed(
     draw: int,
     stored: Mapping[str, Sequence[Part]] = {},
 ) -> list[PartitionShare]:
-    """Return the shares of a request; `stored` are the parts of it that the topic's partitions hold.
+    """Return the shares of a request; `stored` are the parts that the topic's partitions hold already.
 
     Raises
     ------
     DeltaMQError
-        A named partition does not exist, or cannot be had.
+        A named partition does not exist, or is not available.
     Unavailable
-        `queue_unserved`: the mapping of the logical queue of some keys cannot be had; else as for `served`.
+        `queue_unserved`: the mapping of the logical queue of some keys is not available; else as for `served`.
     """
     rows = request.body.rows
     if request.stored_only:
@@ -80,8 +80,8 @@ def routed(
     if stored:
         shares = replayed(topic.name, rows, request.named, places, draw, stored, request.only)
     elif request.only is not None:
-        meant = PartitionShare("", rows.take(request.only), request.only)
-        shares = rerouted(topic.name, meant, request.named, places, draw)
+        wanted = PartitionShare("", rows.take(request.only), request.only)
+        shares = rerouted(topic.name, wanted, request.named, places, draw)
     else:
         shares = route_messages(topic.name, rows, request.named, places, draw)
     return served(topic, places, shares, stored)
@@ -90,7 +90,7 @@ def routed(
 def _stored_shares(
     rows: Rows | ArrowRows, only: NDArray[np.int64] | None, stored: Mapping[str, Sequence[Part]]
 ) -> list[PartitionShare]:
-    """Return the shares of a request that are stored and have some of the messages that are meant."""
+    """Return the stored shares of a request that have some of the messages of `only`."""
     shares = []
     for partition, part in ((name, part) for name, parts in stored.items() for part in parts):
         check_same_request(part, rows.count)
@@ -105,9 +105,9 @@ def _stored_shares(
 def routed_again(
     topic: HostedTopic, request: StoreRequest, places: Placement, share: PartitionShare, draw: int
 ) -> list[PartitionShare]:
-    """Return the shares for the messages of one share by another placement; raises what `routed` does.
+    """Return the shares for the messages of one share by another placement; raises as `routed` does.
 
-    Other shares of the request may be stored by now, so the error of a closed partition does not say that none is.
+    Other shares of the request may be stored by now, so the error of a closed partition must not say that none is.
     """
     if not places.targets:
         raise unserved(topic, "its queues")
@@ -120,12 +120,12 @@ def routed_again(
 
 
 def has_moved(share: PartitionShare, error: Fenced) -> bool:
-    """Return whether the messages of a refused share may belong elsewhere now."""
+    """Whether the messages of a refused share may belong elsewhere now."""
     return share.delay_broker is None and error.extra.get("fence") == ROUTE_FENCE
 
 
 def place_of_share(share: PartitionShare) -> tuple[str, tuple[int, ...] | None]:
-    """Return what tells the share from all others of its request."""
+    """Return a key that differs from every other share's of the request."""
     return share.partition, None if share.indexes is None else tuple(int(at) for at in share.indexes)
 
 

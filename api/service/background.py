@@ -1,9 +1,9 @@
-"""What a process does without a request: what it has taken is adopted, and other processes' commits are watched for.
+"""A process's work without a request: it adopts the brokers that it has taken, and watches for others' commits.
 
     fence the taken brokers' own logs against earlier owners --> read their lanes from the tables --> adopt the lanes
 
-Brokers are served after that (SPEC META-3). The watch looks often where a reader waits, and now and then in other
-partitions in use.
+Brokers are served after that (SPEC META-3). The watch looks often where a reader waits, and now and then in other used
+partitions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Watch:
         every_s: float,
         end_waiting: Callable[[], None] | None = None,
     ) -> None:
-        """`end_waiting` ends requests that wait and whose right to do so is over."""
+        """`end_waiting` ends waiting requests that have lost their access."""
         self._partitions = partitions
         self._topics = topics
         self._groups = groups
@@ -62,7 +62,7 @@ class Watch:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        """Remove what a kill left of deleted topics and groups, then look again and again."""
+        """Remove remains of deleted topics and groups that a kill left, then look at partitions for ever."""
         partitions = self._partitions
         await _guarded(self._topics.sweep, None)
         await _guarded(self._groups.sweep, None)
@@ -81,7 +81,7 @@ class Watch:
 
 
 async def _guarded(refresh: Callable[[], Awaitable[None]], partition: Partition | None) -> None:
-    """Run one refresh; a failure is logged, wakes the partition's readers, and does not end the watch."""
+    """Run one refresh; log a failure, and wake the partition's readers, who then get it."""
     try:
         await refresh()
     except DeltaMQError as error:
@@ -122,14 +122,14 @@ class Takeover:
             self._lanes.adopt(broker, roles[broker], recovered.of(broker))
 
     async def _fence(self, broker: str) -> None:
-        """Keep the broker's previous owner from writing to the broker's logs."""
         epoch = self._hosting.fence(broker)
         if epoch is None:
             return
         revives = [self._partitions.of(ref) for ref in revive_refs(self._cluster, broker)]
         others = [self._partitions.of(system_ref(kind, self._cluster, broker)) for kind in _OWN_LOGS]
-        found = await asyncio.gather(*(one.look() for one in [*revives, *others]))
+        partitions = [*revives, *others]
+        logs = await asyncio.gather(*(partition.look() for partition in partitions))
         # A revive log that does not exist yet is made here: a previous owner that wakes up must find the fence in it.
         makes = revives if self._hosting.may_wake(broker) else []
-        there = [one for one, log in zip([*revives, *others], found, strict=True) if log is not None or one in makes]
-        await asyncio.gather(*(one.fenced(epoch) for one in there))
+        there = [at for at, log in zip(partitions, logs, strict=True) if log is not None or at in makes]
+        await asyncio.gather(*(partition.fenced(epoch) for partition in there))

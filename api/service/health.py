@@ -1,9 +1,9 @@
-"""What a process tells of its health: what has stopped, jobs that run nowhere, metrics of its parts, its load.
+"""A process's health: stopped partitions, jobs that run nowhere, metrics of its parts, its load.
 
 A partition that stops, because its data contradicts itself, harms no other, so a process with stopped partitions is
 still ready. One whose metadata log has stopped is not: its lease ends, and it acknowledges nothing (SPEC RELY-10).
 
-Jobs are processes of their own and may be anybody's; they leave small files in the warehouse, which `JobWatch` reads
+Jobs are processes of their own and may run anywhere; they leave small files in the warehouse, which `JobWatch` reads
 (SPEC RETRY-7).
 """
 
@@ -36,7 +36,7 @@ from deltamq.tables.store.store import Store
 
 
 class Stops:
-    """What this process found stopped; used on the event loop."""
+    """The partitions that this process found stopped; used on the event loop."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class Stops:
 
     def all(self) -> list[StoppedPartition]:
         """Return everything that has stopped, by space, topic and partition."""
-        found = sorted(self._warehouse.stopped.items(), key=lambda one: (one[0].space.value, one[0].topic, one[0].name))
+        stopped = list(self._warehouse.stopped.items())
+        stopped.sort(key=lambda item: (item[0].space.value, item[0].topic, item[0].name))
         return [
             StoppedPartition(
                 space=ref.space.value,
@@ -75,22 +76,22 @@ class Stops:
                 code=error.code,
                 detail=error.detail,
             )
-            for ref, error in found
+            for ref, error in stopped
         ]
 
 
 log = logging.getLogger("deltamq.api")
 
 _FOLDER: Final = "jobs"
-#: Seconds for which a look is good enough for who asks.
+#: Seconds for which callers get the reports of the last look.
 _FRESH_S: Final = 2.0
-#: Seconds between two looks without a question, and from the start to the first: jobs start later than services.
+#: Seconds between two looks without a call, and from the start to the first: jobs start later than services.
 _LOOK_S: Final = 60.0
 _MS: Final = 1_000
 
 
 class JobReport(NamedTuple):
-    """What is known of one job; `missing` says what does not happen because it runs nowhere, else it is empty."""
+    """The state of one job; `missing` says what does not happen because the job runs nowhere, else it is empty."""
 
     job: str
     last: LastRun | None
@@ -100,7 +101,7 @@ class JobReport(NamedTuple):
 
 
 class JobWatch:
-    """Reads the records of runs when somebody asks, and each minute; lives on the event loop."""
+    """Reads the records of runs at each call and each minute; used on the event loop."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class JobWatch:
         now_ms: Callable[[], int],
         is_used: Callable[[], bool],
     ) -> None:
-        """`run` calls a function on a thread; `is_used` is whether anybody would miss a job."""
+        """`run` calls a function on a thread; `is_used` returns whether the queue is in use, so that it needs jobs."""
         self._store = store
         self._run = run
         self._now_ms = now_ms
@@ -118,7 +119,7 @@ class JobWatch:
         self._loop = asyncio.get_running_loop()
         self._reports: list[JobReport] = []
         self._read_at = -_FRESH_S
-        self._told: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -134,12 +135,12 @@ class JobWatch:
     @property
     def missing(self) -> Sequence[JobReport]:
         """The jobs that the queue needs and that ran nowhere, at the last look."""
-        return [one for one in self._reports if one.missing]
+        return [report for report in self._reports if report.missing]
 
     async def reports(self) -> list[JobReport]:
-        """Return all jobs that have run in the warehouse or are needed, by name, as of two seconds ago at most.
+        """Return all jobs that have run in the warehouse or are needed, by name, two seconds old at most.
 
-        What cannot be read now is as at the last look.
+        If they cannot be read now, it returns the reports of the last look.
         """
         if self._loop.time() - self._read_at >= _FRESH_S:
             self._read_at = self._loop.time()
@@ -156,7 +157,7 @@ class JobWatch:
     def _report(self, job: str) -> JobReport:
         runs, running = read_runs(self._store, job), read_running(self._store, job)
         last = newest_run(runs)
-        since = max((one.started_at for one in running), default=None)
+        since = max((run.started_at for run in running), default=None)
         is_gone = job in NEEDED_JOBS and is_missing(
             ok_ms=_ms(last.ok_at) if last is not None and last.ok_at is not None else None,
             running_ms=None if since is None else _ms(since),
@@ -172,16 +173,15 @@ class JobWatch:
             self._tell()
 
     def _tell(self) -> None:
-        """Log what has changed since the last look."""
-        missing = {one.job: one for one in self.missing} if self._is_used() else {}
-        for name in sorted(missing.keys() - self._told):
+        missing = {report.job: report for report in self.missing} if self._is_used() else {}
+        for name in sorted(missing.keys() - self._reported):
             last = missing[name].last
             since = "never" if last is None or last.ok_at is None else last.ok_at.isoformat()
             does_not = missing[name].missing
             log.warning("event=job_missing job=%s last_ok=%s means=%r remedy='deltamq jobs run'", name, since, does_not)
-        for name in sorted(self._told - missing.keys()):
+        for name in sorted(self._reported - missing.keys()):
             log.info("event=job_back job=%s", name)
-        self._told = frozenset(missing)
+        self._reported = frozenset(missing)
 
 
 def _shards(runs: Sequence[LastRun]) -> tuple[JobShard, ...]:
@@ -236,7 +236,7 @@ def gauges_of(
 
 
 def gauges_of_stops(stops: Stops) -> list[Gauge]:
-    """Return the gauges of what has stopped (SPEC RELY-10)."""
+    """Return the gauges of stopped partitions and metadata (SPEC RELY-10)."""
     return [
         Gauge(
             "deltamq_stopped_partitions",

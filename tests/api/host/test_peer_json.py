@@ -9,7 +9,7 @@ import pytest
 from deltamq.api.host.clusters import has_newer_copy
 from deltamq.api.host.owners import Relayed
 from deltamq.api.host.peers import json_of
-from deltamq.api.sending.global_sender import told_by
+from deltamq.api.sending.global_sender import stored_by
 from deltamq.api.wire.answer import Answer
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.wire.produce import ProduceAnswer
@@ -25,7 +25,7 @@ HTML, TEXT, JSON = ([(b"content-type", kind)] for kind in (b"text/html", b"text/
         Answer(503, JSON, b"[]"),
     ],
 )
-@pytest.mark.parametrize("read", [Relayed.of, has_newer_copy, told_by])
+@pytest.mark.parametrize("read", [Relayed.of, has_newer_copy, stored_by])
 def test_static_19_what_is_no_problem_document_is_an_unavailable_peer(
     read: Callable[[Answer], object], answer: Answer
 ) -> None:
