@@ -1,6 +1,6 @@
-"""What `deltamq doctor` asks of Spark and the tables: Java, jars, the logs, and whether the service has this warehouse.
+"""The checks of `deltamq doctor` for Spark and the tables: Java, jars, logs, and the service's warehouse.
 
-The look at the tables reads only logs and sizes, so it takes seconds; `deltamq verify` reads them whole.
+The look at the tables reads only logs and sizes, so it takes seconds; `deltamq verify` reads everything.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from deltamq.jobs.cli.place import opened, warehouse_uri
+from deltamq.jobs.cli.options import opened, warehouse_uri
 from deltamq.jobs.setup.jars import jars_folder, wrong_jars
 from deltamq.jobs.setup.java import JavaMissing, find_java
 from deltamq.mq.client.admin.admin import Admin
@@ -26,7 +26,7 @@ _SHOWN_MAX: Final = 20
 
 
 def spark_checks(_subject: Subject) -> Iterator[Check]:
-    """Check that Spark can start: a Java that it runs on, and the jars with their pinned hashes."""
+    """Check that Spark can start: a suitable Java, and the jars with their pinned hashes."""
     try:
         java = find_java()
     except JavaMissing as error:
@@ -37,22 +37,22 @@ def spark_checks(_subject: Subject) -> Iterator[Check]:
     folder = jars_folder()
     wrong = wrong_jars(folder)
     for name, what in wrong.items():
-        remedy = "run `deltamq setup`, or name the folder that has the jars in DELTAMQ_JARS; the first use fetches them"
+        remedy = "run `deltamq setup`, or set DELTAMQ_JARS to the folder that has the jars; the first use fetches them"
         yield Check(name="jars", health=CheckOutcome.WARNING, detail=f"{folder / name} {what}", remedy=remedy)
     if not wrong:
-        yield Check(name="jars", health=CheckOutcome.OK, detail=f"the jars in {folder} are those that are pinned")
+        yield Check(name="jars", health=CheckOutcome.OK, detail=f"the jars in {folder} match their pins")
 
 
 def warehouse_checks(subject: Subject) -> Iterator[Check]:
-    """Check that jobs and SQL would use the warehouse that the service serves; nothing if the service cannot say it."""
+    """Check that jobs and SQL would use the warehouse of the service; nothing if the service does not answer."""
     try:
         with Admin(subject.url, **subject.access, patience=Patience(retries=0, timeout_s=5.0)) as admin:
             served = _normal(admin.cluster().warehouse)
     except DeltaMQError:
-        return  # the check of the service says why
+        return  # the check of the service reports the error
     ours = _normal(warehouse_uri(subject.profile, subject.warehouse))
     if ours == served:
-        yield Check(name="warehouse", health=CheckOutcome.OK, detail=f"{ours} is the one that {subject.url} serves")
+        yield Check(name="warehouse", health=CheckOutcome.OK, detail=f"{subject.url} serves {ours}")
         return
     is_sure = "://" in ours or "://" in served or is_loopback(urlsplit(subject.url.split(",")[0]).hostname or "")
     yield Check(
@@ -68,7 +68,7 @@ def _normal(uri: str) -> str:
 
 
 def table_checks(subject: Subject) -> Iterator[Check]:
-    """Check that each partition's log is sound and its files have their sizes; `deltamq verify` reads them whole."""
+    """Check that each partition's log is sound and its files have their sizes; `deltamq verify` reads them in full."""
     how = (
         "one native call" if native_library() else "call by call in Python (a C compiler at installation makes it one)"
     )
@@ -89,9 +89,9 @@ def table_checks(subject: Subject) -> Iterator[Check]:
             remedy="examine the error and the disk",
         )
         return
-    for found in findings[:_SHOWN_MAX]:
-        health = CheckOutcome.FAILED if found.gravity is Gravity.DAMAGE else CheckOutcome.WARNING
-        yield Check(name="tables", health=health, detail=f"{found.file}: {found.problem}", remedy=found.remedy)
+    for finding in findings[:_SHOWN_MAX]:
+        health = CheckOutcome.FAILED if finding.gravity is Gravity.DAMAGE else CheckOutcome.WARNING
+        yield Check(name="tables", health=health, detail=f"{finding.file}: {finding.problem}", remedy=finding.remedy)
     if len(findings) > _SHOWN_MAX:
         more = f"{len(findings) - _SHOWN_MAX} more findings"
         yield Check(

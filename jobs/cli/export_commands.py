@@ -1,4 +1,4 @@
-"""`deltamq jobs export`: define what the job `export` runs, or run an export now (SPEC SPARK-9)."""
+"""`deltamq jobs export`: define exports for the job `export`, or run an export now (SPEC SPARK-9)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from deltamq.jobs.cli.place import conf_of, errors_told, session, show, with_options, with_place
+from deltamq.jobs.cli.options import conf_of, errors_shown, session, show, with_options, with_warehouse
 from deltamq.jobs.tasks.warehouse_files import storage
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _CONTINUOUS_S: Final = 5.0
 
 @click.group(name="export")
 def export_group() -> None:
-    """Export topics to typed Delta tables: run one, or define what the scheduled job `export` runs."""
+    """Export topics to typed Delta tables: run an export, or define exports for the scheduled job `export`."""
 
 
 #: The options that define an export.
@@ -32,7 +32,7 @@ _defining: Final = with_options(
     click.option("--to", metavar="TABLE_OR_PATH", required=True, help="The table; with a / it is a path."),
     click.option("--schema", metavar="DDL", help='Fields of a body: "id BIGINT NOT NULL, amount DOUBLE".'),
     click.option("--json-schema", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
-    click.option("--name", metavar="NAME", help="The name of its progress; default: the topic."),
+    click.option("--name", metavar="NAME", help="The name of the export's progress; default: the topic."),
     click.option("--column", "columns", multiple=True, default=("append_time",), help="Columns of the message."),
     click.option("--allow-data-loss", is_flag=True, help="Continue if retention removed messages before the export."),
 )
@@ -55,15 +55,15 @@ def _defined(given: dict[str, Any]) -> Definition:
 
 @export_group.command(name="add")
 @_defining
-@with_place
+@with_warehouse
 def add_command(warehouse: str | None, profile: str | None, **given: Any) -> None:
-    """Define an export, or change its schema; the job `export` runs it from then on."""
+    """Define an export, or change its schema; from then on, the job `export` runs it."""
     from deltamq.jobs.export.definition import save
 
-    with errors_told():
+    with errors_shown():
         # Only Spark can check a DDL, and whether it suits the table; each run does, before it plans a batch.
-        found = save(storage(conf_of(profile, warehouse).warehouse.uri), _defined(given))
-        click.echo(f"export {found.name}: {found.topic} -> {found.to}")
+        definition = save(storage(conf_of(profile, warehouse).warehouse.uri), _defined(given))
+        click.echo(f"export {definition.name}: {definition.topic} -> {definition.to}")
 
 
 @export_group.command(name="run")
@@ -71,22 +71,22 @@ def add_command(warehouse: str | None, profile: str | None, **given: Any) -> Non
 @click.option(
     "--mode", type=click.Choice(["once", "continuous"]), default="once", help="To the current end, or until Ctrl-C."
 )
-@with_place
+@with_warehouse
 def run_command(warehouse: str | None, profile: str | None, mode: str, **given: Any) -> None:
     """Define an export and run it now."""
     from deltamq.jobs.export.definition import save
     from deltamq.jobs.export.export import check_definition, run_export
 
-    with errors_told():
+    with errors_shown():
         conf = conf_of(profile, warehouse)
         store = storage(conf.warehouse.uri)
         wanted = _defined(given)
         with session(conf) as spark:
             check_definition(spark, wanted)
-            found = save(store, wanted)
+            definition = save(store, wanted)
             stopped = _stopped() if mode == "continuous" else None
             while True:
-                done = run_export(spark, store, found, conf.warehouse.uri)
+                done = run_export(spark, store, definition, conf.warehouse.uri)
                 if stopped is None or done["batches"]:
                     click.echo(" ".join(f"{key}={value}" for key, value in done.items()))
                 if stopped is None or stopped.wait(_CONTINUOUS_S):
@@ -94,7 +94,6 @@ def run_command(warehouse: str | None, profile: str | None, mode: str, **given: 
 
 
 def _stopped() -> threading.Event:
-    """Return an event that SIGTERM and Ctrl-C set."""
     stopped = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -107,19 +106,24 @@ def _stopped() -> threading.Event:
 
 @export_group.command(name="list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document for machines.")
-@with_place
+@with_warehouse
 def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> None:
     """Show every export: its topic, its table, and its progress."""
     from deltamq.jobs.export.definition import definitions
     from deltamq.jobs.export.plan import Plans
 
-    with errors_told():
+    with errors_shown():
         store = storage(conf_of(profile, warehouse).warehouse.uri)
         shown = []
-        for found in definitions(store):
-            state = Plans(store, found.id).state()
+        for definition in definitions(store):
+            state = Plans(store, definition.id).state()
             progress = {"rows": state.rows, "quarantined": state.quarantined, "batch": state.batch}
-            what = {"name": found.name, "topic": found.topic, "to": found.to, "schema": found.schema}
+            what = {
+                "name": definition.name,
+                "topic": definition.topic,
+                "to": definition.to,
+                "schema": definition.schema,
+            }
             shown.append({**what, **progress, "offsets": state.ends})
         line = "{name}: {topic} -> {to}, {rows} rows, {quarantined} in quarantine\n    {schema}"
         show(shown, line, as_json=as_json)
@@ -127,29 +131,33 @@ def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> N
 
 @export_group.command(name="remove")
 @click.argument("name")
-@click.option("--forget", is_flag=True, help="Delete its progress, too: if added again, it stores everything again.")
-@with_place
+@click.option(
+    "--forget", is_flag=True, help="Delete the progress, too: if added again, the export stores everything again."
+)
+@with_warehouse
 def remove_command(name: str, forget: bool, warehouse: str | None, profile: str | None) -> None:
-    """Delete an export; its tables stay, and if it is added again, it goes on where it was."""
+    """Delete an export; its tables stay, and if it is added again, it goes on where it ended."""
     from deltamq.jobs.export.definition import remove_definition
 
-    with errors_told():
+    with errors_shown():
         remove_definition(storage(conf_of(profile, warehouse).warehouse.uri), name, forget=forget)
         click.echo(f"export {name} is removed")
 
 
 @export_group.command(name="replay-quarantine")
 @click.argument("name")
-@with_place
+@with_warehouse
 def replay_quarantine_command(name: str, warehouse: str | None, profile: str | None) -> None:
-    """Parse the quarantine table again by the export's current schema; what fits moves to the table."""
+    """Parse the quarantine table again by the export's current schema; rows that fit move to the table."""
     from deltamq.jobs.export.definition import read_definition
     from deltamq.jobs.export.export import replay_quarantine
 
-    with errors_told():
+    with errors_shown():
         conf = conf_of(profile, warehouse)
         store = storage(conf.warehouse.uri)
-        found = read_definition(store, name)
+        definition = read_definition(store, name)
         with session(conf) as spark:
-            done = replay_quarantine(spark, store, found, conf.warehouse.uri)
-        click.echo(f"{done['rows']} rows moved to {found.to}, {done['quarantined']} stay in {found.quarantine}")
+            done = replay_quarantine(spark, store, definition, conf.warehouse.uri)
+        click.echo(
+            f"{done['rows']} rows moved to {definition.to}, {done['quarantined']} stay in {definition.quarantine}"
+        )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from deltamq.jobs.cli.place import conf_of, errors_told, moment_of, session, with_place
+from deltamq.jobs.cli.options import conf_of, errors_shown, moment_of, session, with_warehouse
 from deltamq.jobs.run.last_run import utc_now
 from deltamq.jobs.run.registry import with_spark_engine
 from deltamq.jobs.tasks.warehouse_files import storage
@@ -27,13 +27,15 @@ def _settings(conf: Config) -> SinkSettings:
 
 @click.command(name="replay")
 @click.option("--group", metavar="GROUP", required=True, help="The group whose dead letters are sent back.")
-@click.option("--to", type=click.Choice(["origin", "retry"]), default="origin", help="To all groups, or to this one.")
+@click.option(
+    "--to", type=click.Choice(["origin", "retry"]), default="origin", help="To all groups, or only to this group."
+)
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only dead letters from this topic.")
 @click.option("--id", "message_ids", multiple=True, metavar="MESSAGE_ID", help="Only these messages.")
-@click.option("--since", metavar="TIME", help="Only those dead-lettered at this time or later (RFC 3339).")
-@click.option("--until", metavar="TIME", help="Only those dead-lettered before this time.")
+@click.option("--since", metavar="TIME", help="Only dead letters from this time on (RFC 3339).")
+@click.option("--until", metavar="TIME", help="Only dead letters before this time.")
 @click.option("--apply", is_flag=True, help="Send them; without it they are only counted.")
-@with_place
+@with_warehouse
 def replay_command(
     group: str,
     to: str,
@@ -51,7 +53,7 @@ def replay_command(
     """
     from deltamq.jobs.export.replay import Chosen, replay_dead_letters
 
-    with errors_told(), contextlib.ExitStack() as ending:
+    with errors_shown(), contextlib.ExitStack() as ending:
         conf = conf_of(profile, warehouse)
         chosen: Chosen = Chosen(
             topics=frozenset(topics) or None,
@@ -74,12 +76,12 @@ def replay_command(
 
 @click.command(name="reset")
 @click.option("--group", metavar="GROUP", required=True, help="The group whose offsets are reset.")
-@click.option("--topic", metavar="TOPIC", required=True, help="The topic in which they are reset.")
+@click.option("--topic", metavar="TOPIC", required=True, help="The topic in which offsets are reset.")
 @click.option("--to", metavar="WHERE", help="earliest, latest, -24h, or an RFC 3339 time.")
 @click.option("--offset", "offsets", multiple=True, metavar="PARTITION=OFFSET", help="Instead: one partition's offset.")
 @click.option("--retries", type=click.Choice(["keep", "drop"]), default="keep", help="Messages waiting for redelivery.")
 @click.option("--apply", is_flag=True, help="Do it; without it the offsets are only shown.")
-@with_place
+@with_warehouse
 def reset_command(
     group: str,
     topic: str,
@@ -94,7 +96,7 @@ def reset_command(
     from deltamq.jobs.export.reset import reset_offsets, target_of
     from deltamq.jobs.sink.open_sink import open_sink
 
-    with errors_told():
+    with errors_shown():
         if (to is None) == (not offsets):
             raise Refused("--to: give either --to or --offset", field="to")
         target = target_of(to, int(utc_now().timestamp() * 1_000)) if to is not None else dict(map(_offset, offsets))

@@ -1,4 +1,4 @@
-"""`deltamq jobs`: run the Spark jobs, and show what they did.
+"""`deltamq jobs`: run the Spark jobs, and show their runs.
 
 `list` and `show` read small files and start no Spark; `run` starts it once, when the first job that needs it is due.
 """
@@ -20,7 +20,7 @@ import click
 
 from deltamq.jobs.cli.export_commands import export_group
 from deltamq.jobs.cli.group_commands import replay_command, reset_command
-from deltamq.jobs.cli.place import conf_of, errors_told, with_place
+from deltamq.jobs.cli.options import conf_of, errors_shown, with_warehouse
 from deltamq.jobs.cli.scheduled_commands import scheduled_group
 from deltamq.jobs.cli.text import as_json, as_text
 from deltamq.jobs.run.application import Holder
@@ -38,7 +38,7 @@ from deltamq.tables.config import Config
 from deltamq.tables.config_sections import Engine
 from deltamq.tables.store.store import Store
 
-#: What a warehouse has from its first moments on, one of them at least.
+#: A warehouse has at least one of these folders from its first moments on.
 _FOLDERS: Final = frozenset(("sys", "topics", "jobs"))
 #: Seconds between two looks for a warehouse that is awaited.
 _LOOK_S: Final = 0.1
@@ -72,7 +72,7 @@ jobs_command.add_command(scheduled_group)
 @click.option(
     "--engine",
     type=click.Choice([engine.value for engine in Engine]),
-    help="Instead of jobs.engine: local follows what is due in this process's memory, spark finds it in tasks.",
+    help="Instead of jobs.engine: local follows due messages in this process's memory, spark finds them in tasks.",
 )
 @click.option(
     "--master",
@@ -80,7 +80,7 @@ jobs_command.add_command(scheduled_group)
     callback=_checked_master,
     help="Instead of jobs.master: where Spark runs, such as local[2], spark://host:7077, sc://host:15002.",
 )
-@click.option("--once", is_flag=True, help="Do what is due now and exit; non-zero if a job failed.")
+@click.option("--once", is_flag=True, help="Run each job once now and exit; non-zero if a job failed.")
 @click.option("--every", type=click.FloatRange(min=0.05), metavar="SECONDS", help="Instead of each job's schedule.")
 @click.option(
     "--wait",
@@ -91,7 +91,7 @@ jobs_command.add_command(scheduled_group)
     help="Wait this long for a service that is about to make the warehouse (0).",
 )
 @click.option("--no-wait", is_flag=True, help="Fail if another application has a shard, instead of standing by.")
-@with_place
+@with_warehouse
 def run_command(
     names: tuple[str, ...],
     engine: str | None,
@@ -105,14 +105,15 @@ def run_command(
 ) -> None:
     """Run the named jobs, or all, on their schedules until SIGTERM or Ctrl-C.
 
-    Several applications of one warehouse share the shards of each job; one of them holds each shard at a time. One that
-    is started while others hold all shards stands by, and takes over what they give back or leave when they end.
+    Several applications of one warehouse share the shards of each job; one application at a time holds each shard. An
+    application that is started while others hold all shards stands by, and takes over the shards that they give back or
+    leave.
 
     With --once, each job works on the free shards; it fails if another application holds some.
     """
-    # The queue's state is millions of objects without cycles: to look for some doubles the cost of a burst.
+    # The queue's state is millions of objects without cycles: looking for cycles doubles the cost of a burst.
     gc.set_threshold(100_000, 50, 100)
-    with errors_told(), contextlib.ExitStack() as ending:
+    with errors_shown(), contextlib.ExitStack() as ending:
         conf = conf_of(profile, warehouse, engine=engine, master=master)
         jobs = _that_can_run(jobs_named(names), conf, all_are_meant=not names)
         ending.callback(close_warehouses)
@@ -121,7 +122,7 @@ def run_command(
 
 
 def _that_can_run(jobs: list[Job], conf: Config, *, all_are_meant: bool) -> list[Job]:
-    """Return the jobs, of all of them only those without Spark if the local engine runs them and there is no Java."""
+    """If all jobs are meant, the local engine leaves out the ones that need Spark where there is no Java."""
     with_spark = [job.name for job in jobs if job.needs_spark(conf)]
     if not with_spark or is_elsewhere(conf.jobs.master):
         return jobs
@@ -129,7 +130,7 @@ def _that_can_run(jobs: list[Job], conf: Config, *, all_are_meant: bool) -> list
         java_path()
     except JavaMissing as error:
         if conf.jobs.engine is Engine.SPARK:
-            detail = f"{error} Or run what needs no Spark: deltamq jobs run --engine local"
+            detail = f"{error} Or run the jobs that need no Spark: deltamq jobs run --engine local"
             raise JavaMissing(detail) from error
         if not all_are_meant:
             raise
@@ -144,7 +145,7 @@ def _run(
     lost: list[str] = []
 
     def spark_lost() -> None:
-        lost.append("Spark is gone, and this process cannot start it again: start the application anew")
+        lost.append("Spark is gone, and this process cannot start it again: start the application again")
         scheduler.stop()
 
     me = Holder.this()
@@ -153,7 +154,7 @@ def _run(
     scheduler = Scheduler(
         jobs,
         conf,
-        _found(conf),
+        _existing(conf),
         runner=runner,
         tell=click.echo,
         every_s=every_s,
@@ -180,9 +181,9 @@ def _run(
 
 
 def _end_now(unfinished: list[str]) -> None:
-    """End the process while runs go on: their next runs take up what they left, as after a kill."""
+    """End the process while runs go on: as after a kill, their next runs do the rest."""
     click.echo(
-        f"Error: {', '.join(unfinished)} did not end in time and is killed; its next run goes on from there", err=True
+        f"Error: {', '.join(unfinished)} did not end in time and is killed; its next run does the rest", err=True
     )
     sys.stdout.flush()
     sys.stderr.flush()
@@ -191,13 +192,13 @@ def _end_now(unfinished: list[str]) -> None:
 
 @jobs_command.command(name="list")
 @click.option("--json", "as_document", is_flag=True, help="One JSON document for machines.")
-@click.option("--long", is_flag=True, help="Add what each job reads and writes, and what a kill leaves.")
-@with_place
+@click.option("--long", is_flag=True, help="Add each job's input, its output, and the consequences of a kill.")
+@with_warehouse
 def list_command(as_document: bool, long: bool, warehouse: str | None, profile: str | None) -> None:
-    """Show every job: what it does, its engine and schedule, its last run, its shards and their owners."""
-    with errors_told(), contextlib.ExitStack() as ending:
+    """Show every job: its summary, engine, schedule and last run, its shards and their owners."""
+    with errors_shown(), contextlib.ExitStack() as ending:
         conf = conf_of(profile, warehouse)
-        store = _found(conf)
+        store = _existing(conf)
         now = utc_now()
         ending.callback(close_warehouses)  # a job may look into the warehouse for its shards
         states = [job_state(job, conf, store, now) for job in all_jobs()]
@@ -210,22 +211,22 @@ def list_command(as_document: bool, long: bool, warehouse: str | None, profile: 
 
 @jobs_command.command(name="show")
 @click.argument("name")
-@with_place
+@with_warehouse
 def show_command(name: str, warehouse: str | None, profile: str | None) -> None:
-    """Show one job: what it reads and writes, what a kill leaves, its last run and its shards."""
-    with errors_told(), contextlib.ExitStack() as ending:
+    """Show one job: its input and output, the consequences of a kill, its last run and its shards."""
+    with errors_shown(), contextlib.ExitStack() as ending:
         conf = conf_of(profile, warehouse)
         ending.callback(close_warehouses)
         (job,) = jobs_named((name,))
-        click.echo(as_text(job_state(job, conf, _found(conf), utc_now()), long=True))
+        click.echo(as_text(job_state(job, conf, _existing(conf), utc_now()), long=True))
 
 
 def _await_warehouse(conf: Config, wait_s: float) -> None:
-    """Return once there is a warehouse; raise `NotFound` after `wait_s`."""
+    """Raise `NotFound` after `wait_s`."""
     until = time.monotonic() + wait_s
     while True:
         try:
-            _found(conf)
+            _existing(conf)
         except NotFound:
             if time.monotonic() >= until:
                 raise
@@ -234,8 +235,8 @@ def _await_warehouse(conf: Config, wait_s: float) -> None:
             return
 
 
-def _found(conf: Config) -> Store:
-    """Return the store of a warehouse that exists: jobs of one that does not would do nothing, and say that it is well.
+def _existing(conf: Config) -> Store:
+    """The store of an existing warehouse: jobs of a missing one would do nothing, and report success.
 
     Raises
     ------
@@ -244,7 +245,7 @@ def _found(conf: Config) -> Store:
     """
     store = storage(conf.warehouse.uri)
     if not _FOLDERS & set(store.folders("")):
-        place = conf.warehouse.uri
-        detail = f"there is no warehouse at {place}: start the service, or name it with --warehouse or --url"
+        uri = conf.warehouse.uri
+        detail = f"there is no warehouse at {uri}: start the service, or name it with --warehouse or --url"
         raise NotFound(detail, code="warehouse_not_found", field="warehouse")
     return store

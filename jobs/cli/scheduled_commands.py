@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from deltamq.jobs.cli.place import conf_of, errors_told, moment_of, show, with_options, with_place
+from deltamq.jobs.cli.options import conf_of, errors_shown, moment_of, show, with_options, with_warehouse
 from deltamq.jobs.run.last_run import utc_now
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import Refused
@@ -39,14 +39,16 @@ _when: Final = with_options(
 
 @scheduled_group.command(name="add-replay")
 @_when
-@click.option("--to", type=click.Choice(["origin", "retry"]), default="origin", help="To all groups, or to this one.")
+@click.option(
+    "--to", type=click.Choice(["origin", "retry"]), default="origin", help="To all groups, or only to this group."
+)
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only dead letters from this topic.")
-@with_place
+@with_warehouse
 def add_replay_command(warehouse: str | None, profile: str | None, **given: Any) -> None:
-    """Schedule a replay of a group's dead letters: the first sends all back, each later one the new ones."""
+    """Schedule a replay of a group's dead letters: the first sends all back, each later replay the new ones."""
     from deltamq.jobs.export.schedules import ScheduledReplay
 
-    with errors_told():
+    with errors_shown():
         _add(ScheduledReplay(to=given["to"], topics=given["topics"], **_times(given)), profile, warehouse)
 
 
@@ -55,50 +57,49 @@ def add_replay_command(warehouse: str | None, profile: str | None, **given: Any)
 @click.option("--topic", metavar="TOPIC", required=True, help="The topic in which offsets are reset.")
 @click.option("--to", metavar="WHERE", required=True, help="earliest, latest, or a time ago, such as -24h.")
 @click.option("--retries", type=click.Choice(["keep", "drop"]), default="keep", help="Messages waiting for redelivery.")
-@with_place
+@with_warehouse
 def add_reset_command(warehouse: str | None, profile: str | None, **given: Any) -> None:
     """Schedule a reset of a group's offsets in a topic, each time in a new epoch."""
     from deltamq.jobs.export.schedules import ScheduledReset
 
-    with errors_told():
-        what = {name: given[name] for name in ("topic", "to", "retries")}
-        _add(ScheduledReset(**what, **_times(given)), profile, warehouse)
+    with errors_shown():
+        fields = {name: given[name] for name in ("topic", "to", "retries")}
+        _add(ScheduledReset(**fields, **_times(given)), profile, warehouse)
 
 
 @scheduled_group.command(name="list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document for machines.")
-@with_place
+@with_warehouse
 def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> None:
     """Show the scheduled replays and resets, and when each is due next."""
     from deltamq.jobs.export.schedules import KINDS, read_state, scheduled
 
-    with errors_told():
+    with errors_shown():
         store = storage(conf_of(profile, warehouse).warehouse.uri)
         shown = []
         for kind in KINDS:
-            for found in scheduled(store, kind):
-                due = _time_of(read_state(store, found).due_ms)
-                times = {"every_s": found.every_s, "due": due}
-                shown.append({"kind": kind, "name": found.name, "does": found.description, **times})
+            for schedule in scheduled(store, kind):
+                due = _time_of(read_state(store, schedule).due_ms)
+                times = {"every_s": schedule.every_s, "due": due}
+                shown.append({"kind": kind, "name": schedule.name, "does": schedule.description, **times})
         show(shown, "{kind} {name}: {does}, every {every_s} s, due {due}", as_json=as_json)
 
 
 @scheduled_group.command(name="remove")
 @click.argument("kind", type=click.Choice(["replay", "reset"]))
 @click.argument("name")
-@with_place
+@with_warehouse
 def remove_command(kind: str, name: str, warehouse: str | None, profile: str | None) -> None:
-    """Remove a scheduled replay or reset; what it did stays."""
+    """Remove a scheduled replay or reset; its effects stay."""
     from deltamq.jobs.export.schedules import remove_scheduled
 
-    with errors_told():
+    with errors_shown():
         store = storage(conf_of(profile, warehouse).warehouse.uri)
         remove_scheduled(store, "replay" if kind == "replay" else "reset", name)
         click.echo(f"scheduled {kind} {name} is removed")
 
 
 def _times(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of both kinds."""
     every_s = duration_s(given["every"], digits_max=_EVERY_DIGITS_MAX)
     if every_s is None:
         raise Refused(f"--every: must be a duration such as 30m, 24h or 7d, not {given['every']!r}", field="every")

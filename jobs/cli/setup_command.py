@@ -1,4 +1,4 @@
-"""`deltamq setup`: what Spark needs beside its packages: a Java that it runs on, and the pinned jars.
+"""`deltamq setup`: Java and the pinned jars, which Spark needs beside its packages.
 
 Without it, the first session fetches the jars.
 """
@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import click
 
-from deltamq.jobs.cli.place import errors_told
+from deltamq.jobs.cli.options import errors_shown
 from deltamq.jobs.setup.jars import AVRO, DELTA, S3A, fetch_jars, jars_folder
 from deltamq.jobs.setup.java import find_java
 
 
 @click.command(name="setup")
-@click.option("--s3", is_flag=True, help="Also what Spark needs for a warehouse on S3.")
+@click.option("--s3", is_flag=True, help="Also the jars for a warehouse on S3.")
 @click.option("--jars", "only_paths", is_flag=True, help="Print only the paths of the jars, for spark-submit --jars.")
-@click.option("--quiet", is_flag=True, help="Print only what is done.")
+@click.option("--quiet", is_flag=True, help="Print only changes.")
 def setup_command(s3: bool, only_paths: bool, quiet: bool) -> None:
-    """Check Java, and fetch the jars that Spark needs, by their hashes; what is there is not fetched again.
+    """Check Java, and fetch the missing jars of Spark by their hashes.
 
-    They lie in DELTAMQ_JARS, else in .jars of a checkout, else in the user's cache.
+    The jars lie in DELTAMQ_JARS, else in .jars of a checkout, else in the user's cache.
     """
-    with errors_told():
+    with errors_shown():
         java = find_java()
-        jars = [path for one in (DELTA, AVRO, *((S3A,) if s3 else ())) for path in fetch_jars(jars_folder(), one)]
+        jars = [
+            path for jar_set in (DELTA, AVRO, *((S3A,) if s3 else ())) for path in fetch_jars(jars_folder(), jar_set)
+        ]
     if only_paths:
         click.echo(",".join(map(str, jars)))
     elif not quiet:

@@ -1,4 +1,4 @@
-"""`deltamq verify`: reads and checks every byte of every partition, and repairs what can be repaired.
+"""`deltamq verify`: reads and checks every byte of every partition, and repairs damage if possible.
 
 Nothing is changed without `--repair`, and messages are given up only after a question that names their offsets.
 """
@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from deltamq.jobs.cli.place import opened, warehouse_uri
+from deltamq.jobs.cli.options import opened, warehouse_uri
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
 from deltamq.tables.ops.verification import Finding, Gravity, verify
@@ -28,19 +28,19 @@ _COLOURS: Final = {Gravity.DAMAGE: "red", Gravity.BLEMISH: "yellow", Gravity.NOT
 @click.option("--warehouse", envvar="DELTAMQ_WAREHOUSE_URI", help="The tables' folder or URL; default: the profile's.")
 @click.option("--profile", envvar="DELTAMQ_PROFILE", help="conf/<profile>.toml")
 @click.option("--topic", help="Only the partitions of this topic.")
-@click.option("--repair", "mend", is_flag=True, help="Repair what can be repaired; stop all writers first.")
+@click.option("--repair", "mend", is_flag=True, help="Repair damage if possible; stop all writers first.")
 @click.option("--yes", is_flag=True, help="With --repair: give up the offsets that a repair names without asking.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 def verify_command(
     warehouse: str | None, profile: str | None, topic: str | None, mend: bool, yes: bool, as_json: bool
 ) -> int:
     """Read and check every byte of every partition; exit with 1 if something is wrong."""
-    with opened(warehouse_uri(profile, warehouse)) as found:
-        refs = [r for space in Space for r in found.refs(space) if topic is None or r.topic == topic]
+    with opened(warehouse_uri(profile, warehouse)) as tables:
+        refs = [r for space in Space for r in tables.refs(space) if topic is None or r.topic == topic]
         with _bar(refs) as progress:
-            findings = verify(found, refs, progress)
-        if mend and _mend(found, findings, ask=not yes):
-            findings = verify(found, refs)
+            findings = verify(tables, refs, progress)
+        if mend and _mend(tables, findings, ask=not yes):
+            findings = verify(tables, refs)
         _print(findings, len(refs), as_json=as_json)
     return 1 if any(f.gravity is Gravity.DAMAGE for f in findings) else 0
 
@@ -66,16 +66,16 @@ def _bar(refs: Sequence[PartitionRef]) -> Iterator[Callable[[PartitionRef, int, 
 
 
 def _mend(warehouse: Warehouse, findings: Sequence[Finding], *, ask: bool) -> bool:
-    """Repair each partition as far as possible; return whether anything was done."""
+    """Return whether anything was repaired."""
     mended = False
     for ref in dict.fromkeys(f.ref for f in findings if f.gravity is not Gravity.NOTE):
-        while (found := find_repair(warehouse, ref)) is not None:
-            click.echo(f"{ref.folder}: {found.text}", err=True)
-            if ask and found.question is not None and not click.confirm(found.question, err=True):
+        while (mend := find_repair(warehouse, ref)) is not None:
+            click.echo(f"{ref.folder}: {mend.text}", err=True)
+            if ask and mend.question is not None and not click.confirm(mend.question, err=True):
                 break
-            for moved in repair(warehouse, found):
+            for moved in repair(warehouse, mend):
                 click.echo(f"  kept: {moved}", err=True)
-            if found.kind is RepairKind.REFILL and ref.space is not Space.SYS:
+            if mend.kind is RepairKind.REFILL and ref.space is not Space.SYS:
                 _put_up_fences(warehouse, ref)
             mended = True
     return mended
@@ -91,21 +91,21 @@ def _print(findings: Sequence[Finding], partitions: int, *, as_json: bool) -> No
     if as_json:
         click.echo(json.dumps({"partitions": partitions, "findings": [_as_json(f) for f in findings]}))
         return
-    for found in findings:
-        word = click.style(f"{found.gravity.value:>8}", fg=_COLOURS[found.gravity])
-        click.echo(f"{word}  {found.file}: {found.problem}")
-        click.echo(f"{'':>8}  -> {found.remedy}")
+    for finding in findings:
+        word = click.style(f"{finding.gravity.value:>8}", fg=_COLOURS[finding.gravity])
+        click.echo(f"{word}  {finding.file}: {finding.problem}")
+        click.echo(f"{'':>8}  -> {finding.remedy}")
     wrong = sum(f.gravity is Gravity.DAMAGE for f in findings)
     click.echo(f"{partitions} partitions checked, {wrong} damages found")
 
 
-def _as_json(found: Finding) -> dict[str, object]:
+def _as_json(finding: Finding) -> dict[str, object]:
     return {
-        "partition": found.ref.name,
-        "topic": found.ref.topic,
-        "space": found.ref.space.value,
-        "file": found.file,
-        "problem": found.problem,
-        "remedy": found.remedy,
-        "gravity": found.gravity.value,
+        "partition": finding.ref.name,
+        "topic": finding.ref.topic,
+        "space": finding.ref.space.value,
+        "file": finding.file,
+        "problem": finding.problem,
+        "remedy": finding.remedy,
+        "gravity": finding.gravity.value,
     }

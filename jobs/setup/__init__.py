@@ -1,3 +1,3 @@
-"""What an installation needs beside its packages: Java, jars, compiled parts; and how packages of it are built."""
+"""Java, jars and compiled parts, which an installation needs beside its packages; and building its packages."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What hatchling asks while it builds: the compiled parts, and where the file with the names that users import goes."""
+"""Hatchling's hook: the compiled parts, and the target of the file with the names that users import."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class DeltaMQHook(BuildHookInterface[Any]):
-    """Compiles the C sources where there is a compiler; makes `mq/client/deltamq.py` the `__init__.py` of a wheel.
+    """Compiles the C sources if there is a compiler; makes `mq/client/deltamq.py` the `__init__.py` of a wheel.
 
     A wheel with compiled parts is for this platform and any Python: the libraries do not use Python's interface. In a
     checkout (`version` is "editable"), a link is the `__init__.py`.
     """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and say what the wheel has."""
+        """Compile, and set the wheel's files and tag."""
         libraries = self._compiled()
         if version == "editable":
             return
@@ -39,8 +39,8 @@ class DeltaMQHook(BuildHookInterface[Any]):
             self.app.display_warning("no C compiler: DeltaMQ works without, small commits are slower under load")
             return []
         try:
-            found: list[Path] = compiled.compile_sources(Path(self.root), compiler)
+            libraries: list[Path] = compiled.compile_sources(Path(self.root), compiler)
         except ChildProcessError as error:
             self.app.display_warning(f"not compiled, so small commits are slower under load: {error}")
             return []
-        return found
+        return libraries

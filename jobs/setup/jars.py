@@ -1,8 +1,8 @@
 """The jars that Spark does not ship, fetched once into a folder of their own and checked by sha256.
 
-Spark's Ivy resolves them, with two precautions. Ivy asks `~/.m2` first and fails if a pom is there without its jar, so
-the JVM that resolves gets an empty home folder. And everything that Spark itself ships is excluded, so that nothing
-else is fetched: Delta runs on delta-spark and delta-storage alone.
+Spark's Ivy resolves them, with two precautions. Ivy looks into `~/.m2` first and fails if a pom is there without its
+jar, so the JVM that resolves gets an empty home folder. And everything that Spark itself ships is excluded, so that
+nothing else is fetched: Delta needs only delta-spark and delta-storage.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class JarSet:
     pins: Path
     #: The coordinates that Ivy fetches ...
     coordinates: tuple[str, ...]
-    #: ... and the ones that it leaves out: what Spark itself ships, and what is not needed.
+    #: ... and the ones that it leaves out: shipped with Spark, or not needed.
     excluded: tuple[str, ...]
 
 
@@ -58,14 +58,14 @@ DELTA = JarSet(
         "io.delta:delta-kernel*",
     ),
 )
-#: What `from_avro` needs: Spark documents it as built in, and does not ship it. Sessions without it do all but that.
+#: For `from_avro`, which Spark documents as built in, and does not ship. Sessions without these jars lack only that.
 AVRO = JarSet(
     pins=Path(__file__).with_name("avro.sha256"),
     coordinates=("org.apache.spark:spark-avro_2.13:4.2.0",),
     excluded=("org.apache.avro:*", "org.scala-lang*:*", "org.slf4j:*", "org.tukaani:*", "com.*:*"),
 )
 #: Hadoop's file system for S3. Its declared dependency is one jar of 686 MB with the whole SDK; these parts of the same
-#: version, 13 MB, are what it calls.
+#: version, 13 MB, are enough.
 S3A = JarSet(
     pins=Path(__file__).with_name("s3a.sha256"),
     coordinates=(
@@ -86,7 +86,7 @@ S3A = JarSet(
 
 
 def jars_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of the jars: DELTAMQ_JARS, else `.jars` of a checkout, else one in the user's cache."""
+    """Return the folder of the jars: DELTAMQ_JARS, else `.jars` of a checkout, else a folder in the user's cache."""
     if named := environ.get("DELTAMQ_JARS"):
         return Path(named)
     if (PROJECT_FOLDER / "pyproject.toml").is_file():
@@ -101,29 +101,29 @@ def pinned_jars(jars: JarSet = DELTA) -> dict[str, str]:
 
 
 def wrong_jars(folder: Path, jars: JarSet = DELTA) -> dict[str, str]:
-    """Return what is wrong, by file name, with each required jar that is missing or differs."""
+    """Return the problem of each required jar that is missing or differs, by file name."""
     wrong = {}
     for name, pinned in pinned_jars(jars).items():
         path = folder / name
         if not path.is_file():
             wrong[name] = "is missing"
-        elif (found := _sha256(path)) != pinned:
-            wrong[name] = f"has sha256 {found}, pinned is {pinned}"
+        elif (digest := _sha256(path)) != pinned:
+            wrong[name] = f"has sha256 {digest}, pinned is {pinned}"
     return wrong
 
 
 def fetch_jars(folder: Path, jars: JarSet = DELTA, *, say: Callable[[str], None] = _to_stderr) -> list[Path]:
-    """Return the paths of the required jars; those that are missing or wrong are fetched by the Ivy of our pyspark.
+    """Return the paths of the required jars; pyspark's Ivy fetches missing and wrong ones.
 
     Parameters
     ----------
     say
-        Gets a line before something is fetched, which needs the network and takes seconds.
+        Gets a line before jars are fetched, which needs the network and takes seconds.
 
     Raises
     ------
     JarsUnusable
-        They cannot be fetched, or are not those that are pinned.
+        The jars cannot be fetched, or do not match their pins.
     JavaMissing
         Ivy needs Java, and there is none.
     """
@@ -138,7 +138,7 @@ def fetch_jars(folder: Path, jars: JarSet = DELTA, *, say: Callable[[str], None]
             with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder) as work:
                 _install(_resolve(Path(work), jars, java), folder, jars)
         except OSError as error:
-            raise JarsUnusable(f"{folder} cannot be written ({error}): name another in DELTAMQ_JARS") from error
+            raise JarsUnusable(f"{folder} cannot be written ({error}): set DELTAMQ_JARS to another folder") from error
     return [folder / name for name in pinned_jars(jars)]
 
 
@@ -182,7 +182,7 @@ def _spark_home() -> Path:
 
 
 def _environment(java: Path, spark_home: Path) -> dict[str, str]:
-    """Return the environment for Ivy: ours, without any Spark configuration."""
+    """This process's environment, without any Spark configuration."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
     return {
         **kept,
@@ -198,28 +198,28 @@ def _java_home(java: Path) -> str:
 
 def _why(log: str, jars: JarSet) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
-    telling = [line for line in lines if any(sign in line for sign in SIGNS_OF_FAILURE)]
-    told = list(dict.fromkeys(line.strip() for line in telling or lines))
-    shown = "\n    ".join(told[-LOG_LINES_SHOWN:])
+    failures = [line for line in lines if any(sign in line for sign in SIGNS_OF_FAILURE)]
+    reported = list(dict.fromkeys(line.strip() for line in failures or lines))
+    shown = "\n    ".join(reported[-LOG_LINES_SHOWN:])
     return (
         f"Spark's Ivy could not fetch {', '.join(jars.coordinates)}:\n    {shown}\n"
         "  Check the network. Behind a proxy: "
         "JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...'. "
         "With a mirror: DEFAULT_ARTIFACT_REPOSITORY=<its address>. "
-        f"Without a network: put the files of {jars.pins} into {jars_folder()}, or name their folder in DELTAMQ_JARS."
+        f"Without a network: put the files of {jars.pins} into {jars_folder()}, or set DELTAMQ_JARS to their folder."
     )
 
 
 def _install(fetched: Path, folder: Path, jars: JarSet) -> None:
     """Check the required jars in Ivy's folder, where names start with the organisation, and move them."""
     for name, pinned in pinned_jars(jars).items():
-        found = sorted(fetched.glob(f"*_{name}"))
-        if not found:
+        fetched_jars = sorted(fetched.glob(f"*_{name}"))
+        if not fetched_jars:
             raise JarsUnusable(f"Spark's Ivy retrieved no {name}")
-        digest = _sha256(found[0])
+        digest = _sha256(fetched_jars[0])
         if digest != pinned:
             raise JarsUnusable(f"{name} was fetched with sha256 {digest}, pinned is {pinned}: not installed")
-        os.replace(found[0], folder / name)
+        os.replace(fetched_jars[0], folder / name)
 
 
 def _sha256(path: Path) -> str:

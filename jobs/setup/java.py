@@ -1,4 +1,4 @@
-"""The Java that Spark will start: found the way Spark finds it, and checked first: Spark's own errors are obscure.
+"""The Java that Spark will start: found as Spark finds it, and checked first, because Spark's own errors are obscure.
 
 Spark starts `$JAVA_HOME/bin/java`, else the `java` on PATH. It must be 17 or newer and have the module
 `jdk.incubator.vector`, without which Spark 4.2 cannot start. Standard library only: `make setup` begins with this file.
@@ -21,7 +21,7 @@ PROBE_TIMEOUT_S = 60
 
 
 class JavaMissing(Exception):
-    """There is no Java that Spark can start; the message says what to install."""
+    """There is no Java that Spark can start; the message has the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +56,17 @@ def _executable(environ: dict[str, str]) -> tuple[Path, str]:
         if not os.access(path, os.X_OK):
             raise JavaMissing(f"JAVA_HOME is {home}, but there is no {path}. Correct or unset it. {_remedy()}")
         return path, f"{path} (from JAVA_HOME)"
-    found = shutil.which("java", path=environ.get("PATH"))
-    if found is None:
+    executable = shutil.which("java", path=environ.get("PATH"))
+    if executable is None:
         raise JavaMissing(f"no java on PATH and JAVA_HOME is not set. {_remedy()}")
-    return Path(found), f"{found} (from PATH)"
+    return Path(executable), f"{executable} (from PATH)"
 
 
 def _major_version(path: Path, source: str) -> int:
-    told = _probe(path, "-version")
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', told)
+    output = _probe(path, "-version")
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', output)
     if match is None:
-        raise JavaMissing(f"{source} does not say its version: {told.strip()[:200]!r}. {_remedy()}")
+        raise JavaMissing(f"{source} does not say its version: {output.strip()[:200]!r}. {_remedy()}")
     major = int(match[1])
     return int(match[2] or 0) if major == 1 else major  # Java 8 calls itself 1.8
 

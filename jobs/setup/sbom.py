@@ -1,11 +1,11 @@
-"""`make sbom`: what a release consists of, as a CycloneDX document in `dist/`, from the lock and the pinned jars alone.
+"""`make sbom`: the parts of a release as a CycloneDX document in `dist/`, only from the lock and the pinned jars.
 
     requirements.lock          every package with the hashes of its files   -> a component, `required` or `excluded`
     jobs/setup/*.sha256        every jar that is fetched                    -> a component with its hash
-    pyproject.toml             what DeltaMQ itself requires                 -> which packages are only for tests
+    pyproject.toml             DeltaMQ's own requirements                  -> which packages are only for tests
 
-The same files give the same document, byte for byte. What a package requires is asked of the installed packages, so the
-command needs the environment that `make setup` makes. Standard library only.
+The same files give the same document, byte for byte. The requirements of packages come from the installed ones, so
+the command needs the environment that `make setup` makes. Standard library only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAME: Final = re.compile(r"^[A-Za-z0-9._-]+")
 _EXTRA: Final = re.compile(r"extra\s*==")
 #: Extras that users install; the others are for developers.
 _EXTRAS: Final = ("connect", "postgres", "service", "spark")
-#: The namespace of serial numbers, so that equal contents have equal ones.
+#: The namespace of serial numbers, so that equal contents have equal numbers.
 _NAMESPACE: Final = uuid.UUID("8a0f5a3e-6d55-5f3c-9a58-2f6f0c1d7e11")
 
 
@@ -39,7 +39,7 @@ def normal(name: str) -> str:
 
 
 def locked(text: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield name, version and hashes of each package of a lock; raise `ValueError` for one without a hash."""
+    """Yield name, version and hashes of each package of a lock; raise `ValueError` for a package without a hash."""
     entries = list(_LOCKED.finditer(text))
     ends = [entry.start() for entry in entries[1:]] + [len(text)]
     for entry, end in zip(entries, ends, strict=True):
@@ -50,24 +50,24 @@ def locked(text: str) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def shipped(wanted: Iterable[str], required_by: Callable[[str], Iterable[str]]) -> set[str]:
-    """Return the packages that `wanted` ones need, themselves included."""
-    found: set[str] = set()
-    open_ = [normal(one) for one in wanted]
+    """Return the wanted packages and all that they require."""
+    packages: set[str] = set()
+    open_ = [normal(package) for package in wanted]
     while open_:
         name = open_.pop()
-        if name not in found:
-            found.add(name)
-            open_ += [normal(one) for one in required_by(name)]
-    return found
+        if name not in packages:
+            packages.add(name)
+            open_ += [normal(requirement) for requirement in required_by(name)]
+    return packages
 
 
 def _required_by(name: str) -> list[str]:
-    """Return what an installed package requires without extras; nothing for one of another platform."""
+    """Requirements without extras; none for a package of another platform."""
     try:
         lines = requires(name) or []
     except PackageNotFoundError:
         return []
-    return [found[0] for line in lines if not _EXTRA.search(line) and (found := _NAME.match(line))]
+    return [name_match[0] for line in lines if not _EXTRA.search(line) and (name_match := _NAME.match(line))]
 
 
 def document(
@@ -75,17 +75,19 @@ def document(
 ) -> Json:
     """Return the CycloneDX document of a release."""
     extras = project.get("optional-dependencies", {})
-    wanted = [*project["dependencies"], *(one for extra in _EXTRAS for one in extras.get(extra, []))]
-    names = [found[0] for one in wanted if (found := _NAME.match(one))]
+    wanted = [*project["dependencies"], *(package for extra in _EXTRAS for package in extras.get(extra, []))]
+    names = [match[0] for package in wanted if (match := _NAME.match(package))]
     kept = shipped(names, required_by)
     components = [_package(name, version, hashes, name in kept) for name, version, hashes in locked(lock)]
-    components += [_jar(line) for one in jars for line in one.pins.read_text(encoding="utf-8").splitlines() if line]
-    components.sort(key=lambda one: str(one["bom-ref"]))
+    components += [
+        _jar(line) for jar_set in jars for line in jar_set.pins.read_text(encoding="utf-8").splitlines() if line
+    ]
+    components.sort(key=lambda component: str(component["bom-ref"]))
     reference = f"pkg:pypi/{project['name']}@{project['version']}"
     main = {"type": "application", "bom-ref": reference, "name": project["name"], "version": project["version"]}
     main |= {"purl": reference, "licenses": [{"license": {"id": project["license"]}}]}
     body = json.dumps(components, sort_keys=True)
-    known = {str(one["bom-ref"]) for one in components}
+    known = {str(component["bom-ref"]) for component in components}
     depends = sorted(ref for ref in known if any(ref.startswith(f"pkg:pypi/{normal(name)}@") for name in names))
     return {
         "bomFormat": "CycloneDX",
@@ -108,7 +110,7 @@ def _package(name: str, version: str, hashes: list[str], required: bool) -> Json
         "purl": reference,
         "scope": "required" if required else "excluded",
         # one for each file of the package, of which an installation takes one
-        "hashes": [{"alg": "SHA-256", "content": one} for one in sorted(set(hashes))],
+        "hashes": [{"alg": "SHA-256", "content": digest} for digest in sorted(set(hashes))],
     }
 
 
@@ -133,7 +135,7 @@ def main() -> int:
     target = PROJECT_FOLDER / "dist" / f"{project['name']}-{project['version']}.cdx.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-    required = sum(one["scope"] == "required" for one in made["components"])
+    required = sum(component["scope"] == "required" for component in made["components"])
     print(f"{target.relative_to(PROJECT_FOLDER)}: {len(made['components'])} components, {required} of them required")
     return 0
 

@@ -19,12 +19,13 @@ from deltamq.jobs.setup.jars import PROJECT_FOLDER
 
 
 def build(target: Path) -> list[Path]:
-    """Build all of them into an empty folder; return the paths of wheel, source and zip."""
+    """Build all packages into an empty folder; return the paths of wheel, source and zip."""
     shutil.rmtree(target, ignore_errors=True)
     into = ("--directory", str(target.resolve()))
     _run("hatchling", "build", "--target", "sdist", *into, folder=PROJECT_FOLDER)
     (packed,) = target.glob("*.tar.gz")
-    with tempfile.TemporaryDirectory() as folder:  # the wheel is built from the source, which is complete therefore
+    # building the wheel from the source shows that the source is complete
+    with tempfile.TemporaryDirectory() as folder:
         shutil.unpack_archive(packed, folder, filter="data")
         unpacked = Path(folder, packed.name.removesuffix(".tar.gz"))
         _run("hatchling", "build", "--target", "wheel", *into, folder=unpacked)
@@ -37,7 +38,7 @@ def build(target: Path) -> list[Path]:
 
 
 def _manylinux(wheel: Path) -> Path:
-    """Name the wheel after the oldest Linux whose C library has all that its compiled parts ask for."""
+    """Name the wheel after the oldest Linux whose C library has all symbols of the compiled parts."""
     with tempfile.TemporaryDirectory() as folder:
         _run("auditwheel", "repair", "--wheel-dir", folder, str(wheel), folder=wheel.parent)
         (tagged,) = Path(folder).glob("*.whl")

@@ -1,8 +1,9 @@
 """The Spark application of the jobs: started when the first job needs it, and restarted after it has died.
 
 A context dies when its JVM is killed or runs out of memory, or when something in it fails for good; a Connect server
-may go away. Then all jobs that need Spark fail. The first of them notices and ends what is left, and the next run
-starts the application anew: at once, or after growing waits if it dies again soon. Jobs without Spark are not affected.
+may go away. Then all jobs that need Spark fail. The first of them notices and ends the rest, and the next run
+starts the application again: at once, or after growing waits if it dies again soon. Jobs without Spark are not
+affected.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Seconds to wait before a restart, by the number of deaths soon after a start.
 WAITS_S: Final = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-#: The death of an application that lived for this time does not count as soon after its start.
+#: The death of an application that lived for this time does not count as a death soon after a start.
 _LIVED_S: Final = 300.0
 _POOLS: Final = Path(__file__).with_name("pools.xml")
 #: A JVM that ran out of memory is unreliable: it ends, and another one is started.
@@ -57,7 +58,8 @@ class SparkApplication:
     ) -> None:
         """`me` holds the jobs' shards; `on_lost` is called if Spark died and cannot be restarted from this process.
 
-        `make` returns a session; `is_given` returns whether others own it, so that it must not be stopped at the end.
+        `make` returns a session; `is_given` returns whether another owner made it, so that it must not be stopped at
+        the end.
         """
         self._conf = conf
         self._me = me
@@ -87,21 +89,21 @@ class SparkApplication:
             if self._first is None:
                 self._start()
             assert self._first is not None, "just made"
-            found = self._sessions.get(job)
-            if found is None:
-                # imported here: Spark's import takes longer than `deltamq jobs list` should
+            session = self._sessions.get(job)
+            if session is None:
+                # imported here, because it takes longer than `deltamq jobs list` should
                 from deltamq.jobs.spark.session import another_session
 
-                found = another_session(self._first, self._conf.warehouse.uri)
-                self._sessions[job] = found
-            return found
+                session = another_session(self._first, self._conf.warehouse.uri)
+                self._sessions[job] = session
+            return session
 
     def known(self, job: str) -> SparkSession | None:
         """Return the job's session if it has one."""
         return self._sessions.get(job)
 
     def has_died(self, session: SparkSession, error: Exception) -> bool:
-        """Return whether a session's application is dead; if so, end what is left of it, so that it can be restarted.
+        """Return whether a session's application is dead; if so, end its rest, so that it can be restarted.
 
         Parameters
         ----------
@@ -110,15 +112,15 @@ class SparkApplication:
         """
         with self._lock:
             if session not in self._sessions.values():
-                return True  # another job has noticed, and it may have been restarted already
+                return True  # another job has noticed, and the application may have been restarted already
             if _is_alive(session):
                 return False
             self._note_death(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
             assert self._first is not None, "it had a session"
-            can_be_made = self._ours and _bury(self._first)
+            can_restart = self._ours and _bury(self._first)
             self._first = None
             self._sessions.clear()
-        if not can_be_made:
+        if not can_restart:
             self._on_lost()
         return True
 
@@ -135,7 +137,7 @@ class SparkApplication:
 
     def _start(self) -> None:
         if self._monotonic_s() < self._not_before_s:
-            raise SparkGone(f"Spark is restarted soon; it ended by {self._died_of}")
+            raise SparkGone(f"Spark will be restarted soon; it ended by {self._died_of}")
         try:
             self._ours = not self._is_given()
             self._first = self._make(self._conf)
@@ -159,13 +161,13 @@ class SparkApplication:
 
 
 def _is_given() -> bool:
-    """Return whether there is a session that others made, or that the platform makes."""
+    """Whether there is a session from another maker, such as the platform."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     if "DATABRICKS_RUNTIME_VERSION" in os.environ or SparkSession.getActiveSession() is not None:
         return True
-    # jobs run in threads of their own, and a session is active in the thread that made it
+    # jobs run in their own threads, and a session is active in the thread that made it
     try:
         return _is_alive(SparkSession.active())
     except PySparkRuntimeError:
@@ -209,7 +211,7 @@ def _is_alive(session: Any) -> bool:
 
 
 def _bury(session: Any) -> bool:
-    """End what is left of an application; return False if this process cannot start another."""
+    """End the rest of an application; False: this process cannot start another one."""
     if session is not None and is_connect(session):
         with contextlib.suppress(Exception):
             session.stop()
@@ -223,12 +225,12 @@ def _bury(session: Any) -> bool:
     submitted = gateway is not None and process is None
     if context is not None:
         if not submitted:
-            context._jsc = None  # else it would be asked to stop, and does not answer
+            context._jsc = None  # otherwise it would be asked to stop, and would not answer
         with contextlib.suppress(Exception):
             context.stop()
     sessions: Any = SparkSession
     sessions._instantiatedSession = sessions._activeSession = None
-    if submitted:  # the JVM started us: a new context can only be made in it
+    if submitted:  # the JVM started this process: only there can a new context be made
         return _answers(untyped._jvm)
     if process is not None:
         process.kill()

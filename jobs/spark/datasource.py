@@ -3,16 +3,16 @@
     driver, once         each task of each query
     options -> shares -> offset ranges, as of the query -> parquet -> Arrow batches, every byte checked -> Spark
 
-Options are those of Spark's Kafka source. A task gets a share of all offsets that there will ever be, nothing else:
+Options are as in Spark's Kafka source. A task gets only a share of all present and later offsets:
 no session, no service, no open table. It yields Arrow batches, so no row becomes a Python object. Spark keeps the
 plan of a Python source for all later queries of a DataFrame or view, so a plan holds neither ends nor filters: each
-query sees what is stored when it runs (SPEC SPARK-13), and its conditions are applied by Spark. The options select
-before rows go to Spark: `startingOffsets` and the other bounds, `assign`, `filter` (a condition of SQL), `columns`.
-Offsets are dense, so they are counted, not read.
+query sees the messages that are stored when it runs (SPEC SPARK-13), and its conditions are applied by Spark. The
+options select before rows go to Spark: `startingOffsets` and the other bounds, `assign`, `filter` (a condition of SQL),
+`columns`. Offsets are dense, so they are counted, not read.
 
 Spark gives a Python source neither column pruning nor a way to answer with a native plan. So the option `columns`
 ("offset, key"), or a schema that names fewer columns (`.schema("offset BIGINT, key STRING")`), makes it read only
-those, and `jobs.sql.reader.read_topic` takes the same options and reads Delta natively (with measurements). Streams are
+these, and `jobs.sql.reader.read_topic` takes the same options and reads Delta natively (with measurements). Streams are
 in `jobs.stream`.
 """
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 
-#: The warehouse of each session that has the format, by the session's id. No setting of Spark's: some sessions take
-#: none, those of declarative pipelines for one.
+#: The warehouse of each session that has the format, by the session's id. Not a Spark setting: some sessions take
+#: none, such as sessions of declarative pipelines.
 _warehouses: Final[dict[str, str]] = {}
 
 
@@ -65,19 +65,19 @@ def register(spark: SparkSession, *, warehouse: str, cluster: str | None = None)
 def register_sources(spark: SparkSession, *sources: type[DataSource]) -> None:
     """Register sources with a session, whichever session of the application is active in this thread.
 
-    Spark looks in the active one, and refuses a source that another session has as one that exists.
+    Spark looks in the active session, and refuses a source that another session has already.
     """
     if is_connect(spark):
-        for one in sources:
-            spark.dataSource.register(one)
+        for source in sources:
+            spark.dataSource.register(source)
         return
     given: Any = spark
     sessions = given._jvm.org.apache.spark.sql.classic.SparkSession
     before = sessions.getActiveSession()
     sessions.setActiveSession(given._jsparkSession)
     try:
-        for one in sources:
-            spark.dataSource.register(one)
+        for source in sources:
+            spark.dataSource.register(source)
     finally:
         if before.isDefined():
             sessions.setActiveSession(before.get())
@@ -86,7 +86,7 @@ def register_sources(spark: SparkSession, *sources: type[DataSource]) -> None:
 
 
 def session_warehouse(spark: SparkSession) -> str | None:
-    """Return the warehouse that `format("mq")` reads in a session; None if it is not registered there."""
+    """Return the warehouse that `format("mq")` reads in a session; None if the format is not registered there."""
     return _warehouses.get(_id(spark))
 
 
@@ -97,7 +97,7 @@ def _id(spark: SparkSession) -> str:
 
 
 def _bound(warehouse_of_session: str, cluster_of_session: str, application: Claimant) -> type[DataSource]:
-    """Return the source with its defaults in the class: Spark makes it in another process, from the options alone."""
+    """The defaults are in the class: Spark makes the source in another process, only from the options."""
 
     class BoundMessageSource(MessageSource):
         warehouse = warehouse_of_session
@@ -108,7 +108,7 @@ def _bound(warehouse_of_session: str, cluster_of_session: str, application: Clai
 
 
 class MessageReader(DataSourceReader):
-    """A read. Spark plans it once, for all queries of a DataFrame or view; what it covers is decided by each query."""
+    """A read. Spark plans it once, for all queries of a DataFrame or view; each query decides its extent."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -116,12 +116,12 @@ class MessageReader(DataSourceReader):
 
     @in_one_line
     def partitions(self) -> list[InputPartition]:
-        """Return the shares, as many as the topics call for now (`jobs.read.query_topics`).
+        """Return as many shares as the topics need now (`jobs.read.query_topics`).
 
         Raises
         ------
         Unavailable
-            `not_readable`: one of the partitions may not be read now (SPEC ROUTE-9).
+            `not_readable`: a partition may not be read now (SPEC ROUTE-9).
         """
         return [*plan_shares(self._options, rows_max=ROWS_PER_TASK_MAX)]
 
@@ -129,8 +129,8 @@ class MessageReader(DataSourceReader):
         """Yield the rows of a share, in the order of partitions and offsets."""
         if isinstance(partition, SharePartition):
             with errors_in_one_line():
-                for found in ranges_of_share(self._options, partition):
-                    yield from self._rows.read(RangePartition(found))
+                for offsets in ranges_of_share(self._options, partition):
+                    yield from self._rows.read(RangePartition(offsets))
 
 
 class MessageSource(DataSource):
@@ -178,7 +178,7 @@ class MessageSource(DataSource):
 
     @in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Return the sink of a streaming query, in any output mode: it appends each batch, as Kafka's does."""
+        """Return the sink of a streaming query, in any output mode: it appends each batch, as Kafka's sink does."""
         from deltamq.jobs.sink.sink import stream_writer  # imported here: readers need none of it
 
         return stream_writer(dict(self.options), schema, self.warehouse, claimant=self.claimant)

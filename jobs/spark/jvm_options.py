@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-#: Spark's launcher gives the driver's JVM what stands here; no Spark setting reaches it in time.
+#: Spark's launcher passes this variable to the driver's JVM; no Spark setting reaches it in time.
 _VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 
 
@@ -15,7 +15,7 @@ _VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 def jvm_options(*options: str) -> Iterator[None]:
     """Add options to those with which a JVM is started, until the block ends."""
     before = os.environ.get(_VARIABLE)
-    # the launcher divides the text at spaces that are not quoted, and a path may have some
+    # the launcher divides the text at unquoted spaces, and a path may have spaces
     os.environ[_VARIABLE] = " ".join([*filter(None, [before]), *map(_quoted, options)])
     try:
         yield

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-#: The JVM that makes the archive lives for seconds: it need not compile for the long run.
+#: The JVM that makes the archive lives for seconds: compiling for a long run would not pay.
 _BRIEF: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 #: Seconds in which the JVM writes the archive after its application has ended.
 _WRITTEN_S: Final = 120
 
 
 class ArchiveFailed(Exception):
-    """The JVM wrote no archive, or does not start with the one that it wrote."""
+    """The JVM wrote no archive, or does not start with its archive."""
 
 
 def make_archive(java: Path) -> Path:
@@ -51,7 +51,7 @@ def make_archive(java: Path) -> Path:
 
 
 def _run_application(folder: Path) -> None:
-    """Do a little of what jobs and queries do, and wait until the JVM has written the archive and ended."""
+    """Run typical statements, and wait until the JVM has written the archive and ended."""
     spark = spark_session("classes", warehouse=folder / "warehouse")
     gateway: Any = spark.sparkContext._gateway
     _query(spark, f"{folder}/table")
@@ -62,7 +62,6 @@ def _run_application(folder: Path) -> None:
 
 
 def _query(spark: SparkSession, table: str) -> None:
-    """Write, merge, stream and read a small Delta table, with Python in the tasks."""
     rows = spark.range(9).selectExpr("id", "cast(id % 2 AS string) AS text", "current_timestamp() AS time")
     rows.write.format("delta").mode("overwrite").saveAsTable("classes")
     rows.repartition(2).write.format("delta").partitionBy("text").save(table)
@@ -90,7 +89,7 @@ def _check(java: Path, archive: Path) -> None:
     command = [str(java), f"-XX:SharedArchiveFile={archive}", "-version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode != 0:
-        raise ArchiveFailed(f"no JVM starts with the archive that was made: {(done.stdout + done.stderr)[:400]}")
+        raise ArchiveFailed(f"no JVM starts with the new archive: {(done.stdout + done.stderr)[:400]}")
 
 
 def main() -> int:

@@ -1,11 +1,11 @@
-"""Where Spark runs, derived from an address, and whether a server answers there.
+"""Spark's masters: the kind of an address, and whether a server answers there.
 
 Spark tries a master that does not answer for a minute, and then reports that its context is stopped; a Connect client
 tries for minutes. So the address is tried here first.
 
     local, local[*], local[2]            this process
     spark://host:7077[,host:7077]        a standalone cluster
-    yarn, k8s://https://host             others, which are not tried
+    yarn, k8s://https://host             other kinds, which are not tried
     sc://host:15002                      Spark Connect
 """
 
@@ -30,12 +30,12 @@ def is_local(master: str) -> bool:
 
 
 def is_remote(master: str) -> bool:
-    """Return whether it is the address of a Spark Connect server."""
+    """Return whether an address is of a Spark Connect server."""
     return master.startswith("sc://")
 
 
 def is_elsewhere(master: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the session is another process's, so that none is started here, with a Java of this machine."""
+    """Return whether another process has the session, so that no JVM is started on this machine."""
     ours = ("SPARK_REMOTE", "DATABRICKS_RUNTIME_VERSION", "PYSPARK_GATEWAY_PORT")
     return is_remote(master) or any(environ.get(name) for name in ours)
 
@@ -61,23 +61,23 @@ def check_remote(remote: str) -> None:
 
 
 def _addresses(text: str, port: int) -> Iterator[tuple[str, int]]:
-    for one in text.split(","):
+    for address in text.split(","):
         try:
-            parts = urlsplit(f"//{one}")
+            parts = urlsplit(f"//{address}")
             yield parts.hostname or "localhost", parts.port or port
         except ValueError as error:
-            raise Refused(f"{one!r} is not host:port", code="invalid_master", field="master") from error
+            raise Refused(f"{address!r} is not host:port", code="invalid_master", field="master") from error
 
 
 def _check(what: str, addresses: Iterator[tuple[str, int]]) -> None:
-    told = []
+    failures = []
     for host, port in addresses:
         try:
             with socket.create_connection((host, port), timeout=_ANSWER_S):
                 return
         except OSError as error:
-            told.append(f"{host}:{port}: {error}")
+            failures.append(f"{host}:{port}: {error}")
     raise Unavailable(
-        f"{what} does not answer ({'; '.join(told)}): start it, or correct the address",
+        f"{what} does not answer ({'; '.join(failures)}): start it, or correct the address",
         code="spark_unreachable",
     )

@@ -1,7 +1,7 @@
 """Runs jobs, with Spark if they need it, within bounds that keep one job from stopping another.
 
 Each job has a session of its own, for its settings; a pool of the fair scheduler, so that its long queries do not keep
-the cores from short ones; and a job group for each run, by which the run can be cancelled. Over Spark Connect there are
+the cores from short ones; and a job group for each run, to cancel the run. Over Spark Connect there are
 no pools, and the group is a tag.
 """
 
@@ -37,7 +37,7 @@ class SparkRunner:
         """`me` holds the jobs' shards; `on_lost` is called if Spark died and cannot be restarted from this process."""
         self._application = application or SparkApplication(conf, me=me, on_lost=on_lost)
         self._numbers = itertools.count()
-        #: The job group of the run that each job has under way.
+        #: The job group of each job's present run.
         self._groups: dict[str, str] = {}
 
     def __call__(self, job: Job, conf: Config, now: datetime, shards: Sequence[str]) -> Facts:
@@ -62,7 +62,7 @@ class SparkRunner:
             _cancel(session, group)
 
     def progress(self, job: str) -> str:
-        """Return how many tasks of the job's run have ended, of those that Spark knows so far."""
+        """Return the number of ended tasks of the job's run, and of those that Spark knows so far."""
         group, session = self._groups.get(job), self._application.known(job)
         if group is None or session is None or is_connect(session):
             return ""
@@ -111,7 +111,7 @@ def _cancel(session: Any, group: str) -> None:
         session.interruptTag(group)
         return
     session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
-    for query in session.streams.active:  # only this job's: each job has a session of its own
+    for query in session.streams.active:  # only this job's, because each job has its own session
         query.stop()
 
 

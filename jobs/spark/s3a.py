@@ -2,8 +2,8 @@
 
 The service, the jobs and `format("mq")` read the usual environment of tools for S3 (AWS_ENDPOINT_URL, AWS_REGION,
 AWS_ALLOW_HTTP, AWS_VIRTUAL_HOSTED_STYLE_REQUEST, AWS_SKIP_SIGNATURE, and the credentials). Spark takes the credentials
-from there by itself; the rest is translated here, so that one environment is enough. S3A also handles the scheme `s3`,
-so a table has the same address everywhere.
+from there by itself; the others are translated here, so that one environment is enough. S3A also handles the scheme
+`s3`, so a table has the same address everywhere.
 
 State tables are committed through Delta's `S3SingleDriverLogStore` (SPEC RELY-3): Delta 4.4 has no log store that
 puts if absent on S3, so two Spark applications could each write version n. The lock of the job excludes that: a lease
@@ -55,7 +55,7 @@ def _server(environ: Mapping[str, str]) -> Iterator[tuple[str, object]]:
 def task_environment(environ: Mapping[str, str]) -> dict[str, object]:
     """Return the Spark settings that give the Python workers of other machines the same environment.
 
-    Where Spark shows settings, it redacts those named like a secret or a token. Machines with a role of their own need
+    Where Spark shows settings, it redacts names like secret or token. Machines with a role of their own need
     none of this: without AWS_ variables here, nothing is passed on.
     """
     return {f"spark.executorEnv.{name}": value for name, value in environ.items() if name.startswith("AWS_")}

@@ -47,10 +47,10 @@ def spark_session(
         The folder or URL that `format("mq")` reads unless the option `warehouse` names another. By default the
         setting `warehouse.uri`.
     conf
-        The settings; by default those of the profile (DELTAMQ_PROFILE, else `local`).
+        The settings; by default the profile's (DELTAMQ_PROFILE, else `local`).
     **spark_conf
         Further Spark settings, which win: `spark_session(**{"spark.sql.shuffle.partitions": 8})`. In an existing
-        session, those that can change at run time are changed.
+        session, settings that can change at run time are changed.
 
     Raises
     ------
@@ -72,33 +72,34 @@ def spark_session(
     return spark
 
 
-def _session(app_name: str, config: Config, warehouse: str, asked: dict[str, object]) -> SparkSession:
+def _session(app_name: str, config: Config, warehouse: str, wanted: dict[str, object]) -> SparkSession:
     given = SparkSession.getActiveSession()
     if given is not None:
-        return _adjusted(given, asked)
+        return _adjusted(given, wanted)
     if "DATABRICKS_RUNTIME_VERSION" in os.environ:  # a task that is not a notebook has a session, but no active one
-        found = SparkSession.builder.getOrCreate()
-        return _adjusted(found, {key: value for key, value in asked.items() if found.conf.isModifiable(key)})
-    remote = _remote(config, asked)
+        platform_session = SparkSession.builder.getOrCreate()
+        return _adjusted(
+            platform_session, {key: value for key, value in wanted.items() if platform_session.conf.isModifiable(key)}
+        )
+    remote = _remote(config, wanted)
     if remote:
         check_remote(remote)
-        spark = _built(app_name, {**asked, "spark.remote": remote})
+        spark = _built(app_name, {**wanted, "spark.remote": remote})
         ship(spark)
         return closed_at_exit(spark)
-    return _made(app_name, config, warehouse, asked)
+    return _made(app_name, config, warehouse, wanted)
 
 
-def _remote(config: Config, asked: Mapping[str, object]) -> str:
-    """Return the address of the Spark Connect server, or an empty text."""
+def _remote(config: Config, wanted: Mapping[str, object]) -> str:
     master = config.jobs.master
-    return str(asked.get("spark.remote") or os.environ.get("SPARK_REMOTE") or (master if is_remote(master) else ""))
+    return str(wanted.get("spark.remote") or os.environ.get("SPARK_REMOTE") or (master if is_remote(master) else ""))
 
 
-def _made(app_name: str, config: Config, warehouse: str, asked: dict[str, object]) -> SparkSession:
+def _made(app_name: str, config: Config, warehouse: str, wanted: dict[str, object]) -> SparkSession:
     submitted = submitted_settings() if is_submitted() else {}
-    known = {**submitted, **asked}
+    known = {**submitted, **wanted}
     ours = {key: value for key, value in session_settings(config, warehouse, known).items() if key not in submitted}
-    settings = {**ours, **asked}
+    settings = {**ours, **wanted}
     master = str(known.get("spark.master", settings.get("spark.master", "")))
     check_master(master)
     with jvm_options(*(archive_options(java_path()) if is_local(master) else ())):

@@ -1,9 +1,9 @@
 """The settings of a Spark session that is made here: measured for small data on one machine; fewer on a cluster.
 
-| made by                         | what is set here                                                              |
+| made by                         | settings here                                                                  |
 |---------------------------------|-------------------------------------------------------------------------------|
 | `local[...]`                    | everything below                                                              |
-| another master                  | all but what concerns only this machine: its address, its Python, its disks   |
+| another master                  | all but this machine's own: its address, its Python, its disks                 |
 | `spark-submit`                  | what the command and `spark-defaults.conf` do not set                         |
 | Databricks, Spark Connect       | nothing: the session is the platform's                                        |
 """
@@ -25,7 +25,7 @@ from deltamq.jobs.spark.masters import is_local
 from deltamq.jobs.spark.s3a import is_s3, s3a_settings, task_environment
 from deltamq.tables.config import Config
 
-#: What Spark's Python workers find on their path.
+#: A folder on the path of Spark's Python workers.
 WORKERS: Final = Path(__file__).with_name("workers")
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _JAR_SETTINGS: Final = frozenset(("spark.jars", "spark.jars.packages"))
@@ -73,16 +73,16 @@ def submitted_settings() -> dict[str, str]:
     Raises
     ------
     JarsUnusable
-        It was started without Delta, and its JVM runs already, so jars can no longer be added.
+        spark-submit was started without Delta, and its JVM runs already, so jars can no longer be added.
     """
-    SparkContext._ensure_initialized()  # connects to the JVM that has them; the context would do so a moment later
-    found = dict(SparkConf().getAll())
-    if not any("delta-spark" in found.get(key, "") for key in _CLASS_SETTINGS) and not _spark_has(_DELTA_JAR):
+    SparkContext._ensure_initialized()  # connects to the JVM that has the settings, as the context would a moment later
+    submitted = dict(SparkConf().getAll())
+    if not any("delta-spark" in submitted.get(key, "") for key in _CLASS_SETTINGS) and not _spark_has(_DELTA_JAR):
         raise JarsUnusable(
             'spark-submit was not given Delta: --jars "$(deltamq setup --jars)" names the jars that DeltaMQ pins, '
             f"--packages {DELTA.coordinates[0]} fetches them"
         )
-    return found
+    return submitted
 
 
 def _common(config: Config) -> dict[str, object]:
@@ -111,7 +111,7 @@ def _common(config: Config) -> dict[str, object]:
 
 
 def _of_one_machine(warehouse: str) -> dict[str, object]:
-    """Return settings that would be wrong on a cluster: the driver's local address, this machine's Python and disks."""
+    """Settings that would be wrong on a cluster: the driver's local address, this machine's Python and disks."""
     find_java()
     # Spark's Python workers use this Python, with its packages
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -136,7 +136,7 @@ def _of_one_machine(warehouse: str) -> dict[str, object]:
 
 
 def _jars(warehouse: str, asked: Mapping[str, object]) -> dict[str, str]:
-    """Return the setting that adds Delta, S3A if needed, and Avro: fetched on first use, but what others bring."""
+    """Add Delta, S3A if needed, and Avro; missing jars are fetched on first use."""
     if _JAR_SETTINGS & asked.keys():
         return {}
     folder = jars_folder()

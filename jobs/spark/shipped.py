@@ -24,7 +24,7 @@ _NOT_SHIPPED: Final = ("__pycache__",)
 
 
 def ship(spark: SparkSession) -> None:
-    """Give a session's tasks the code that this process runs; do nothing if that was itself loaded from a zip."""
+    """Give a session's tasks the code that this process runs; do nothing if it was itself loaded from a zip."""
     if not _folder().is_dir():
         return
     folder = Path(tempfile.mkdtemp(prefix="deltamq-"))

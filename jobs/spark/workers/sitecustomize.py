@@ -2,7 +2,7 @@
 
 Spark starts a process for each stream of a Python source and waits ten seconds, which no setting changes, until it has
 connected. The process first imports pyspark, numpy and pyarrow: half a second of work, and more than ten seconds where
-others take the cores. So the connection is made here, at once, and handed to pyspark when it asks for one.
+other processes take the cores. So the connection is made here, at once, and passed to pyspark when it connects.
 Standard library only, and as little as possible of it.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def _connect(path: str) -> None:
-    """Connect to Spark, and let the first socket that is to be connected to the same path have the connection."""
+    """Connect to Spark, and give the connection to the first socket that connects to the same path."""
     import socket  # no other process that has this folder on its path needs it
 
     early = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -34,21 +34,21 @@ def _connect(path: str) -> None:
     try:
         early.connect(path)
     except OSError:
-        early.close()  # pyspark tries again, and says what is wrong
+        early.close()  # pyspark tries again, and reports the error
         return
     socket.socket.connect = connect  # type: ignore[method-assign, assignment]
 
 
 def _run_next() -> None:
-    """Run the module of this name that Python would have imported without this folder."""
+    """Run the `sitecustomize` that Python would have imported without this folder."""
     here = Path(__file__).resolve().parent
-    found = PathFinder.find_spec("sitecustomize", [path for path in sys.path if Path(path).resolve() != here])
-    if found is not None and found.loader is not None:
-        found.loader.exec_module(module_from_spec(found))
+    spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if Path(path).resolve() != here])
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(module_from_spec(spec))
 
 
-_asked = os.environ.get("PYTHON_WORKER_FACTORY_SOCK_PATH")
-if _asked and any(one.startswith("pyspark.") for one in sys.orig_argv[1:3]):
+_path = os.environ.get("PYTHON_WORKER_FACTORY_SOCK_PATH")
+if _path and any(argument.startswith("pyspark.") for argument in sys.orig_argv[1:3]):
     with contextlib.suppress(ImportError):
-        _connect(_asked)
+        _connect(_path)
 _run_next()

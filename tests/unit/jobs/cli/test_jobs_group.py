@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from deltamq.jobs.cli.jobs_group import jobs_command
-from deltamq.jobs.cli.place import conf_of
+from deltamq.jobs.cli.options import conf_of
 from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.last_run import Recorder, write_last_run
 from deltamq.jobs.run.locks import shard_lock

@@ -1,4 +1,4 @@
-"""What the commands share: the options for the warehouse, and how errors are shown."""
+"""The commands' common options for the warehouse, and their error messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def with_options(*options: Option) -> Option:
     return add
 
 
-_place: Final = with_options(
+_warehouse_options: Final = with_options(
     click.option("--warehouse", metavar="DIR", help="Folder or URL of the warehouse."),
     click.option(
         "--url", metavar="URL", help="Instead: the warehouse that this service serves (token: DELTAMQ_CLIENT_TOKEN)."
@@ -50,19 +50,19 @@ _place: Final = with_options(
 )
 
 
-def with_place(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which warehouse is meant; the command gets `warehouse` and `profile`."""
+def with_warehouse(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that name the warehouse; the command gets `warehouse` and `profile`."""
 
     @wraps(command)
-    def with_warehouse(*arguments: Any, url: str | None, warehouse: str | None, **options: Any) -> Any:
+    def call(*arguments: Any, url: str | None, warehouse: str | None, **options: Any) -> Any:
         if url is not None:
             if warehouse is not None:
                 raise click.UsageError("--url and --warehouse both name the warehouse: give one of them")
-            with errors_told():
+            with errors_shown():
                 warehouse = _served(url)
         return command(*arguments, warehouse=warehouse, **options)
 
-    return _place(with_warehouse)
+    return _warehouse_options(call)
 
 
 def _served(url: str) -> str:
@@ -75,23 +75,23 @@ def _served(url: str) -> str:
     token, ca, cert, key = (os.environ.get(name) for name in (TOKEN_ENV, CA_ENV, CERT_ENV, KEY_ENV))
     access = ClientAccess(token=token, ca=ca, cert=cert, key=key)
     with Admin(url, patience=Patience(retries=3, first_wait_ms=100.0, timeout_s=20.0), **access) as admin:
-        found = admin.cluster().warehouse
-    if "://" not in found and not Path(found).is_dir():
-        detail = f"{url} serves {found}, which is no folder of this machine: run this where the warehouse can be read"
+        served = admin.cluster().warehouse
+    if "://" not in served and not Path(served).is_dir():
+        detail = f"{url} serves {served}, which is no folder of this machine: run this where the warehouse can be read"
         raise NotFound(detail, code="warehouse_not_found", field="url")
-    return found
+    return served
 
 
 def conf_of(
     profile: str | None, warehouse: str | None, *, engine: str | None = None, master: str | None = None
 ) -> Config:
-    """Return the settings with those of the command line; the path of a folder is made absolute."""
+    """Return the settings with the command line's changes; the path of a folder is made absolute."""
     conf = load(profile, {"warehouse.uri": warehouse, "jobs.engine": engine, "jobs.master": master})
     return replace(conf, warehouse=replace(conf.warehouse, uri=absolute(conf.warehouse.uri)))
 
 
 @contextlib.contextmanager
-def errors_told() -> Iterator[None]:
+def errors_shown() -> Iterator[None]:
     """End the command with one line for an error with a message for people."""
     try:
         yield
@@ -118,12 +118,12 @@ def show(shown: Sequence[Mapping[str, Any]], text: str, *, as_json: bool) -> Non
     if as_json:
         click.echo(json.dumps(shown, indent=2))
         return
-    for one in shown:
-        click.echo(text.format_map(one))
+    for item in shown:
+        click.echo(text.format_map(item))
 
 
 def moment_of(text: str, option: str) -> datetime:
-    """Return the time that an option gives; raise `Refused` if it is not one, or has no zone."""
+    """Return the time that an option gives; raise `Refused` if it is not a time, or has no zone."""
     moment = zoned_time(text)
     if moment is None:
         raise Refused(f"{option}: give a time with its zone, such as 2026-01-31T12:00:00Z, not {text!r}", field=option)
@@ -137,11 +137,11 @@ def warehouse_uri(profile: str | None, warehouse: str | None) -> str:
 
 @contextlib.contextmanager
 def opened(uri: str) -> Iterator[Warehouse]:
-    """Yield a warehouse that exists; end the command with one line if it does not."""
+    """Yield an existing warehouse; end the command with one line if it does not exist."""
     if "://" not in uri and not Path(uri).is_dir():
         raise click.ClickException(f"there is no warehouse at {uri}: name it with --warehouse")
-    found = Warehouse.open(uri, settings=LogSettings())
+    warehouse = Warehouse.open(uri, settings=LogSettings())
     try:
-        yield found
+        yield warehouse
     finally:
-        found.close()
+        warehouse.close()
