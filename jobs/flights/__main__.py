@@ -42,7 +42,7 @@ LOG_COLUMNS: Final = 110
     type=click.FloatRange(min=1),
     default=WAIT_S,
     show_default=True,
-    help="Seconds to wait for a process that says nothing; a busy machine gets more.",
+    help="Seconds to wait for a silent process; a busy machine gets more.",
 )
 def main(
     once: bool, port: int | None, events: int | None, rate: float, warehouse: str | None, logs: str, wait: float
@@ -76,7 +76,7 @@ def _plan(
 
 
 def _run(plan: RunOptions, *, once: bool) -> int:
-    """Return the exit status; no process is left behind in any case."""
+    """Return the exit status; all processes are stopped in any case."""
     status = INTERRUPTED
     run = Run(plan, Console(width=None if sys.stdout.isatty() else LOG_COLUMNS))
     try:
@@ -95,7 +95,6 @@ def _run(plan: RunOptions, *, once: bool) -> int:
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Stop as Ctrl-C does."""
     raise KeyboardInterrupt
 
 

@@ -69,8 +69,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """The places of rows: the code of each row's partition, and its offset."""
+class _Positions:
+    """The code of each row's partition, and its offset."""
 
     partition: Integers
     offset: Integers
@@ -90,14 +90,16 @@ def account_of(rows: pa.Table, *, ends: Mapping[str, int], in_row_order: bool) -
     crcs = body_crcs(rows["body"])
     names = list(ends)
     partition = pc.index_in(rows["partition"], pa.array(names, pa.string())).to_numpy()
-    place = _Place(partition.astype(np.int64), rows["offset"].to_numpy())
-    order = np.arange(len(rows)) if in_row_order else np.lexsort((place.offset, place.partition))
+    positions = _Positions(partition.astype(np.int64), rows["offset"].to_numpy())
+    order = np.arange(len(rows)) if in_row_order else np.lexsort((positions.offset, positions.partition))
     return Account(
         kinds=_kinds(rows["tag"]),
-        partitions={name: _count(place.offset[place.partition == at], ends[name]) for at, name in enumerate(names)},
+        partitions={
+            name: _count(positions.offset[positions.partition == at], ends[name]) for at, name in enumerate(names)
+        },
         bodies_crc=int(crcs.sum()),
         sequences=_sequences(rows["key"], crcs, order),
-        scattered=_scattered(rows["key"], place.partition),
+        scattered=_scattered(rows["key"], positions.partition),
     )
 
 
@@ -124,7 +126,7 @@ def _count(offsets: Integers, end_offset: int) -> PartitionCount:
 
 
 def _sequences(keys: pa.ChunkedArray, crcs: Integers, order: Integers) -> dict[str, str]:
-    """Return each key's digest; rows without a key have no order."""
+    """By key; rows without a key have no order."""
     coded = keys.combine_chunks().dictionary_encode()
     codes = coded.indices.fill_null(-1).to_numpy()[order]
     by_key = np.argsort(codes, kind="stable")

@@ -74,7 +74,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(producer: Account, service: Account, spark: Account) -> Agreement:
-    """Return the report's lines; a line agrees only if all three sides have the same number, and the right one."""
+    """Return the report's lines; a line agrees only if all three sides have the same, right number."""
     sides = (producer, service, spark)
     wrong = {key for side in (service, spark) for key in _differing(producer, side)}
     return Agreement(
@@ -97,7 +97,7 @@ def compare_groups(
 
 
 def compare_streams(producer: StreamAccount, flights: StreamAccount, hours: StreamAccount) -> tuple[StreamLine, ...]:
-    """Return the lines of the third table, for what was sent, the typed table, and the table by carrier and hour."""
+    """Return the lines of the third table, for sent events, the typed table, and the table by carrier and hour."""
     sides = (producer, flights, hours)
     return tuple(_stream(what, shown, [number(side) for side in sides]) for what, shown, number in _STREAM_LINES)
 
@@ -124,7 +124,7 @@ def _group(sides: tuple[GroupAccount, ...]) -> Iterator[GroupLine]:
     assert {side.group for side in sides} == {name}, "each side in the order of the groups"
     for what, shown, number in _GROUP_LINES:
         numbers = [number(side) for side in sides]
-        producer, workers, service, spark = (shown.format(one) for one in numbers)
+        producer, workers, service, spark = (shown.format(count) for count in numbers)
         yield GroupLine(
             group=name,
             what=what,
@@ -177,18 +177,18 @@ def _checksum(sides: Sides) -> Line:
 
 
 def _differing(producer: Account, side: Account) -> set[str]:
-    """Return the aircraft whose events `side` has in another order than the producer, or does not have."""
+    """The aircraft whose events `side` has in another order than the producer, or does not have."""
     keys = producer.sequences.keys() | side.sequences.keys()
     return {key for key in keys if producer.sequences.get(key) != side.sequences.get(key)}
 
 
 def _partition(side: Account, name: str) -> PartitionCount:
-    """Return a side's count of a partition; Spark's account lacks empty partitions."""
+    """Spark's account lacks empty partitions."""
     return side.partitions.get(name) or PartitionCount()
 
 
 def _line(what: str, numbers: Sequence[int], *, right: int | None = None, shown: str = "{:,}") -> Line:
-    """Return one line; `right` is the number that all sides must have, None if they must only be equal."""
+    """`right` is the number that all sides must have; None: they must only be equal."""
     producer, service, spark = (shown.format(number) for number in numbers)
     agree = len({*numbers, numbers[0] if right is None else right}) == 1
     return Line(what=what, producer=producer, service=service, spark=spark, agree=agree)

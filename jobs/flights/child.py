@@ -1,7 +1,7 @@
 """A child process of the main job: started, read from, watched, and stopped in any case.
 
-Each one has a session of its own, so that Ctrl-C reaches only the main job, which decides the order of the stops. A
-process that does not stop in time is killed with all that it started (Spark's JVM).
+Each has its own session, so that Ctrl-C reaches only the main job, which decides the order of the stops. A
+process that does not stop in time is killed with its own children (Spark's JVM).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUP_END_S: Final = 3.0
 
 
 def busyness() -> float:
-    """Return how many processes each core has to run, one at least; one where the system does not say."""
+    """Return the number of processes per core that want to run, at least 1; 1 where the system does not report it."""
     try:
         return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     except OSError:
@@ -46,7 +46,7 @@ class Child:
     name
         The name in messages.
     talks
-        Whether the main job reads its standard output line by line; otherwise the output goes to the log as well.
+        Whether the main job reads its standard output line by line; otherwise the output goes to the log, too.
     may_end_with
         The exit status with which it may end by itself.
     environment
@@ -99,7 +99,7 @@ class Child:
     def read_line(self, timeout_s: float) -> str:
         """Return the next line of standard output, without its newline.
 
-        The wait is as long as `timeout_s` on a machine with nothing else to do, and longer in proportion to its load.
+        The wait is as long as `timeout_s` on an idle machine, and longer in proportion to its load.
         """
         waited_s, last = 0.0, time.monotonic()
         while waited_s < timeout_s:
@@ -135,7 +135,7 @@ class Child:
         raise JobFailed(f"the {self.name} {_how(status)}; the end of its log:\n{self._tail()}")
 
     def stop(self, timeout_s: float | None = None) -> int:
-        """End the process and whatever it started, first by SIGTERM; return its exit status."""
+        """End the process and its children, first by SIGTERM; return its exit status."""
         timeout_s = self._stop_s if timeout_s is None else timeout_s
         self._stopping = True
         with contextlib.suppress(ProcessLookupError):
@@ -169,12 +169,11 @@ class Child:
                 self._lines.put(line.rstrip("\n"))
 
     def _tail(self) -> str:
-        """Return the last lines of the log."""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
         shown = [f"    {line}" for line in lines[-TAIL_LINES:]] or ["    (nothing)"]
-        return "\n".join([*shown, f"  all of it: {self.log}"])
+        return "\n".join([*shown, f"  the whole log: {self.log}"])
 
 
 def _how(status: int) -> str:

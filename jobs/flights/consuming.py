@@ -44,20 +44,20 @@ class Consuming:
     def progress(self) -> str:
         """Look after the workers, and return the progress of the groups, as reported by the service."""
         self.crew.look()
-        return self._told()[0]
+        return self._by_service()[0]
 
     def await_done(self) -> None:
-        """Wait until no group has anything left, by the service and by the tables, or until the time limit."""
+        """Wait until no group has messages left, by the service and by the tables, or until the time limit."""
         deadline = time.monotonic() + LIMIT_S
         shown = ""
         while True:
             self.crew.look()
-            text, left = self._told()
+            text, left = self._by_service()
             if left == 0:
-                seen = self._seen()
-                if seen.nothing:
+                tables = self._by_tables()
+                if tables.nothing:
                     return
-                text = f"by the state tables, {_told_by_tables(seen)}"
+                text = f"by the state tables, {_tables_text(tables)}"
             if text != shown:
                 self.say(f"groups    {text}")
                 shown = text
@@ -73,11 +73,11 @@ class Consuming:
             for number, group in enumerate(self.groups)
         ]
         served = [served_group(self.admin, group.name, self.topic) for group in self.groups]
-        found = msgspec.json.decode(self.ask(self._question("groups")), type=list[GroupAccount])
-        return compare_groups(expected, handled, served, found)
+        read = msgspec.json.decode(self.ask(self._question("groups")), type=list[GroupAccount])
+        return compare_groups(expected, handled, served, read)
 
-    def _told(self) -> tuple[str, int | None]:
-        """Return what is left, by the service: as text, and as a number (None: a group has not begun)."""
+    def _by_service(self) -> tuple[str, int | None]:
+        """The messages that are left, as text, and as a number (None: a group has not begun)."""
         words, total = [], 0
         for group in self.groups:
             left = left_of(self.admin.get_group(group.name), self.topic)
@@ -88,13 +88,13 @@ class Consuming:
             total += left
         return "; ".join(words), total
 
-    def _seen(self) -> GroupsLeft:
+    def _by_tables(self) -> GroupsLeft:
         return msgspec.json.decode(self.ask(self._question("left")), type=GroupsLeft)
 
     def _question(self, what: Literal["left", "groups"]) -> Ask:
         return Ask(what=what, topic=self.topic, groups=[group.name for group in self.groups])
 
 
-def _told_by_tables(seen: GroupsLeft) -> str:
-    words = [f"{group} {'not begun' if left is None else f'{left:,} left'}" for group, left in seen.left.items()]
-    return "; ".join(words) + (", not all merged yet" if seen.moving else "")
+def _tables_text(tables: GroupsLeft) -> str:
+    words = [f"{group} {'not begun' if left is None else f'{left:,} left'}" for group, left in tables.left.items()]
+    return "; ".join(words) + (", not all merged yet" if tables.moving else "")

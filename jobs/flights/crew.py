@@ -1,4 +1,4 @@
-"""The workers of this run: started early, put to work when the topic exists; one is replaced after its death."""
+"""The workers of this run: started early, put to work when the topic exists; a worker that dies is replaced."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Crew:
     Parameters
     ----------
     children
-        The processes of the run, which are watched and stopped together; this class adds and replaces some.
+        The processes of the run, which are watched and stopped together; this class adds and replaces workers.
     folder
         The folder for logs and deliveries.
     say
         Prints a line.
     wait_s
-        Seconds to wait for a word of a worker.
+        Seconds to wait for an answer of a worker.
     """
 
     children: list[Child]
@@ -66,7 +66,7 @@ class Crew:
                 self._workers.append(_Worker(name, number, child))
 
     def begin(self, url: str, topic: str, groups: Sequence[FlightGroup]) -> None:
-        """Make all of them consume `topic`; `groups` are this run's names for `GROUPS`."""
+        """Make all workers consume `topic`; `groups` are this run's names for `GROUPS`."""
         self._groups = groups
         for worker in self._workers:
             group = groups[worker.group]
@@ -109,12 +109,12 @@ class Crew:
         ]
 
     def _replace(self, worker: _Worker) -> None:
-        """Start another worker in place of one that has died; its last line names the messages that it held."""
+        """The last line of a dead worker names the messages that it held."""
         dying = _await(worker.child, Dying, self.wait_s)
         count = sum(map(len, dying.held.values()))
         self.held[worker.group] = dying.held
         assert worker.task is not None
-        self.say(f"{worker.task.group:<9} a worker killed itself with {count:,} messages in its hands; another starts")
+        self.say(f"{worker.task.group:<9} a worker killed itself with {count:,} messages in flight; another one starts")
         child = self._process(f"{worker.name} again", dies=False)
         self.children[self.children.index(worker.child)] = child
         worker.child.stop()

@@ -1,14 +1,14 @@
 """Flights as events, in the order of real time.
 
-The source has clock readings (in New York when a flight left, at its destination when it landed), and of dates only
-that of the scheduled departure. So:
+The source has clock readings (in New York when a flight left, at its destination when it landed), and no date but
+the scheduled departure's. So:
 
 |     | the source has                               | the events have                                                 |
 |-----|----------------------------------------------|-----------------------------------------------------------------|
-| F1  | scheduled departure and delay                | it left at the sum of both, across days                         |
-| F2  | the clock at the landing, no day             | it landed when that clock first had this reading after it left  |
-| F3  | no time zone for BQN, PSE, SJU, STT          | that of Puerto Rico, which applies to all four                  |
-| F4  | a clock reading that came twice (November 3) | the first of the two                                            |
+| F1  | scheduled departure and delay                | departure at the sum of both, across days                       |
+| F2  | the clock at the landing, no day             | landing when the clock first read this after the departure      |
+| F3  | no time zone for BQN, PSE, SJU, STT          | Puerto Rico's, which applies to all four                        |
+| F4  | a clock reading that came twice (November 3) | the first reading                                               |
 | F5  | no departure time: cancelled                 | a cancellation, at the scheduled departure: no other time known |
 | F6  | a departure, no arrival time (diverted)      | a departure only: no arrival is made up                         |
 | F7  | an arrival time, no arrival delay (diverted) | an arrival whose delay is null                                  |
@@ -94,19 +94,19 @@ def scheduled_arrivals(flights: pa.Table, zones: Mapping[str, str]) -> Times:
 
 
 def departure_times(flights: pa.Table, zones: Mapping[str, str]) -> Times:
-    """Return when each flight left (F1); NaT if it was cancelled (F5)."""
+    """Return the departure of each flight (F1); NaT if it was cancelled (F5)."""
     delay = flights["dep_delay"]
     minutes = pc.fill_null(delay, 0).to_numpy().astype("timedelta64[m]")
     return np.where(pc.is_valid(delay).to_numpy(), scheduled_departures(flights, zones) + minutes, np.datetime64("NaT"))
 
 
 def arrival_times(flights: pa.Table, zones: Mapping[str, str]) -> Times:
-    """Return when each flight landed (F2, F4); NaT if it did not (F5, F6)."""
+    """Return the landing of each flight (F2, F4); NaT if it did not land (F5, F6)."""
     return _landings(flights, zones, departure_times(flights, zones), flights["arr_time"])
 
 
 def _landings(flights: pa.Table, zones: Mapping[str, str], departed: Times, clock: pa.ChunkedArray) -> Times:
-    """Return when the destination's clock first reads `clock` after `departed`; NaT if either is unknown."""
+    """The time when the destination's clock first reads `clock` after `departed`; NaT if either is unknown."""
     known = pc.is_valid(clock).to_numpy() & ~np.isnat(departed)
     minutes = clock_minutes(pc.fill_null(clock, 0).to_numpy())
     landed = _unknown(len(flights))
@@ -117,7 +117,7 @@ def _landings(flights: pa.Table, zones: Mapping[str, str], departed: Times, cloc
 
 
 def _by_zone(airports: pa.ChunkedArray, zones: Mapping[str, str]) -> dict[str, NDArray[np.bool_]]:
-    """Return for each time zone a mask of the rows whose airport lies in it."""
+    """A mask by time zone of the rows whose airport lies in it."""
     coded = airports.combine_chunks().dictionary_encode()
     known = {**ZONES_NOT_IN_SOURCE, **zones}
     zone_of = [known.get(code) for code in coded.dictionary.to_pylist()]
@@ -136,7 +136,7 @@ def _unknown(count: int) -> Times:
 
 
 def _part(flights: pa.Table, kind: str, time: Times, *, scheduled: Times, delay: pa.ChunkedArray) -> pa.Table:
-    """Return the events of one kind, in the source's order, with the columns by which `_in_order` sorts."""
+    """Events of one kind, in the source's order, with the columns by which `_in_order` sorts."""
     rows = np.flatnonzero(~np.isnat(time))
     of = flights.take(pa.array(rows))
     instants = time[rows]
@@ -166,26 +166,25 @@ def _part(flights: pa.Table, kind: str, time: Times, *, scheduled: Times, delay:
 
 
 def _in_order(parts: list[pa.Table]) -> pa.Table:
-    """Return all events by time, kind and row of the source (F10)."""
+    """By time, kind and row of the source (F10)."""
     events = pa.concat_tables(parts)
     order = events.sort_by([("time", "ascending"), ("rank", "ascending"), ("row", "ascending")])
     return order.select(["key", "tag", "body", "time"]).combine_chunks()
 
 
 def _written(instants: Times) -> pa.Array:
-    """Return instants as RFC 3339 text, null for NaT."""
+    """RFC 3339; null for NaT."""
     return pc.strftime(pa.array(instants), format="%Y-%m-%dT%H:%M:%SZ")
 
 
 def _text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return text in quotes, after a check that it contains nothing that JSON would escape."""
+    """Quote texts; raise for a text that JSON would escape."""
     if pc.any(pc.match_substring_regex(values, r'["\\\x00-\x1f]')).as_py():
         raise JobFailed("the source contains a text that JSON would have to escape")
     return pc.binary_join_element_wise('"', values, '"', "")
 
 
 def _objects(values: Mapping[str, pa.Array]) -> pa.Array:
-    """Return one JSON object for each row."""
     pieces: list[pa.Array | str] = []
     for name, written in values.items():
         pieces += [f'{"," if pieces else "{"}"{name}":', pc.coalesce(written, "null")]
@@ -194,8 +193,8 @@ def _objects(values: Mapping[str, pa.Array]) -> pa.Array:
 
 
 # Wall clocks and instants --------------------------------------------------------------------------------------
-# An instant is UTC without a zone (`datetime64[s]`). Of a reading that a clock shows twice, in the night when summer
-# time ends, the first is meant; one that it skips, when summer time begins, stands for the moment of the skip.
+# An instant is UTC without a zone (`datetime64[s]`). A reading that a clock shows twice, in the night when summer
+# time ends, means the first; a skipped reading, when summer time begins, means the moment of the skip.
 
 
 #: datetime64[s]; NaT where unknown.
@@ -217,7 +216,7 @@ def to_utc(wall: Times, zone: str) -> Times:
 
 
 def to_wall(utc: Times, zone: str) -> Times:
-    """Return what clocks in `zone` read at the instants `utc`."""
+    """Return the readings of clocks in `zone` at the instants `utc`."""
     return _seconds(pd.DatetimeIndex(utc).tz_localize("UTC").tz_convert(zone).tz_localize(None))
 
 
@@ -269,10 +268,10 @@ _FLIGHTS: Final = {
 
 def data_folder() -> Path:
     """Return the folder of the package's data."""
-    found = find_spec(PACKAGE)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
         raise JobFailed(f"the package {PACKAGE} (the real flights) is not installed: run make setup")
-    return Path(found.submodule_search_locations[0]) / "data"
+    return Path(spec.submodule_search_locations[0]) / "data"
 
 
 def read_flights() -> pa.Table:
@@ -298,7 +297,7 @@ def read_airlines() -> dict[str, str]:
 
 
 def _read(file: Path | io.BytesIO, columns: dict[str, pa.DataType]) -> pa.Table:
-    """Return some columns of a CSV file; `NA` and empty fields are null, as in the source."""
+    """`NA` and empty fields are null, as in the source."""
     options = csv.ConvertOptions(
         column_types=columns, include_columns=list(columns), null_values=["NA", ""], strings_can_be_null=True
     )

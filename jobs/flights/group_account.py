@@ -1,4 +1,4 @@
-"""The account of a group that consumed a topic: the expected one, and that of the workers' handlers."""
+"""The account of a group that consumed a topic: the expected account, and the account of the workers' handlers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deltamq.jobs.flights.replay import Ledger
 #: The number of deliveries after which a message of the flights' groups is a dead letter.
 MAX_ATTEMPTS: Final = 3
 
-#: A place (partition, offset) as one number: partitions are few, and no offset of a run comes near this factor.
+#: Codes (partition, offset) as one number: partitions are few, and no offset of a run comes near this factor.
 _OFFSETS: Final = 1 << 40
 
 #: Messages that a worker held when it died: offsets of their origins by partition.
@@ -30,7 +30,7 @@ class GroupAccount(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     #: Messages of the topic that are acknowledged or dead letters.
     consumed: int
-    #: Consumed messages that a handler succeeded with.
+    #: Consumed messages that a handler has processed.
     acknowledged: int
     dead: int
     #: Distinct origins of dead letters: a message with two dead letters shows as a difference.
@@ -51,7 +51,7 @@ def expected_account(group: str, ledger: Ledger, *, fails: bool, held: Held) -> 
     fails
         Whether the group's handler fails for some tails, whose events are delivered `MAX_ATTEMPTS` times.
     held
-        The messages that a worker of the group held when it died; those that do not fail are delivered twice.
+        The messages that a worker of the group held when it died; messages that do not fail are delivered twice.
     """
     events = ledger.events
     bad = failing(events["key"]) if fails else np.zeros(len(events), dtype=np.bool_)
@@ -80,15 +80,15 @@ def handled_account(group: str, deliveries: Sequence[pa.Table], *, left: int) ->
         Messages that the workers did not finish, or whose outcome they could not report to the service.
     """
     rows = pa.concat_tables(deliveries)
-    place = _places(rows)
+    message_codes = _message_codes(rows)
     attempt = rows["attempt"].to_numpy()
     ok = rows["ok"].to_numpy()
     given_up = ~ok & (attempt >= MAX_ATTEMPTS)
-    dead = np.unique(place[given_up])
+    dead = np.unique(message_codes[given_up])
     return GroupAccount(
         group=group,
-        consumed=len(np.unique(place)),
-        acknowledged=len(np.setdiff1d(place[ok], dead)),
+        consumed=len(np.unique(message_codes)),
+        acknowledged=len(np.setdiff1d(message_codes[ok], dead)),
         dead=int(given_up.sum()),
         dead_distinct=len(dead),
         dead_crc=int(rows["body_crc"].to_numpy()[given_up].sum()),
@@ -97,11 +97,11 @@ def handled_account(group: str, deliveries: Sequence[pa.Table], *, left: int) ->
     )
 
 
-def _places(rows: pa.Table) -> Integers:
+def _message_codes(rows: pa.Table) -> Integers:
     codes: Integers = rows["partition"].combine_chunks().dictionary_encode().indices.to_numpy()
     offsets: Integers = rows["offset"].to_numpy()
-    places: Integers = codes.astype(np.int64) * _OFFSETS + offsets
-    return places
+    numbers: Integers = codes.astype(np.int64) * _OFFSETS + offsets
+    return numbers
 
 
 # The aircraft for which the group `repairs` fails: about 1 in 1,000, by a checksum of the tail number.
@@ -134,7 +134,7 @@ class GroupsLeft(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Messages that are stored and not committed, or in flight; None before the group's first commit is merged.
     left: dict[str, int | None]
-    #: Whether it may have changed during the look, or checkpoints are not merged yet.
+    #: Whether `left` may have changed during the look, or checkpoints are not merged yet.
     moving: bool
 
     @property

@@ -4,7 +4,7 @@ The state tables are as of the last merge, so "nothing is left" is certain only 
 
 1. the groups have committed everything (an offset passes a message that is done, or whose checkpoint is stored);
 2. all checkpoints that were stored by then are merged;
-3. none of them has a message in flight (a redelivery is stored in a retry partition, or as a dead letter, before its
+3. no checkpoint has a message in flight (a redelivery is stored in a retry partition, or as a dead letter, before its
    checkpoint records it), and nothing has changed since 1;
 4. no retry partition has grown meanwhile.
 """
@@ -55,7 +55,7 @@ class GroupReader:
         self._tables: list[str] | None = None
 
     def left(self, topic: str, groups: Sequence[str]) -> GroupsLeft:
-        """Return what is left of `topic` for each of `groups`, in the order of checks of the module's docstring."""
+        """Return the messages that are left for each group, in the order of checks of the module's docstring."""
         self._set(topic, groups)
         first = self._rows("lanes")
         left = _left(first, groups)
@@ -87,7 +87,7 @@ class GroupReader:
         ]
 
     def _set(self, topic: str, groups: Sequence[str]) -> None:
-        """Create the views; those of the queue again if a state table was created meanwhile, since they need it."""
+        """Create the views; the queue's views again if a state table was created meanwhile, since they need it."""
         tables = [table for table in STATE_TABLES if state_transactions(self._store, table) is not None]
         if tables != self._tables:
             register_views(self._spark, load(overrides={"warehouse.uri": self._warehouse}))
@@ -103,12 +103,12 @@ class GroupReader:
 
     def _ends_of_retries(self, topic: str, groups: Sequence[str]) -> dict[str, int]:
         names = {RetryTopic(group, topic).storage_name for group in groups}
-        found = [ref for ref in refs(self._store, Space.RETRY) if ref.topic in names]
-        return {ref.name: load_snapshot(self._store, ref.folder).end_offset for ref in found}
+        retries = [ref for ref in refs(self._store, Space.RETRY) if ref.topic in names]
+        return {ref.name: load_snapshot(self._store, ref.folder).end_offset for ref in retries}
 
 
 def _left(lanes: Sequence[Row], groups: Sequence[str]) -> dict[str, int | None]:
-    """Return what is left for each group; None if no lane of it is known."""
+    """None: no lane of the group is known."""
     left: dict[str, int | None] = dict.fromkeys(groups)
     for row in lanes:
         left[row["group"]] = (left[row["group"]] or 0) + row["lag"] + row["in_flight"]
@@ -116,7 +116,7 @@ def _left(lanes: Sequence[Row], groups: Sequence[str]) -> dict[str, int | None]:
 
 
 def _unmerged(store: Store) -> int:
-    """Return the number of records of checkpoints, of all groups, that are not merged into their table."""
+    """The number of checkpoint records of all groups that are not merged into their table."""
     logs = [ref for ref in refs(store, Space.SYS) if ref.topic.startswith(REVIVE_LOG)]
     ends = {ref: load_snapshot(store, ref.folder).end_offset for ref in logs}
     merged = merged_to(store, [POP_CHECKPOINTS])

@@ -45,7 +45,7 @@ GROUPS: Final = (FlightGroup(name="tower", workers=1), FlightGroup(name="repairs
 
 
 def fresh_groups(admin: Admin) -> tuple[FlightGroup, ...]:
-    """Create the first pair of tower and repairs, tower-2 and repairs-2, ... of which neither exists."""
+    """Create the first missing pair of tower and repairs, tower-2 and repairs-2, ..."""
     taken = {name.lower() for name in admin.list_groups()}
     endings = ("" if n == 1 else f"-{n}" for n in count(1))
     ending = next(ending for ending in endings if not any(f"{group.name}{ending}" in taken for group in GROUPS))
@@ -64,7 +64,7 @@ def fresh_groups(admin: Admin) -> tuple[FlightGroup, ...]:
 
 
 def left_of(info: GroupInfo, topic: str) -> int | None:
-    """Return how many messages wait for the group or are in flight; None before it has begun.
+    """Return the number of messages that wait for the group or are in flight; None before it has begun.
 
     A message whose lease has expired, but which the job `revive` has not processed yet, is in neither number; the
     tables have it.
@@ -72,14 +72,14 @@ def left_of(info: GroupInfo, topic: str) -> int | None:
     partitions = _partitions(info, topic)
     if not partitions:
         return None
-    return sum(_known(found.lag, found) + found.in_flight for found in partitions)
+    return sum(_known(partition.lag, partition) + partition.in_flight for partition in partitions)
 
 
 def served_group(admin: Admin, group: str, topic: str) -> GroupAccount:
     """Return a group's account by REST: its progress in the topic, and every dead letter."""
     info = admin.get_group(group)
     partitions = _partitions(info, topic)
-    consumed = sum(found.committed_offset or 0 for found in partitions if not found.retry)
+    consumed = sum(partition.committed_offset or 0 for partition in partitions if not partition.retry)
     dead = list(_dead_letters(admin, group))
     distinct = len({_origin(letter) for letter in dead})
     left = left_of(info, topic)
@@ -90,18 +90,18 @@ def served_group(admin: Admin, group: str, topic: str) -> GroupAccount:
         dead=len(dead),
         dead_distinct=distinct,
         dead_crc=sum(zlib.crc32(letter.payload) for letter in dead),
-        retried=sum(_known(found.end_offset, found) for found in partitions if found.retry),
+        retried=sum(_known(partition.end_offset, partition) for partition in partitions if partition.retry),
         left=0 if left is None else left,
     )
 
 
 def _partitions(info: GroupInfo, topic: str) -> tuple[GroupPartition, ...]:
-    return next((found.partitions for found in info.topics if found.topic == topic), ())
+    return next((state.partitions for state in info.topics if state.topic == topic), ())
 
 
-def _known(number: int | None, found: GroupPartition) -> int:
+def _known(number: int | None, partition: GroupPartition) -> int:
     if number is None:
-        raise JobFailed(f"the service cannot read {found.partition}: see its log")
+        raise JobFailed(f"the service cannot read {partition.partition}: see its log")
     return number
 
 

@@ -1,11 +1,11 @@
-"""The second process: it reads with Spark SQL, and knows of the topic only what its Delta tables contain.
+"""The second process: it reads only the topic's Delta tables, with Spark SQL.
 
-It gets questions on standard input and answers on standard output, one JSON line each; whatever Spark prints goes to
+It gets questions on standard input and answers on standard output, one JSON line each; Spark's own output goes to
 standard error. Each answer describes one moment.
 
 | question  | purpose                             | how it reads                                                     |
 |-----------|-------------------------------------|------------------------------------------------------------------|
-| `look`    | what a dashboard would show         | `format("mq")`, three columns: many small commits cost it little |
+| `look`    | the view of a dashboard              | `format("mq")`, three columns: many small commits cost it little |
 | `account` | Spark's side of the report          | `read_topic`: the partitions' Delta tables, as Spark reads them  |
 | `left`    | whether the groups are done         | state tables and partitions (`group_reading`)             |
 | `groups`  | Spark's side of the second table    | the same                                                         |
@@ -63,7 +63,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What Spark saw, and how long that took."""
+    """Spark's view of the topic, and the time of the look."""
 
     messages: int
     seconds: float
@@ -76,7 +76,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Following(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `follow`: where the streams write."""
+    """The answer to `follow`: the streams' folder."""
 
     folder: str
 
@@ -88,13 +88,13 @@ def queries() -> dict[str, str]:
 
 
 def look(spark: SparkSession, topic: str, **options: str) -> Look:
-    """Return what the topic shows now; `options` are those of `format("mq")`."""
+    """Return the present view of the topic; `options` go to `format("mq")`."""
     began = time.monotonic()
     source = spark.read.format("mq").options(topic=topic, **options)
     views = _Views(spark, source.schema("key STRING, tag STRING, body BINARY").load())
     with views.kept("summary"):
         return Look(
-            messages=views.one("seen")["messages"],
+            messages=views.row("seen")["messages"],
             busiest=[(row["aircraft"], row["departures"]) for row in views.rows("busiest")],
             delays=[(row["carrier"], row["delay_min"]) for row in views.rows("delays")],
             seconds=round(time.monotonic() - began, 3),
@@ -111,7 +111,7 @@ def account(spark: SparkSession, topic: str, **options: str) -> Account:
         return Account(
             kinds={row["tag"]: row["messages"] for row in views.rows("kinds")},
             partitions={row["partition"]: _count(row) for row in views.rows("partitions")},
-            bodies_crc=views.one("checksum")["bodies_crc"] or 0,
+            bodies_crc=views.row("checksum")["bodies_crc"] or 0,
             sequences={row["key"]: row["digest"] for row in sequences},
             scattered=sum(row["partitions"] > 1 for row in sequences),
         )
@@ -139,8 +139,8 @@ class _Views:
         """Return a query's rows."""
         return self._spark.sql(self._queries[name]).collect()
 
-    def one(self, name: str) -> Row:
-        """Return the row of a query that returns exactly one."""
+    def row(self, name: str) -> Row:
+        """Return the only row of a query."""
         (row,) = self.rows(name)
         return row
 
@@ -172,7 +172,7 @@ def main(warehouse: str, scratch: str) -> None:
         for question in _questions(sys.stdin):
             _say(answers, answering(question))
     finally:
-        # A signal that comes within a call to the JVM leaves its answer unread, and no other call is understood then.
+        # A signal within a call to the JVM leaves the answer unread, and then no other call works.
         # The JVM ends with this process in any case, and removes Spark's files.
         with suppress(Py4JError):
             spark.stop()
@@ -205,12 +205,12 @@ class _Answering:
             case "follow":
                 return self._follow(question.topic)
             case "streams":
-                assert self._streams is not None, "they were never started"
+                assert self._streams is not None, "the streams were never started"
                 return self._streams.account()
 
     def _look(self, topic: str) -> Look:
-        seen = look(self._spark, topic)
-        return msgspec.structs.replace(seen, typed=self._streams.rows() if self._streams else 0)
+        view = look(self._spark, topic)
+        return msgspec.structs.replace(view, typed=self._streams.rows() if self._streams else 0)
 
     def _follow(self, topic: str) -> Following:
         from deltamq.jobs.flights.streaming import FlightStreams
@@ -222,7 +222,7 @@ class _Answering:
 
 
 def _warm_up(spark: SparkSession, scratch: str) -> None:
-    """Query a topic of one message elsewhere: Spark's first query takes many times as long as later ones."""
+    """Query another topic with one message: Spark's first query takes many times as long as later ones."""
     folder = str(Path(scratch) / "warm-up")
     warehouse = Warehouse.open(folder)
     try:
@@ -230,8 +230,8 @@ def _warm_up(spark: SparkSession, scratch: str) -> None:
         log.append([Batch(pa.RecordBatch.from_pylist([{"tag": DEPARTURE, "body": b"{}"}]))])
     finally:
         warehouse.close()
-    seen = look(spark, WARM_UP, warehouse=folder)
-    assert seen.messages == 1, seen
+    view = look(spark, WARM_UP, warehouse=folder)
+    assert view.messages == 1, view
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:
@@ -240,7 +240,7 @@ def _leave(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _own_output() -> TextIO:
-    """Reserve standard output for the answers: Spark's JVM inherits the descriptor and would print to it."""
+    """Reserve standard output for the answers: Spark's JVM inherits the descriptor and prints to it."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers

@@ -1,8 +1,8 @@
-"""The producer: sends events in order at a steady rate, and records where each of them was stored.
+"""The producer: sends events in order at a steady rate, and records the offset of each.
 
-Each chunk is sent when the one before is acknowledged, so an aircraft's events are stored in the order in which they
-happened. The rate is chosen for the replay and is not a limit: a year in about half a minute leaves Spark time to read
-along. Without it, the whole year takes a second or two.
+Each chunk is sent when the previous chunk is acknowledged, so an aircraft's events are stored in the order in which
+they happened. The rate is chosen for the replay and is not a limit: a year in about half a minute leaves Spark time to
+read along. Without it, the whole year takes a second or two.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOWHERE: Final = -1
 
 
 class Ledger:
-    """The place of each event, from the service's acknowledgements alone."""
+    """The offset of each event, only from the service's acknowledgements."""
 
     def __init__(self, events: pa.Table, partitions: tuple[str, ...]) -> None:
         #: The events in the order in which they are sent.
@@ -48,7 +48,7 @@ class Ledger:
         self.acknowledged += sent.count
 
     def account(self) -> Account:
-        """Return the producer's account: the source's events in order, at the acknowledged places."""
+        """Return the producer's account: the source's events in order, at the acknowledged offsets."""
         missing = int((self._partition == _NOWHERE).sum())
         if missing:
             raise JobFailed(f"{missing:,} of {len(self.events):,} events were not acknowledged")
@@ -57,10 +57,10 @@ class Ledger:
         columns += [self.events[name] for name in ROWS_SCHEMA.names[2:]]
         return account_of(pa.table(columns, schema=ROWS_SCHEMA), ends=self._ends(), in_row_order=True)
 
-    def rows_at(self, places: Mapping[str, Sequence[int]]) -> NDArray[np.int64]:
+    def rows_at(self, offsets_by_partition: Mapping[str, Sequence[int]]) -> NDArray[np.int64]:
         """Return the indexes of the events at these offsets, by partition; offsets of other messages are skipped."""
-        found = [np.flatnonzero(self._is_at(partition, offsets)) for partition, offsets in places.items()]
-        return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+        rows = [np.flatnonzero(self._is_at(partition, offsets)) for partition, offsets in offsets_by_partition.items()]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *rows])
 
     def _is_at(self, partition: str, offsets: Sequence[int]) -> NDArray[np.bool_]:
         if partition not in self._names:
@@ -93,7 +93,7 @@ class Replay:
         self.ledger = Ledger(events, producer.partitions(topic))
 
     def run(self, tell: Callable[[int], None]) -> float:
-        """Send all events; return the number of seconds it took."""
+        """Send all events; return the seconds."""
         rows = self._events.select(["key", "tag", "body"])
         size = self._chunk_events()
         began = time.monotonic()
@@ -110,6 +110,5 @@ class Replay:
         return max(1, min(CHUNK_EVENTS_MAX, round(self._rate * CHUNK_S)))
 
     def _wait_until(self, began: float, event: int) -> None:
-        """Wait until `event` is due at the rate of the replay."""
         if self._rate:
             time.sleep(max(0.0, began + event / self._rate - time.monotonic()))

@@ -4,7 +4,7 @@ service, jobs, workers start --.
 Spark starts -------------------+--> replay, while Spark looks repeatedly     --> wait until the groups --> compare
 flights become events ---------'     and the workers of two groups consume         have nothing left
 
-    compare: the acknowledgements, what REST returns, what Spark finds; for the groups also the workers' deliveries;
+    compare: the acknowledgements, the messages by REST and by Spark; for the groups also the workers' deliveries;
     and the tables of two streaming queries on the topic
 """
 
@@ -71,13 +71,13 @@ class RunOptions:
     rate_events_s: float
     #: The folder for logs and the report.
     folder: Path
-    #: Seconds to wait for a process that says nothing.
+    #: Seconds to wait for a silent process.
     wait_s: float
 
 
 @dataclass(slots=True)
 class Run:
-    """One run; `close` ends what it started."""
+    """One run; `close` ends its processes."""
 
     plan: RunOptions
     console: Console
@@ -88,7 +88,7 @@ class Run:
     groups: tuple[str, ...] = ()
 
     def report(self) -> Agreement:
-        """Do everything up to the report; print and store it."""
+        """Run until the report; print and store it."""
         service, spark, crew = self._start()
         airlines = read_airlines()
         events = in_thread(self._events, "events")
@@ -102,7 +102,7 @@ class Run:
             consuming = self._consume(admin, crew, spark)
             ledger = self._replay(events.result(), spark, airlines, consuming)
             handled = self._end_groups(consuming)
-            self._say("comparing what was acknowledged, what REST gives back and what Spark finds in the tables ...")
+            self._say("comparing the acknowledgements with the messages by REST and with Spark's tables ...")
             agreement = self._compare(ledger, admin.get_topic(self.topic), spark)
             groups = self._compare_groups(consuming, ledger, handled)
             agreement = replace(agreement, groups=groups, streams=self._compare_streams(ledger, spark))
@@ -120,12 +120,12 @@ class Run:
             time.sleep(LOOK_EVERY_S)
 
     def check(self) -> None:
-        """Raise if a process has died: its death explains more than the errors that follow from it."""
+        """Raise if a process has died: its death explains the errors that follow from it."""
         for child in self.children:
             child.check()
 
     def close(self) -> None:
-        """Stop what still runs: workers, reader, jobs, and then the service."""
+        """Stop the running processes: workers, reader, jobs, and then the service."""
         while self.children:
             self._stop_newest()
 
@@ -146,7 +146,7 @@ class Run:
         service = self._child("service", [*serve, "--host", plan.host, "--port", str(plan.port)])
         read = [sys.executable, "-m", "deltamq.jobs.flights.reading", plan.warehouse, str(plan.folder)]
         jobs = [deltamq, "jobs", "run", *JOBS, "--engine", "spark", "--warehouse", plan.warehouse]
-        jobs += ["--wait", str(plan.wait_s)]  # the service makes it at the same time
+        jobs += ["--wait", str(plan.wait_s)]  # the service makes the warehouse at the same time
         # Spark's own files go to the folder of the logs, and are removed with it.
         environment = {"SPARK_LOCAL_DIRS": str(plan.folder)}
         self._child("jobs driver", jobs, talks=False, environment=environment, stop_s=JOBS_STOP_S)
@@ -156,7 +156,7 @@ class Run:
         return service, spark, crew
 
     def _child(self, name: str, command: list[str], **options: Any) -> Child:
-        """Start a process; `options` are those of `Child`."""
+        """`options` go to `Child`."""
         try:
             child = Child(name, command, self.plan.folder / f"{name.replace(' ', '-').lower()}.log", **options)
         except FileNotFoundError as error:
@@ -183,14 +183,13 @@ class Run:
         return events
 
     def _follow(self, spark: Child) -> None:
-        """Start the streams, which read the topic while Spark answers questions."""
-        asked = Ask(what="follow", topic=self.topic)
-        beginning = in_thread(lambda: msgspec.json.decode(_answer(spark, asked), type=Following), "streams-start")
+        """The streams read the topic while Spark answers questions."""
+        ask = Ask(what="follow", topic=self.topic)
+        beginning = in_thread(lambda: msgspec.json.decode(_answer(spark, ask), type=Following), "streams-start")
         await_all([beginning], self.children)
         self._say(f"streams   typed events and delays by carrier and hour go to {beginning.result().folder}")
 
     def _consume(self, admin: Admin, crew: Crew, spark: Child) -> Consuming:
-        """Put the workers to work, each for its group."""
         groups = fresh_groups(admin)
         self.groups = tuple(group.name for group in groups)
         working = in_thread(lambda: crew.begin(self.url, self.topic, groups), "workers-start")
@@ -209,7 +208,7 @@ class Run:
     # Replay and looks ------------------------------------------------------------------------------------------
 
     def _replay(self, events: pa.Table, spark: Child, airlines: dict[str, str], consuming: Consuming) -> Ledger:
-        """Send all events while Spark looks; return where each was acknowledged."""
+        """Send all events while Spark looks; return their acknowledgements."""
         days = events["time"].cast(pa.date32())
         with _producer(self.url) as producer, bar(self.console) as progress:
             replay = Replay(producer, self.topic, events, self.plan.rate_events_s)
@@ -229,7 +228,6 @@ class Run:
         return ledger
 
     def _look_along(self, look: Callable[[], None], sending: Future[float]) -> None:
-        """Look repeatedly while events are sent, and once after the last."""
         all_sent = False
         while not all_sent:
             wait([sending], timeout=REST_BETWEEN_LOOKS_S)
@@ -237,7 +235,7 @@ class Run:
             look()
 
     def _look(self, spark: Child, ledger: Ledger, airlines: dict[str, str], consuming: Consuming) -> None:
-        """Ask Spark what it sees, which must include what was acknowledged before; ask the service about the groups."""
+        """Spark must see all events that were acknowledged before the question."""
         asked = ledger.acknowledged
         look = msgspec.json.decode(_answer(spark, Ask(what="look", topic=self.topic)), type=Look)
         text = look_text(look, asked=asked, now=ledger.acknowledged, airlines=airlines, groups=consuming.progress())
@@ -267,19 +265,19 @@ class Run:
         return comparing.result()
 
     def _compare_streams(self, ledger: Ledger, spark: Child) -> tuple[StreamLine, ...]:
-        asked = Ask(what="streams", topic=self.topic)
+        ask = Ask(what="streams", topic=self.topic)
         kinds = dict[str, StreamAccount]
-        of_spark = in_thread(lambda: msgspec.json.decode(_answer(spark, asked), type=kinds), "spark-streams")
+        of_spark = in_thread(lambda: msgspec.json.decode(_answer(spark, ask), type=kinds), "spark-streams")
         of_producer = in_thread(lambda: expected_stream(ledger.events["body"]), "producer-streams")
         await_all([of_spark, of_producer], self.children)
         made = of_spark.result()
         return compare_streams(of_producer.result(), made["flights"], made["hours"])
 
     def _compare(self, ledger: Ledger, topic: TopicInfo, spark: Child) -> Agreement:
-        """Collect the three accounts, each from its own source, and compare them."""
-        asked = Ask(what="account", topic=topic.topic)
+        """Each account comes from its own source."""
+        ask = Ask(what="account", topic=topic.topic)
         endpoint = Endpoint(self.url)
-        of_spark = in_thread(lambda: msgspec.json.decode(_answer(spark, asked), type=Account), "spark-account")
+        of_spark = in_thread(lambda: msgspec.json.decode(_answer(spark, ask), type=Account), "spark-account")
         of_service = in_thread(lambda: served_account(endpoint, topic), "service-account")
         of_producer = in_thread(ledger.account, "producer-account")
         await_all([of_spark, of_service, of_producer], self.children)
@@ -299,7 +297,7 @@ class Run:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raise if the service could not listen there."""
+    """Raise if the service cannot listen there."""
     if port == 0:
         return
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -314,7 +312,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def fresh_topic(admin: Admin) -> str:
-    """Create the first of flights, flights-2, flights-3, ... that does not exist; topics of earlier runs stay."""
+    """Create the first missing topic of flights, flights-2, flights-3, ...; topics of earlier runs stay."""
     taken = {name.lower() for name in admin.list_topics()}
     names = (TOPIC if n == 1 else f"{TOPIC}-{n}" for n in count(1))
     name = next(name for name in names if name not in taken)
@@ -324,7 +322,7 @@ def fresh_topic(admin: Admin) -> str:
 
 @contextmanager
 def _producer(url: str) -> Iterator[Producer]:
-    """Yield a producer; flush it at the end, unless the run has failed: then unsent messages are dropped."""
+    """Flush the producer at the end, unless the run has failed: then unsent messages are dropped."""
     producer = Producer(url)
     try:
         yield producer

@@ -1,4 +1,4 @@
-"""What the main job prints: a bar, a line for each look of Spark, the tables of the report, and what to try next."""
+"""The main job's output: a bar, a line for each look of Spark, the tables of the report, and commands to try next."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def bar(console: Console) -> Progress:
 
 
 def look_text(look: Look, *, asked: int, now: int, airlines: Mapping[str, str], groups: str) -> str:
-    """Return what Spark saw, how long that took, and how far the producer got meanwhile."""
+    """Return Spark's view, the time of the look, and the producer's progress meanwhile."""
     busiest = ", ".join(f"{aircraft} {count:,}" for aircraft, count in look.busiest)
     delays = ", ".join(f"{airlines.get(carrier, carrier)} {delay:+.1f} min" for carrier, delay in look.delays)
     behind = max(0, now - look.messages)
@@ -61,7 +61,7 @@ def look_text(look: Look, *, asked: int, now: int, airlines: Mapping[str, str], 
 
 def report_table(agreement: Agreement, topic: str) -> Table:
     """Return the report."""
-    title = f"{topic}: sent by the producer, given back by REST, found by Spark SQL"
+    title = f"{topic}: sent by the producer, returned by REST, found by Spark SQL"
     rows = [(line.what, (line.producer, line.service, line.spark), line.agree) for line in agreement.lines]
     return _table(title, CAPTION, ("producer", "service", "Spark"), rows)
 
@@ -69,7 +69,7 @@ def report_table(agreement: Agreement, topic: str) -> Table:
 def groups_table(agreement: Agreement, topic: str) -> Table:
     """Return the report's second table."""
     table = Table(
-        title=f"{topic} in two groups: expected, handled by workers, told by REST, found by Spark SQL",
+        title=f"{topic} in two groups: expected, handled by workers, returned by REST, found by Spark SQL",
         caption=GROUPS_CAPTION,
         caption_justify="left",
         box=box.SIMPLE_HEAD,
@@ -98,14 +98,14 @@ def streams_table(agreement: Agreement, topic: str) -> Table:
 
 
 def _table(title: str, caption: str, sides: Sequence[str], rows: Sequence[tuple[str, Sequence[str], bool]]) -> Table:
-    """Return a table of the numbers of each side, with a verdict for each row."""
+    """A table of the numbers of each side, with a verdict for each row."""
     table = Table(title=title, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
     for side in sides:
         table.add_column(side, justify="right")
     table.add_column("agree", justify="center")
-    for what, said, agree in rows:
-        table.add_row(escape(what), *said, _verdict(agree))
+    for what, numbers, agree in rows:
+        table.add_row(escape(what), *numbers, _verdict(agree))
     return table
 
 
@@ -114,7 +114,7 @@ def _verdict(agree: bool) -> str:
 
 
 def next_steps(url: str, topic: TopicInfo, groups: Sequence[str], warehouse: str) -> str:
-    """Return what to try while the service keeps serving."""
+    """Return commands to try while the service keeps serving."""
     name, partition = topic.topic, topic.partitions[0]
     path = quote(partition.partition, safe="")
     return escape(

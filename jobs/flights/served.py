@@ -19,7 +19,7 @@ FETCH_BYTES: Final = 32 * MIB
 
 
 def served_account(endpoint: Endpoint, topic: TopicInfo) -> Account:
-    """Fetch every message of `topic` and return their account; the end offsets are those of the topic's description."""
+    """Fetch every message of `topic` and return their account; the end offsets are from the topic's description."""
     ends = topic.max_offsets()
     parts = [_rows(endpoint, topic.topic, partition, end_offset) for partition, end_offset in ends.items()]
     return account_of(pa.concat_tables(parts), ends=ends, in_row_order=False)

@@ -8,8 +8,8 @@ from string import Template
 
 def statements(file: Path, **values: object) -> dict[str, str]:
     """Return the statements of a file by name; `values` replace their placeholders `${...}`."""
-    found = {}
+    by_name = {}
     for block in file.read_text(encoding="utf-8").split("-- name: ")[1:]:
         name, _, text = block.partition("\n")
-        found[name.strip()] = Template(text.strip()).substitute(values)
-    return found
+        by_name[name.strip()] = Template(text.strip()).substitute(values)
+    return by_name

@@ -1,4 +1,4 @@
-"""The account of the streams: the expected sums by carrier and hour, and those of their tables, as a few numbers.
+"""The account of the streams: the sums by carrier and hour, expected and in their tables, as a few numbers.
 
 The producer's side is computed here, from the events that were acknowledged; Spark computes its own in SQL
 (`stream.sql`), from the typed table and from the table of carriers and hours.

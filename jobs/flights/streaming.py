@@ -1,4 +1,4 @@
-"""The streams of the main job: from the topic to a typed table, and from that to sums by carrier and hour.
+"""The streams of the main job: from the topic to a typed table, and from this table to sums by carrier and hour.
 
     format("mq") --from_json--> flights (silver, Delta) --sums of each batch--> hours (gold, Delta)
 
@@ -44,7 +44,7 @@ class FlightStreams:
         """Start both queries; they run until `account`."""
         self._spark.sql(self._queries["create"])
         typed = self._start(self._typed().writeStream.format("delta"), "flights", path=self._silver)
-        # the second query reads what the first writes, so that table must exist
+        # the second query reads the first one's table, which must exist
         typed.processAllAvailable()
         flights = self._spark.readStream.format("delta").load(self._silver)
         hours = self._start(flights.writeStream.foreachBatch(self._add), "hours")
@@ -55,7 +55,7 @@ class FlightStreams:
         return self._spark.read.format("delta").load(self._silver).count()
 
     def account(self) -> dict[str, StreamAccount]:
-        """Let the queries process what is stored, and end them; return the account of each table."""
+        """Let the queries process all stored messages, and end them; return the account of each table."""
         for query in self._running:
             query.processAllAvailable()
         for query in self._running:

@@ -1,4 +1,4 @@
-"""The main job's threads, awaited by the main thread, which alone gets Ctrl-C and notices a dead child."""
+"""The main job's threads, awaited by the main thread: only this thread gets Ctrl-C and notices a dead child."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def in_thread(work: Callable[[], T], name: str) -> Future[T]:
 
 
 def await_all(futures: Sequence[Future[Any]], children: Sequence[Child]) -> None:
-    """Wait until all are done; raise the error of one of them, or of a dead child, as soon as it happens.
+    """Wait until all are done; raise the first error of a future, or of a dead child, as soon as it happens.
 
-    Children are checked first: the death of the service explains more than a failed request to it.
+    Children are checked first: the death of the service explains a failed request to it.
     """
     pending = set(futures)
     while pending:

@@ -3,7 +3,7 @@
 It gets its task as a JSON line on standard input, and prints a JSON line for each event:
 
     Task -->                        --> Started
-            ... messages ...        --> Dying     (only the worker that is to die: what it holds, then SIGKILL)
+            ... messages ...        --> Dying     (only the worker that is to die: the messages it holds, then SIGKILL)
     stop -->                        --> Closed    (its deliveries are in the file that the task names)
 
 Messages that a dead worker held are delivered again, to any worker of its group, when their invisible time is over.
@@ -35,7 +35,7 @@ from deltamq.mq.errors import DeltaMQError
 
 #: For the worker that will die: the shortest invisible time that the service allows by default.
 DYING_INVISIBLE_MS: Final = 10_000
-#: On a machine that is busy with Spark's start, an answer may take long; messages of a lost one are delivered again.
+#: On a machine that is busy with Spark's start, an answer may take long; messages of a lost answer are delivered again.
 PATIENCE: Final = Patience(request_timeout_s=60, timeout_s=120)
 
 
@@ -94,7 +94,7 @@ class _Handler:
 def main() -> None:
     """Work until standard input has a line "stop" or ends; exit with an error if the service refuses for good."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    # On SIGTERM it does not wait for answers: what is not acknowledged is delivered again.
+    # On SIGTERM it does not wait for answers: unacknowledged messages are delivered again.
     signal.signal(signal.SIGTERM, _leave)
     line = sys.stdin.readline()
     if not line:
@@ -108,7 +108,8 @@ def main() -> None:
         handler,
         concurrency=1,
         format="arrow",
-        # One batch is handled while the next is fetched; a worker that dies must hold exactly what it names.
+        # One batch is handled while the next is fetched; a worker that dies must hold exactly the messages that it
+        # names.
         prefetch=0 if task.dies else 1,
         invisible_ms=DYING_INVISIBLE_MS if task.dies else None,
         patience=PATIENCE,
@@ -130,7 +131,7 @@ def _await_stop(consumer: PopConsumer) -> None:
 
 
 def _die(noted: pa.Table) -> None:
-    """Print what is held, and die by SIGKILL."""
+    """Print the held messages, and die by SIGKILL."""
     held: dict[str, list[int]] = {}
     for partition, offset in zip(noted["partition"].to_pylist(), noted["offset"].to_pylist(), strict=True):
         held.setdefault(partition, []).append(offset)
@@ -148,7 +149,7 @@ def _say(word: Word) -> None:
 
 
 # The messages that the handlers got, with their verdicts: one row for each delivery. A message is identified by its
-# origin, the place where it was stored first, whichever partition it came from this time.
+# origin, the partition and offset where it was stored first.
 
 
 DELIVERIES_SCHEMA: Final = pa.schema(
@@ -190,7 +191,7 @@ class Deliveries:
         self._parts.append(part)
 
     def write(self, file: Path) -> None:
-        """Write them all as an Arrow file."""
+        """Write all deliveries as an Arrow file."""
         rows = pa.concat_tables(self._parts) if self._parts else DELIVERIES_SCHEMA.empty_table()
         with pa.ipc.new_file(file, DELIVERIES_SCHEMA) as sink:
             sink.write_table(rows)

@@ -1,9 +1,9 @@
 """The settings of a Spark session that is made here: measured for small data on one machine; fewer on a cluster.
 
-| made by                         | settings here                                                                  |
+| made by                         | settings here                                                                 |
 |---------------------------------|-------------------------------------------------------------------------------|
 | `local[...]`                    | everything below                                                              |
-| another master                  | all but this machine's own: its address, its Python, its disks                 |
+| another master                  | all but this machine's own: its address, its Python, its disks                |
 | `spark-submit`                  | what the command and `spark-defaults.conf` do not set                         |
 | Databricks, Spark Connect       | nothing: the session is the platform's                                        |
 """
