@@ -1,4 +1,4 @@
-"""The parts of a service process, made in the order in which they need each other.
+"""The parts of a service process, made in the order of their needs.
 
 event loop        requests, queues, waiting readers, counters; small commits to a local disk
 native threads    the file calls of these commits, without the interpreter
@@ -101,7 +101,7 @@ class Service:
         self.metrics = Metrics(series_max=ports.series_max)
         self.admission, self.answers, self.pops = _admissions(self.settings)
         self.invisible = InvisibleBounds(config.queue.invisible_ms_min, config.queue.invisible_ms_max)
-        # Each takes what those before it have made.
+        # Each step takes the parts of the steps before.
         self._make_storage(meta)
         self._make_access(meta, ports)
         self._make_hosting(keys, ports, address, kafka)
@@ -126,14 +126,12 @@ class Service:
         self.metrics.counters = counters_of(self.lanes, self.peers, self.hosting, self.online)
 
     def _make_storage(self, meta: MetaLog) -> None:
-        """Make the partitions and the metadata, with the threads that they work in."""
         settings, warehouse = self.settings, self.warehouse
         self._threads = Threads(self.loop, commits=settings.commit_threads, work=settings.work_threads)
         self.partitions = Partitions(warehouse, self.loop, self._threads, self.metrics)
         self.meta = HostedMeta(meta, self.partitions)
 
     def _make_access(self, meta: MetaLog, ports: Ports) -> None:
-        """Make what says who may do what, and records it."""
         boot_ms = self.warehouse.clock.boot_ms
         self._access = ServiceAccess(
             self.config,
@@ -144,15 +142,14 @@ class Service:
         )
         #: The check of all requests; None without authentication.
         self.gate = self._access.gate
-        # By the boot clock: a wall clock that is set back must not stop anybody.
+        # By the boot clock: a wall clock that is set back must not stop a caller.
         self.quotas = Quotas(lambda: self.meta.now.auth.quotas, boot_ms, body_bytes_max=self.settings.request_bytes_max)
         if self.gate is not None:
             self.meta.follow(self.gate.follow)
-        #: Records administrative acts and refusals; None if the settings say so.
+        #: Records administrative acts and refusals; None if the settings switch it off.
         self.audit = self._audit(meta) if self.settings.is_audited else None
 
     def _make_hosting(self, keys: HandleKeys, ports: Ports, address: str, kafka: str) -> None:
-        """Make what this process hosts, and its ways to the processes that host the rest."""
         settings = self.settings
         self.prover = Prover(_cluster_secret(settings), self.now_ms)
         self.hosting = Hosting(
@@ -171,7 +168,6 @@ class Service:
         self.owners = Owners(self.hosting, self.peers, keys)
 
     def _make_topics(self) -> None:
-        """Make the topics, what changes static ones, and what reads partitions and logical queues."""
         settings = self.settings
         self.topics = Topics(
             self.meta,
@@ -186,9 +182,8 @@ class Service:
         self.queue_reader = QueueReader(self.reader, self.topics, self.meta, self.partitions)
 
     def _make_clusters(self) -> None:
-        """Make the topics of several clusters, and the ways to the others."""
         settings, cluster = self.settings, self._cluster
-        others = [(name, url) for name, _, url in (one.partition("=") for one in settings.clusters)]
+        others = [(name, url) for name, _, url in (entry.partition("=") for entry in settings.clusters)]
         shared = settings.clusters_shared_secret.reveal().encode()
         #: The proofs of calls between clusters; None if they share no secret.
         self.cluster_proofs = ClusterProofs(cluster, shared, self.now_ms) if shared else None
@@ -205,7 +200,6 @@ class Service:
         self.global_topics = GlobalTopics(self.meta, self.topics, clusters, self.global_copies, now_ms=self.now_ms)
 
     def _make_lanes(self, meta: MetaLog, keys: HandleKeys) -> None:
-        """Make the groups' progress in partitions, with what a takeover needs of it."""
         cluster = self._cluster
         self.statistics = GroupStatistics(
             self.partitions, cluster, self.metrics, process=lambda: self.hosting.id, now_ms=self.now_ms
@@ -224,7 +218,6 @@ class Service:
         self.global_times = GlobalTimes(self.global_copies, self.topics, self.progress)
 
     def _make_pops(self, meta: MetaLog, ports: Ports) -> None:
-        """Make pops, handles and delays."""
         blocked = partial(self.moved.blocked, pop=True)
         queues_of = self.topics.queues_of
         pops = LanePops(self.lanes, blocked, partial(begin, self.meta), queues_of, busy_ms=ports.lane_busy_ms)
@@ -242,7 +235,6 @@ class Service:
         self.waiting = Waiting(self.partitions, self.delays, self._cluster)
 
     def _make_groups(self, ports: Ports) -> None:
-        """Make the groups with their clients and pull locks; their ends reach lanes, locks, and waiting requests."""
         length_ms, clock = self.settings.authorization_ms, ports.lease_clock
         self.seen = SeenClients(self.now_ms, keep_ms=length_ms)
         self.online = OnlineClients(
@@ -276,7 +268,7 @@ class Service:
             uri = config.warehouse.uri
             warehouse = Warehouse.open(uri, settings=config.log, clock=ports.clock, store=ports.store)
             meta, keys = MetaLog(warehouse), handle_keys(warehouse.store, _handle_secret(config))
-            # Arrow keeps what reading the metadata took: with 10,000 access rules 21 MiB.
+            # Arrow keeps the memory of reading the metadata: with 10,000 access rules 21 MiB.
             pa.default_memory_pool().release_unused()
             return warehouse, meta, keys
 
@@ -309,7 +301,7 @@ class Service:
 
     @property
     def is_outsider(self) -> bool:
-        """Whether the warehouse is guarded, and this process checks nobody (SPEC SEC-44)."""
+        """Whether the warehouse is guarded, and this process has no authentication (SPEC SEC-44)."""
         return self.gate is None and is_guarded(self.meta.now)
 
     @property
@@ -322,10 +314,10 @@ class Service:
         return self.warehouse.clock.wall_us() // 1000
 
     async def delete_topic(self, name: str, *, by_cluster: bool = False) -> None:
-        """Delete a topic, and the groups' retry partitions for it; a global one first in all other clusters."""
+        """Delete a topic, and the groups' retry partitions for it; a global topic first in all other clusters."""
         topic = (await self.topics.require(name)).topic
         if by_cluster:
-            require_world(topic)  # another cluster deletes nothing else
+            require_world(topic)  # another cluster may delete only global topics
         elif topic.world is not None:
             await self.global_topics.delete_elsewhere(topic)
         await self.groups.drop_retries(await self.topics.delete(name))
@@ -333,7 +325,7 @@ class Service:
     def begin_stop(self) -> None:
         """Begin to stop: long polls and event streams end at once, other requests under way are still answered.
 
-        So do those that wait at other processes and clusters; pops there within a second.
+        Those that wait at other processes and clusters end at once, too; pops there within a second.
         """
         self.popper.stopping = self.partitions.stopping = True
         self.peers.begin_stop()
@@ -343,7 +335,6 @@ class Service:
             partition.wake()
 
     def _void(self, lanes: Iterable[LaneKey]) -> None:
-        """Forget what memory knows of these lanes: their epoch is over."""
         ended = list(lanes)
         self.lanes.forget(ended)
         self.moved.forget(ended)
@@ -352,8 +343,8 @@ class Service:
     async def stop(self) -> None:
         """Finish every queued commit and the upkeep step under way, make all durable, and close the warehouse.
 
-        A step that fails is logged and keeps none of the others from being taken: what memory knows is stored, and the
-        roles are left. The first failure is raised at the end.
+        A failed step is logged, and the others are taken all the same: state in memory is stored, and roles are left.
+        The first failure is raised at the end.
         """
         self.begin_stop()
         steps: tuple[Callable[[], Awaitable[None] | None], ...] = (
@@ -389,14 +380,14 @@ class Service:
 
 
 def _cluster_secret(settings: ServiceSettings) -> bytes:
-    """Return the cluster's secret; without one a secret that no other process has, which then believes nothing."""
+    """Return the cluster's secret; without one, a secret that no other process has, so that no proof is valid."""
     return settings.cluster_secret.reveal().encode() or secrets.token_bytes(SECRET_BYTES)
 
 
 def _handle_secret(config: Config) -> str:
-    """Return the operator's secret for handles, in hexadecimal digits; empty for the one that the warehouse keeps.
+    """Return the operator's secret for handles, in hexadecimal digits; empty for the warehouse's own.
 
-    With authentication it comes from the cluster's secret, so that who can read the warehouse cannot forge handles.
+    With authentication it is derived from the cluster's secret, so that readers of the warehouse cannot forge handles.
     """
     settings = config.service
     if config.queue.handle_secret or not (settings.auth and settings.cluster_secret):
@@ -405,7 +396,7 @@ def _handle_secret(config: Config) -> str:
 
 
 def _brokers(settings: ServiceSettings, meta: MetaLog) -> list[str]:
-    """Return the brokers of the settings, and those that topics got under earlier settings."""
+    """Return the brokers of the settings, and the ones that topics got under earlier settings."""
     routed = {broker_of(name) for topic in meta.state.topics.values() for name in topic.route.partitions}
     return sorted(routed.union(settings.brokers))
 
@@ -420,7 +411,6 @@ def _lease_times(settings: ServiceSettings) -> LeaseTimes:
 
 
 def _admissions(settings: ServiceSettings) -> tuple[Admission, Admission, Admission]:
-    """Return the admissions of produce requests, of fetches (which count the bytes of answers), and of pops."""
     return (
         Admission("produce", bytes_max=settings.queue_bytes_max, requests_max=settings.queue_requests_max),
         Admission("fetch", bytes_max=settings.answer_bytes_max, requests_max=settings.connections_max),
@@ -429,7 +419,7 @@ def _admissions(settings: ServiceSettings) -> tuple[Admission, Admission, Admiss
 
 
 class ServiceAccess:
-    """What a service with authentication has; without it, nothing is made and `gate` is None."""
+    """The gate of a service with authentication, and the tokens' issuer; without authentication both are None."""
 
     def __init__(
         self,
@@ -440,13 +430,13 @@ class ServiceAccess:
         boot_ms: Callable[[], int],
         key_times: KeyTimes,
     ) -> None:
-        """`now_ms` is the clock by which keys and tokens end, `boot_ms` one that nobody sets."""
+        """`now_ms` is the clock by which keys and tokens end, `boot_ms` a monotonic clock."""
         self.gate: Gate | None = None
         self._tokens: IssuerTokens | None = None
         if not config.service.auth:
             return
         if config.oidc.issuer:
-            # It takes a quarter of a second, which a service without an issuer need not spend.
+            # Importing it takes a quarter of a second, which a service without an issuer saves.
             from deltamq.api.issuer import IssuerTokens
 
             self._tokens = IssuerTokens(config.oidc, now_ms=boot_ms, times=key_times)

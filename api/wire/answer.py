@@ -29,7 +29,7 @@ from deltamq.api.wire.request import REFUSAL, ClientDisconnected, Scope, Send
 from deltamq.mq.errors import DeltaMQError, Refused, Unknown, Unprocessable
 from deltamq.tables.failpoints import FailpointHit
 
-#: Name of our HTTP protocol's ASGI extension: its `write`, `(Answer) -> bool`, writes head and body together.
+#: Name of an ASGI extension of our HTTP protocol: its `write`, `(Answer) -> bool`, writes head and body together.
 WRITE_WHOLE: Final = "deltamq.write_whole"
 #: Bytes up to which joining head and body costs less than a second write.
 _WHOLE_BYTES_MAX: Final = 16 * 1024
@@ -55,7 +55,7 @@ class Answer(NamedTuple):
 
     @classmethod
     def of_json(cls, body: bytes) -> Answer:
-        """Return the 200 that has this JSON."""
+        """Return a 200 answer with this JSON body."""
         return cls(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], body)
 
     @property
@@ -64,7 +64,7 @@ class Answer(NamedTuple):
         return len(self.body) if isinstance(self.body, (bytes, memoryview)) else self.body.size
 
 
-#: Headers of every answer: browsers take it for what it says it is, show it in no frame, and tell nobody its address.
+#: Headers of every answer: browsers do not guess its type, show it in no frame, and send its address nowhere.
 SECURITY_HEADERS: Final[list[Header]] = [
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"frame-ancestors 'none'"),
@@ -73,7 +73,7 @@ SECURITY_HEADERS: Final[list[Header]] = [
 
 
 async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
-    """Send the whole answer; returns when the client has taken nearly all of it, so what it holds is counted till then.
+    """Send the whole answer; return when the client has taken nearly all of it, so that its bytes count until then.
 
     A slow reader delays the next piece, and the empty one at the end.
     """
@@ -120,7 +120,7 @@ def answer_of(error: DeltaMQError) -> Answer:
 
 
 def as_deltamq_error(error: BaseException) -> DeltaMQError:
-    """Map any error of an endpoint to our tree; an unexpected error is logged, and its text is not shown."""
+    """Map any error of an endpoint to a `DeltaMQError`; an unexpected error is logged, and its text is not shown."""
     if isinstance(error, DeltaMQError):
         return error
     if isinstance(error, FailpointHit):
@@ -134,8 +134,6 @@ def _internal() -> DeltaMQError:
 
 
 class _MethodNotAllowed(Refused):
-    """The resource does not take this method."""
-
     status = 405
     code = "method_not_allowed"
 
@@ -179,14 +177,14 @@ def _http_error(error: HTTPException) -> DeltaMQError:
 
 
 def _methods(app: FastAPI, path: str) -> str:
-    """Return the methods of all calls at this path; Starlette only knows those of the first route."""
-    found = {
+    """Return the methods of all calls at this path; Starlette knows only those of the first route."""
+    methods = {
         method.upper()
         for template, calls in app.openapi()["paths"].items()
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path)
         for method in calls
     }
-    return ", ".join(sorted(found))
+    return ", ".join(sorted(methods))
 
 
 def method_not_allowed(allow: str) -> Answer:

@@ -33,7 +33,7 @@ _TEXT: Final = (pa.string(), pa.large_string())
 _BYTES: Final = (*_TEXT, pa.binary(), pa.large_binary())
 _COLUMNS: Final = ("body", "key", "tag", "headers", "message_id", "born_time", "partition", "deliver_time", "delay_ms")
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
-#: Numbers of the IPC format's flatbuffer: the kind of a message, and the place of a batch's `compression`.
+#: Numbers of the IPC format's flatbuffer: the kind of a message, and the slot of a batch's `compression`.
 _RECORD_BATCH: Final = 3
 _COMPRESSION_SLOT: Final = 3
 
@@ -65,7 +65,7 @@ def decode_arrow(body: bytes | bytearray, now_ms: int) -> Decoded:
 
 
 def _read(body: bytes | bytearray) -> pa.RecordBatch:
-    """Return all batches of the stream as one; they are copied only if there are several."""
+    """Return all batches of the stream as one; it copies them only if there are several."""
     batches = []
     rows = 0
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
@@ -82,7 +82,7 @@ def _read(body: bytes | bytearray) -> pa.RecordBatch:
 
 
 def _check_messages(body: bytes | bytearray) -> None:
-    """Check the frames of the stream: a schema, uncompressed batches, the end marker, and nothing after it."""
+    """Check the frames of the stream: a schema, uncompressed batches, and the end marker as its end."""
     source = pa.BufferReader(pa.py_buffer(body))
     batches = 0
     for number, message in enumerate(pa.ipc.MessageReader.open_stream(source)):
@@ -109,7 +109,7 @@ def _check_counts(rows: int, batches: int) -> None:
 def _compressed(metadata: pa.Buffer) -> bool:
     """Whether an IPC message is a record batch with compressed buffers, from its flatbuffer.
 
-    Arrow verified the flatbuffer when it read the message; it does not tell Python about compression.
+    Arrow verified the flatbuffer when it read the message, but does not show compression to Python.
     """
     view = memoryview(metadata)
 
@@ -164,16 +164,16 @@ def _type_fits(name: str, kind: pa.DataType) -> bool:
 def _cast(name: str, column: pa.Array) -> pa.Array:
     target = {"born_time": TIME, "headers": HEADERS, "body": pa.binary()}.get(name, pa.string())
     try:
-        # A cast may keep the buffers, too: that of texts to bytes does.
+        # A cast may keep the buffers, too: the one of texts to bytes does.
         return _whole_numbers(column if column.type == target else pc.cast(column, target))
     except pa.ArrowInvalid as error:
         raise Unprocessable(f"{name}: {error}", field=name) from None
 
 
 def _whole_numbers(column: pa.Array) -> pa.Array:
-    """Return the column, copied if its numbers are followed by a part of one: readers take buffers of whole numbers.
+    """Return the column, copied if its buffer ends with a part of a number: readers take buffers of whole numbers.
 
-    Arrow lets a buffer be longer than its column by any number of bytes; its own writers make none that is.
+    Arrow lets a buffer be longer than its column by any number of bytes; its own writers make no such buffers.
     """
     numbers = column.buffers()[1]
     width = 8 if pa.types.is_timestamp(column.type) else 4
@@ -183,13 +183,13 @@ def _whole_numbers(column: pa.Array) -> pa.Array:
 
 
 def _checked(name: str, column: pa.Array) -> pa.Array:
-    """Return the column in its exact type; raise if a value is over its limits."""
+    """Return the column in its exact type; refuse values over their limits."""
     column = _cast(name, column)
     check_column(name, column)
     return column
 
 
-#: Bytes of a piece at most: it is copied in less than a millisecond and fits into a processor's cache.
+#: Most bytes of a piece: it is copied in less than a millisecond and fits into a processor's cache.
 _PIECE_BYTES_MAX: Final = 4 * 1024 * 1024
 #: Average rows below which batches are joined: each batch costs the reader about as much as a hundred rows.
 _SMALL_BATCH_ROWS: Final = 256
@@ -217,7 +217,6 @@ class ArrowPieces:
 
 
 def _batches(rows: pa.Table) -> list[pa.RecordBatch]:
-    """Return the rows in batches of about the size of a piece."""
     pieces = -(-rows.nbytes // _PIECE_BYTES_MAX)
     batches: list[pa.RecordBatch] = rows.to_batches(max_chunksize=max(1, -(-rows.num_rows // max(1, pieces))))
     return batches

@@ -1,4 +1,4 @@
-"""What several calls have in their requests and answers: times, access, pages of long lists, the filter of messages."""
+"""Parts of several calls' requests and answers: times, access, pages of long lists, the filter of messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d(?:\.\d{1,9})?)
 
 
 class Moment(datetime):
-    """A time in UTC that answers show with six digits of a second: so texts sort as times do."""
+    """A time in UTC that answers show with six digits of a second, so that texts sort as times do."""
 
     def text(self) -> str:
         """Return RFC 3339."""
@@ -51,8 +51,8 @@ def rfc3339(time_us: int) -> str:
 
 
 def _written(value: object) -> str:
-    """Write what msgspec leaves to us: of a datetime of its own it would leave out the digits of a whole second."""
-    assert isinstance(value, Moment), "answers have no other types of ours"
+    """Encode a `Moment`: for a plain datetime, msgspec leaves out the digits of a whole second."""
+    assert isinstance(value, Moment), "answers have no other types that msgspec does not know"
     return value.text()
 
 
@@ -72,7 +72,7 @@ def parse_time(text: str, field: str = "time") -> int:
     try:
         if not _TIME.fullmatch(text):
             raise ValueError
-        # In UTC it may be in the year 0 or 10,000, which could not be shown.
+        # In UTC it may fall into the year 0 or 10,000, which cannot be shown.
         time = datetime.fromisoformat((text[:-6] + text[-6:].replace(" ", "+")).upper()).astimezone(UTC)
         return (time - _EPOCH) // _EPOCH.resolution
     except (ValueError, OverflowError):
@@ -155,7 +155,6 @@ def message_filter(tags: str | None, filter: str | None) -> MessageFilter | None
 
 
 def _tags_of(text: str | None) -> pa.Array | None:
-    """Return the tags that a text names; None for all."""
     if text is None or text.strip() == "*":
         return None
     tags = [tag.strip() for tag in text.split("||")]

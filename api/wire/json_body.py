@@ -1,7 +1,7 @@
-"""The small JSON bodies of calls that change settings or state, and those of pop, ack, invisible, nack and dead.
+"""The small JSON bodies of calls that change settings or state, and of pop, ack, invisible, nack and dead.
 
-One `Struct` defines a body: it decodes and checks what was sent, and describes it in `/openapi.json`. Every refusal
-names the field that is wrong.
+One `Struct` defines a body: it decodes and checks the body, and describes it in `/openapi.json`. Every refusal names
+the wrong field.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from deltamq.mq.wire.pop import PopRequest
 T = TypeVar("T", bound=msgspec.Struct)
 
 _JSON: Final = "application/json"
-#: msgspec's message for a text that is none of the words that a field takes.
+#: msgspec's message for a text that is not among the words of a field.
 _NO_WORD: Final = re.compile(r"Invalid enum value .* - at `\$\.(\w+)`", re.DOTALL)
 #: The end of msgspec's message for a wrong entry of an object, which it does not name.
 _AN_ENTRY: Final = re.compile(r" - at `\$\.(\w+)(\[\.\.\.\])[^`]*`$")
@@ -74,26 +74,26 @@ class JsonBody(Generic[T]):
         return refused
 
     def _with_entry(self, error: msgspec.ValidationError, field: str, given: Mapping[str, Any]) -> str:
-        """Return `field` with the name of the wrong entry, which msgspec does not name."""
-        found = _AN_ENTRY.search(str(error))
-        if found is None or not isinstance(given.get(found[1]), dict):
+        """Return `field` with the name of the wrong entry, which msgspec does not give."""
+        matched = _AN_ENTRY.search(str(error))
+        if matched is None or not isinstance(given.get(matched[1]), dict):
             return field
-        entries = list(given[found[1]].items())
+        entries = list(given[matched[1]].items())
 
-        def has_it(count: int) -> bool:
+        def is_among(count: int) -> bool:
             """Whether the wrong entry is among the first `count` entries."""
             try:
-                msgspec.convert({found[1]: dict(entries[:count])}, self._kind)
+                msgspec.convert({matched[1]: dict(entries[:count])}, self._kind)
             except msgspec.ValidationError as again:
                 return refusal(again).field == field
             return False
 
-        at = bisect_left(range(1, len(entries) + 1), True, key=has_it)
-        return field if at == len(entries) else field.replace(found[2], f".{entries[at][0]}", 1)
+        at = bisect_left(range(1, len(entries) + 1), True, key=is_among)
+        return field if at == len(entries) else field.replace(matched[2], f".{entries[at][0]}", 1)
 
 
 def _words(kind: Any) -> list[str]:
-    """Return the words that a field of this type takes, if it takes only some."""
+    """Return the words that a field of this type takes; none if it takes any."""
     if kind is bool:
         return ["true", "false"]
     if get_origin(kind) is Literal:
@@ -121,7 +121,7 @@ async def _json_object(request: Request) -> dict[str, object]:
 
 
 def _whole(value: object) -> object:
-    """Return the value with numbers such as 4.0 as integers: JSON has one kind of number."""
+    """Turn numbers such as 4.0 into integers: JSON has one kind of number."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):

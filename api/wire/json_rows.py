@@ -1,8 +1,8 @@
 """JSON and NDJSON produce requests: strict decoding into `Rows`.
 
 Every refusal names the field (`messages[3].body_base64`), and for NDJSON the line. Decoding is one pass of a typed
-decoder. Checks that a type cannot express are made on whole columns, and search for the wrong message only after a
-failure.
+decoder. Checks that a type cannot express are made on whole columns; only after a failure the wrong message is searched
+for.
 """
 
 from __future__ import annotations
@@ -71,7 +71,6 @@ def decode_ndjson(body: bytes | bytearray, now_ms: int) -> Decoded:
 
 
 def _slices(body: bytes | bytearray) -> list[tuple[int, int]]:
-    """Return byte ranges of whole lines, each about `_NDJSON_SLICE_BYTES` long."""
     slices = []
     start = 0
     while start < len(body):
@@ -82,7 +81,6 @@ def _slices(body: bytes | bytearray) -> list[tuple[int, int]]:
 
 
 def _bad_line(body: bytes | bytearray) -> Refused | None:
-    """Return the refusal of the first line that does not decode; None if all do."""
     for number, line in enumerate(bytes(body).split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -96,38 +94,37 @@ def _bad_line(body: bytes | bytearray) -> Refused | None:
 
 
 def _with_line(error: Refused, body: bytes | bytearray) -> Refused:
-    """Turn the message's index in `error.field` into the number of its line; blank lines count."""
-    found = re.match(r"line (\d+)", error.field or "")
-    if found is None:
+    """Replace the message's index in `error.field` by the number of its line; blank lines count."""
+    index = re.match(r"line (\d+)", error.field or "")
+    if index is None:
         return error
     filled = (n for n, line in enumerate(bytes(body).split(b"\n"), start=1) if line.strip())
-    number = next(n for i, n in enumerate(filled) if i == int(found[1]))
-    error.field = f"line {number}" + (error.field or "")[found.end() :]
+    number = next(n for i, n in enumerate(filled) if i == int(index[1]))
+    error.field = f"line {number}" + (error.field or "")[index.end() :]
     error.detail = f"{error.field}: {error.detail.partition(': ')[2]}"
     error.extra["line"] = number
     return error
 
 
 def _with_header(refused: Refused, raw: bytes | bytearray) -> Refused:
-    """Return the refusal with the name of the header that is not text, which the decoder does not name."""
+    """Add the name of the header that is not text, which the decoder does not give."""
     field = refused.field or ""
-    found = _A_HEADER.fullmatch(field)
-    if found is None:
+    header = _A_HEADER.fullmatch(field)
+    if header is None:
         return refused
     try:
         value = msgspec.json.decode(raw)
-        message = value if found[2] is None else value["messages"][int(found[2])]
+        message = value if header[2] is None else value["messages"][int(header[2])]
         name = next(name for name, value in message["headers"].items() if not isinstance(value, str))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
         # A later part of the body is wrong, too, or a field is given twice.
         return refused
-    refused.field = f"{found[1]}.{_shown(name)}"
+    refused.field = f"{header[1]}.{_shown(name)}"
     refused.detail = refused.detail.replace(field, refused.field, 1)
     return refused
 
 
 def _shown(header: str) -> str:
-    """Return the beginning of a header's name, for a message."""
     return header[:_HEADER_SHOWN_CHARS]
 
 
@@ -177,7 +174,7 @@ def _rows(messages: list[Message], nbytes: int, where: str, now_ms: int) -> Deco
 
 
 def _is_plain(message: Message, nbytes: int) -> bool:
-    """Whether a message has only short texts and a valid time, as most requests do."""
+    """Whether a message has only short texts and a valid time, as most have."""
     return (
         message.body is not None
         and message.body_base64 is None
@@ -193,7 +190,6 @@ def _is_plain(message: Message, nbytes: int) -> bool:
 
 
 def _single(message: Message, nbytes: int, where: str) -> Decoded:
-    """Decode a request of one plain message."""
     assert message.body is not None, "a plain message has one"
     if message.tag is not None:
         check_tag(message.tag, where.format(0) + ".tag")
@@ -210,7 +206,6 @@ def _single(message: Message, nbytes: int, where: str) -> Decoded:
 
 
 def _columns(messages: list[Message], nbytes: int, where: str, now_ms: int) -> Decoded:
-    """Decode any request, checked column by column."""
     count = len(messages)
     rows = Rows(
         count,

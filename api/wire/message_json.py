@@ -1,8 +1,8 @@
-"""Stored rows as clients see them: the JSON messages of answers and event streams, dead letters, logical places.
+"""Stored rows as clients see them: the JSON messages of answers and event streams, dead letters, logical offsets.
 
 Columns are converted one by one, since JSON needs a Python object for each cell. A body that is UTF-8 is text, any
-other is `body_base64`; fields that a message does not have are left out. Of a static topic, rows are stored with the
-physical places, which never change; a column of offsets is shown with one addition (SPEC STATIC-2):
+other is `body_base64`; missing fields are left out. The rows of a static topic are stored with physical partitions and
+offsets, which never change; one addition turns a column of offsets into logical ones (SPEC STATIC-2):
 
     row at offset 7 of orders#3@broker-a    segment, from 400 on    --> 407 of 3@__logical_queue_broker__
                                             of a global topic       --> 907 of 3@__global_logical_queue_broker__
@@ -27,7 +27,7 @@ from deltamq.mq.static.logical_queue import UNDECIDED, ShownPlace, not_decided
 from deltamq.mq.wire.stored import DeadLetter, MessageOrigin, StoredMessage
 
 _EPOCH: Final = datetime(1970, 1, 1)
-#: Number of values up to which they are made one by one: Arrow's kernels cost as much for one as for a hundred.
+#: Up to so many values are converted one by one: Arrow's kernels cost as much for one as for a hundred.
 _FEW: Final = 100
 
 
@@ -58,12 +58,11 @@ def json_columns(rows: pa.Table) -> list[Iterable[Any]]:
 
 
 def _values(column: pa.ChunkedArray) -> Any:
-    """Return the column's values; a column of nulls costs nothing."""
     return repeat(None) if column.null_count == len(column) else column.to_pylist()
 
 
 def _times(column: pa.ChunkedArray) -> Any:
-    """Return RFC 3339 texts with microseconds (`2013-01-01T05:15:00.000000Z`); a few cost less without Arrow."""
+    """Return RFC 3339 texts with microseconds (`2013-01-01T05:15:00.000000Z`); few times cost less without Arrow."""
     if column.null_count == len(column):
         return repeat(None)
     if len(column) <= _FEW:
@@ -73,7 +72,7 @@ def _times(column: pa.ChunkedArray) -> Any:
 
 
 def _few_times(column: pa.Array) -> list[str | None]:
-    """Return the times of one chunk, read from its buffer, since Arrow would wait for the interpreter's lock."""
+    """Read the times of one chunk from its buffer: Arrow would wait for the interpreter's lock."""
     start = column.offset
     micros = memoryview(column.buffers()[1]).cast("q")[start : start + len(column)].tolist()
     if not column.null_count:
@@ -83,7 +82,7 @@ def _few_times(column: pa.Array) -> list[str | None]:
 
 @lru_cache(maxsize=1_024)
 def _time(us: int) -> str:
-    """Return one time as text; cached, since messages of one commit or producer share their times."""
+    """Cached, since messages of one commit or producer share their times."""
     return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds") + "Z"
 
 
@@ -139,18 +138,18 @@ def dead_letters(partition: str, rows: pa.Table, marks: LetterMarks) -> list[Dea
     return letters
 
 
-#: Returns the place of a topic's partition in a logical queue. It is None for plain topics, and for a segment that was
-#: dropped: then the row is shown as it is stored.
+#: Returns the logical queue and offsets for a topic's partition. None for plain topics, and for a dropped segment: then
+#: the row is shown as it is stored.
 PlaceOf: TypeAlias = Callable[[str, str], ShownPlace | None]
 
 
 def shown_offsets(rows: pa.Table, place: ShownPlace) -> pa.Table:
-    """Return the rows of a segment with the offsets that clients see.
+    """Return the rows of a segment with logical offsets.
 
     Raises
     ------
     Unavailable
-        `logic_offset_undecided`: they have none yet (SPEC STATIC-10).
+        `logic_offset_undecided`: the rows have none yet (SPEC STATIC-10).
     """
     at = rows.schema.get_field_index("offset")
     if not rows.num_rows:
@@ -164,7 +163,7 @@ def shown_offsets(rows: pa.Table, place: ShownPlace) -> pa.Table:
 
 
 def shown_origins(rows: pa.Table, place_of: PlaceOf) -> pa.Table:
-    """Return the rows with origins in logical queues; there are few places, however many rows."""
+    """Return the rows with origins in logical queues."""
     at = rows.schema.get_field_index("origin")
     origins = rows.column(at)
     if not rows.num_rows or origins.null_count == rows.num_rows:
@@ -177,13 +176,13 @@ def _shown(origins: pa.StructArray, place_of: PlaceOf) -> pa.StructArray:
     topics, partitions, offsets = (origins.field(name) for name in ("topic", "partition", "offset"))
     pairs = list(zip(topics.to_pylist(), partitions.to_pylist(), strict=True))
     places = {pair: place_of(*pair) for pair in set(pairs) if None not in pair}
-    found = [places.get(pair) for pair in pairs]
-    if not any(found):
+    shown_at = [places.get(pair) for pair in pairs]
+    if not any(shown_at):
         return origins
-    names = [stored if place is None else place.name for (_, stored), place in zip(pairs, found, strict=True)]
+    names = [stored if place is None else place.name for (_, stored), place in zip(pairs, shown_at, strict=True)]
     moved = [
         at if place is None or at is None else place.shown(at)
-        for at, place in zip(offsets.to_pylist(), found, strict=True)
+        for at, place in zip(offsets.to_pylist(), shown_at, strict=True)
     ]
     return pa.StructArray.from_arrays(
         [topics, pa.array(names, partitions.type), pa.array(moved, offsets.type)],

@@ -14,7 +14,7 @@ REF: Final = "#/components/schemas/"
 TOPIC_PATTERN: Final = rf"^[A-Za-z0-9._%|-]{{1,{TOPIC_LENGTH_MAX}}}$"
 GROUP_PATTERN: Final = rf"^[^\x00-\x1f\x7f/@*]{{1,{GROUP_LENGTH_MAX}}}$"
 Json = dict[str, Any]
-#: What a call may answer, by status.
+#: The answers of a call, by status.
 Responses = dict[int | str, Json]
 
 PROBLEM: Final[Json] = {
@@ -75,7 +75,7 @@ def answers(kind: type, *statuses: int, example: Json | None = None, status: int
 
 
 def answers_or_makes(kind: type, *statuses: int) -> Responses:
-    """Return the `responses` of a call that changes what `kind` shows, or makes it (201)."""
+    """Return the `responses` of a call that changes the thing that `kind` shows, or makes it (201)."""
     made = answers(kind, status=201)
     made[201]["description"] = "Created"
     return {**answers(kind, *statuses), **made}
@@ -117,15 +117,15 @@ def schema_of(kind: Any) -> Json:
 
     def whole_of(value: Any) -> Any:
         if isinstance(value, list):
-            return [whole_of(one) for one in value]
+            return [whole_of(item) for item in value]
         if not isinstance(value, dict):
             return value
         name = str(value.get("$ref", "")).removeprefix("#/$defs/")
-        beside = {key: one for key, one in value.items() if key != "$ref"}
-        return {key: whole_of(one) for key, one in {**parts.get(name, {}), **beside}.items()}
+        beside = {key: item for key, item in value.items() if key != "$ref"}
+        return {key: whole_of(item) for key, item in {**parts.get(name, {}), **beside}.items()}
 
-    found: Json = whole_of(schema)
-    return found
+    resolved: Json = whole_of(schema)
+    return resolved
 
 
 def query(name: str, schema: Json, description: str) -> Json:

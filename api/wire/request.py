@@ -1,6 +1,6 @@
 """Reading one HTTP request of a hot call: query, headers, and a body that is counted as it arrives.
 
-Bytes are reserved before they are read (`Admission`), which bounds the bytes that all clients send at once, whatever
+Bytes are reserved before they are read (`Admission`), which bounds the bytes of all clients at once, whatever
 length each declares. If no bytes are left, the answer is 429 (SPEC RELY-8).
 """
 
@@ -23,16 +23,16 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _Q_0 = re.compile(r"q\s*=\s*0(\.0*)?")
 
 
-#: Name of our HTTP protocol's ASGI extension: its `left` is a future that is done when the client of a pop has closed
+#: Name of an ASGI extension of our HTTP protocol: its `left` is a future, done when the client of a pop has closed
 #: its half of the connection; it can still be answered.
 HALF_CLOSED: Final = "deltamq.half_closed"
 
 
-#: Name of the entry of a request's scope with a function that is given its `Client`, and returns what ends the watch.
+#: Name of the entry of a request's scope with a function that takes its `Client` and returns the end of the watch.
 WATCH: Final = "deltamq.watch"
-#: Name of the entry of a request's scope with the reason for which it ended before its client did.
+#: Name of the entry of a request's scope with the error that ended it before its client did.
 REFUSAL: Final = "deltamq.refusal"
-#: Name of the entry of a request's scope with what it needs beside what its path says: resource, name and verb of each.
+#: Name of the entry of a request's scope with its needs beside its path's: resource, name and verb of each.
 ALSO_NEEDS: Final = "deltamq.also_needs"
 
 
@@ -41,7 +41,7 @@ class ClientDisconnected(Exception):
 
 
 class Client:
-    """The client's connection, watched only by calls that wait: from the first look at `gone` on."""
+    """The client's connection; only waiting calls watch it, from the first look at `gone` on."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         extension = scope.get("extensions", {}).get(HALF_CLOSED)
@@ -50,25 +50,25 @@ class Client:
         self._watching: asyncio.Task[None] | None = None
         self._scope = scope
         self._unwatch: Callable[[], None] | None = None
-        #: Whether nothing of it is watched yet, and may be.
+        #: Whether the watch may begin, and has not.
         self._may_watch = True
 
     @property
     def refusal(self) -> DeltaMQError | None:
-        """Why the request has ended before its client did; None if it has not."""
-        found: DeltaMQError | None = self._scope.get(REFUSAL)
-        return found
+        """The error that ended the request before its client did; None if it goes on."""
+        refusal: DeltaMQError | None = self._scope.get(REFUSAL)
+        return refusal
 
     @property
     def also_needs(self) -> Sequence[tuple[Any, str, Any]]:
-        """What the request needs, beside what its path says, as long as it waits."""
-        found: Sequence[tuple[Any, str, Any]] = self._scope.get(ALSO_NEEDS, ())
-        return found
+        """The needs of the request beside its path's, as long as it waits."""
+        needs: Sequence[tuple[Any, str, Any]] = self._scope.get(ALSO_NEEDS, ())
+        return needs
 
     def leave(self, refusal: DeltaMQError | None = None) -> None:
-        """End the request, as if its client had closed the connection; a `refusal` is its answer then.
+        """End the request, as if its client had closed the connection; a `refusal` is then its answer.
 
-        Without one, the client has repeated its call on another connection.
+        Without a refusal, the client has repeated its call on another connection.
         """
         if refusal is not None:
             self._scope[REFUSAL] = refusal
@@ -144,7 +144,7 @@ class Admission:
             raise self.full()
 
     def full(self) -> Overloaded:
-        """Return the error for a request that there is no room for."""
+        """Return the error for a request without room."""
         detail = f"{self._bytes_max} bytes of {self._kind} requests are under way; try again"
         return Overloaded(detail, code="queue_full")
 
@@ -168,11 +168,11 @@ class Ticket:
         return self._admission.free
 
     def full(self) -> Overloaded:
-        """Return the error for a request that there is no room for."""
+        """Return the error for a request without room."""
         return self._admission.full()
 
     def settle(self, count: int) -> None:
-        """Reserve exactly `count` bytes, which are in memory already: beyond the limit, too, so nothing is refused."""
+        """Reserve exactly `count` bytes, which are in memory already: even beyond the limit, so it refuses nothing."""
         self._admission.bytes += count - self.bytes
         self.bytes = count
 
@@ -185,7 +185,7 @@ class Ticket:
         self.release()
 
     def release(self) -> None:
-        """Give back what is reserved; once."""
+        """Release the reservation, once."""
         self._admission.bytes -= self.bytes
         self._admission.requests -= 1
         assert self._admission.bytes >= 0 and self._admission.requests >= 0, "a request is released once"
@@ -215,12 +215,12 @@ def media_type(headers: Headers) -> str:
 
 
 def accepts(headers: Headers, kind: str) -> bool:
-    """Whether `Accept` names this media type, in upper or lower case, and not with `q=0`; wildcards do not count."""
+    """Whether `Accept` names this media type, in any case, and not with `q=0`; wildcards do not count."""
     value = header_text(headers, b"accept")
     if value is None or value == kind:
         return value is not None
-    for one in value.lower().split(","):
-        named, *parameters = (part.strip() for part in one.split(";"))
+    for entry in value.lower().split(","):
+        named, *parameters = (part.strip() for part in entry.split(";"))
         if named == kind:
             return not any(_Q_0.fullmatch(parameter) for parameter in parameters)
     return False
@@ -296,7 +296,7 @@ def _declared_length(headers: Headers) -> int:
 
 
 async def _read_declared(receive: Receive, first: bytes, length: int) -> bytearray:
-    """Read into one buffer of the declared length: joining chunks at the end would block the event loop."""
+    """Read into one buffer: joining chunks at the end would block the event loop."""
     body = bytearray(length)
     at = len(first)
     body[:at] = first
@@ -334,7 +334,7 @@ async def _next(receive: Receive) -> tuple[bytes, bool]:
 
 
 def unquoted(raw: bytes, field: str) -> str:
-    """Return percent-encoded bytes as text; `field` names them when they are refused."""
+    """Return percent-encoded bytes as text; a refusal names `field`."""
     try:
         return (unquote_to_bytes(raw) if b"%" in raw else raw).decode()
     except UnicodeDecodeError:
@@ -343,9 +343,9 @@ def unquoted(raw: bytes, field: str) -> str:
 
 def parse_query(raw: bytes, known: Collection[str]) -> dict[str, str]:
     """Return the query's parameters; refuse an unknown or repeated one, since a mistyped limit must not be ignored."""
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     if not raw:
-        return found
+        return parameters
     for pair in raw.split(b"&"):
         name_raw, _, value = pair.partition(b"=")
         name = unquoted(name_raw.replace(b"+", b" "), "query")
@@ -354,10 +354,10 @@ def parse_query(raw: bytes, known: Collection[str]) -> dict[str, str]:
         if name not in known:
             detail = f"{name!r} is not a parameter of this call: {', '.join(sorted(known))}"
             raise Refused(detail, code="unknown_parameter", field=name)
-        if name in found:
+        if name in parameters:
             raise Refused(f"{name}: given twice", field=name)
-        found[name] = unquoted(value.replace(b"+", b" "), name)
-    return found
+        parameters[name] = unquoted(value.replace(b"+", b" "), name)
+    return parameters
 
 
 def integer(query: dict[str, str], name: str, default: int, low: int, high: int) -> int:

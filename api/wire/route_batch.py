@@ -6,9 +6,8 @@
 
 A replay is routed by its stored parts, not by the present route: `replayed` (SPEC SEND-5).
 
-Hashing a key in Python costs twenty look-ups, so what was computed for recent keys is remembered. It depends on the
-key alone, and not on the topic: its logical partition, or the number that Kafka's partitioner divides by the number of
-slots.
+Hashing a key in Python costs twenty look-ups, so the hashes of recent keys are remembered: logical partitions, or the
+numbers that Kafka's partitioner divides by the number of slots. They depend only on the key, not on the topic.
 """
 
 from __future__ import annotations
@@ -55,13 +54,13 @@ def route_messages(
     if named is None and len(route.partitions) == 1:
         return [PartitionShare(route.partitions[0], messages, None)]
     if messages.count == 1:
-        return [PartitionShare(route.partitions[_one(topic, messages, named, route, draw)], messages, None)]
+        return [PartitionShare(route.partitions[_target(topic, messages, named, route, draw)], messages, None)]
     targets = _targets(topic, messages, named, route, draw)
     return _grouped(messages, targets, route.partitions, np.arange(messages.count))
 
 
 def bound_to(topic: str, messages: Rows | ArrowRows, named: Named, route: NamedPlaces) -> NDArray[np.int16]:
-    """Return the index of the partition that each message names, or that its key has; -1 for one with neither."""
+    """Return the index of the partition that each message names, or that its key has; -1 if it has neither."""
     targets = np.full(messages.count, -1, dtype=np.int16)
     if isinstance(named, str):
         targets[:] = route.number_of(topic, named, "partition")
@@ -76,7 +75,7 @@ def bound_to(topic: str, messages: Rows | ArrowRows, named: Named, route: NamedP
 
 
 def check_named(topic: str, count: int, named: Named, route: NamedPlaces) -> None:
-    """Return if the route has every partition that the `count` messages name, else refuse the first unknown one."""
+    """Refuse the first partition that the `count` messages name and the route does not have."""
     if isinstance(named, str):
         route.number_of(topic, named, "partition")
     elif named is not None:
@@ -94,7 +93,7 @@ def replayed(
 ) -> list[PartitionShare]:
     """Return the shares of a replay: the parts in `stored`, by partition, and the rest by the present route.
 
-    `only` are the indexes of the messages that are meant, by default all: parts with none of them are left out.
+    `only` are the indexes of the messages to store, by default all: parts with none of them are left out.
 
     Raises
     ------
@@ -102,17 +101,17 @@ def replayed(
         `producer_sequence_reused`: the stored request had another number of messages.
     """
     shares = []
-    meant = np.ones(messages.count, dtype=bool)
+    wanted = np.ones(messages.count, dtype=bool)
     if only is not None:
-        meant[:] = False
-        meant[only] = True
-    left = meant.copy()
+        wanted[:] = False
+        wanted[only] = True
+    left = wanted.copy()
     for partition, part in ((name, part) for name, parts in stored.items() for part in parts):
         check_same_request(part, messages.count)
         if part.indexes is None:
             return [PartitionShare(partition, messages, None)]
         indexes = np.array(part.indexes, dtype=np.int64)
-        if not meant[indexes].any():
+        if not wanted[indexes].any():
             continue
         left[indexes] = False
         shares.append(PartitionShare(partition, messages.take(indexes), indexes))
@@ -130,13 +129,13 @@ def rerouted(topic: str, share: PartitionShare, named: Named, route: NamedPlaces
     if named is not None and not isinstance(named, str):
         named = [_value(named, at) for at in indexes.tolist()]
     shares = route_messages(topic, share.messages, named, route, draw)
-    for one in shares:
-        one.indexes = indexes if one.indexes is None else indexes[np.asarray(one.indexes)]
+    for part in shares:
+        part.indexes = indexes if part.indexes is None else indexes[np.asarray(part.indexes)]
     return shares
 
 
 def check_same_request(part: Part, count: int) -> None:
-    """Refuse a request of `count` messages if `part`, stored under its number, is of a request with another count."""
+    """Refuse a request of `count` messages if `part`, stored under its number, belongs to one of another size."""
     if part.total != count:
         raise Conflict(
             f"producer.seq: {part.seq} was used for a request of {part.total} messages, this one has {count}",
@@ -158,9 +157,9 @@ def _spread(messages: Rows | ArrowRows, route: NamedPlaces, draw: int) -> list[P
 
 
 def _drawn(route: NamedPlaces, draw: int) -> int:
-    """Return the index of the partition for one message without a key; it avoids those that nothing is sent to."""
-    found = int(route.table[draw % len(route.table)])
-    return route.targets[draw % len(route.targets)] if found in route.avoided else found
+    """Return the index of the partition for one message without a key; it avoids partitions that take no messages."""
+    drawn = int(route.table[draw % len(route.table)])
+    return route.targets[draw % len(route.targets)] if drawn in route.avoided else drawn
 
 
 def _value(column: Column, index: int) -> str | None:
@@ -168,8 +167,7 @@ def _value(column: Column, index: int) -> str | None:
     return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
-def _one(topic: str, messages: Rows | ArrowRows, named: Column | None, route: NamedPlaces, draw: int) -> int:
-    """Return the partition's index for a request of one message."""
+def _target(topic: str, messages: Rows | ArrowRows, named: Column | None, route: NamedPlaces, draw: int) -> int:
     partition = None if named is None else _value(named, 0)
     if partition is not None:
         return route.number_of(topic, partition, "messages[0].partition")
@@ -180,7 +178,6 @@ def _one(topic: str, messages: Rows | ArrowRows, named: Column | None, route: Na
 def _targets(
     topic: str, messages: Rows | ArrowRows, named: Column | None, route: NamedPlaces, draw: int
 ) -> NDArray[np.int16]:
-    """Return the index of each message's partition."""
     targets = bound_to(topic, messages, named, route)
     keyless = np.flatnonzero(targets < 0)
     if keyless.size:
@@ -211,7 +208,6 @@ def first_held_back(blocked: Blocked | None, rows: pa.Table) -> int:
 def _grouped(
     messages: Rows | ArrowRows, targets: NDArray[np.int16], partitions: Sequence[str], indexes: NDArray[np.int64]
 ) -> list[PartitionShare]:
-    """Return one share for each partition that occurs in `targets`."""
     first = targets[0]
     if (targets == first).all():
         return [PartitionShare(partitions[first], messages, None)]
@@ -232,16 +228,16 @@ _UNSEEN: Final = -2
 
 
 class _SeenKeys:
-    """Recent keys with the number that `one` computes for a key, and `column` for each key of an Arrow column."""
+    """Recent keys with their numbers: `of_key` computes the number of a key, `of_column` of each key of a column."""
 
-    def __init__(self, one: Callable[[str], int], column: Callable[[pa.StringArray], Slots]) -> None:
-        self._one = one
-        self._column = column
+    def __init__(self, of_key: Callable[[str], int], of_column: Callable[[pa.StringArray], Slots]) -> None:
+        self._of_key = of_key
+        self._of_column = of_column
         self.numbers: Final[dict[str, int]] = {}
 
     def hashed(self, key: str) -> int:
         """Return the number of a key that is not remembered, and remember it."""
-        number = self._one(key)
+        number = self._of_key(key)
         self._remember({key: number})
         return number
 
@@ -261,8 +257,8 @@ class _SeenKeys:
 
     def _all_hashed(self, keys: list[str]) -> dict[str, int]:
         if len(keys) < _COLUMN_MIN:
-            return {k: self._one(k) for k in keys}
-        numbers: list[int] = self._column(pa.array(keys, pa.string())).tolist()
+            return {k: self._of_key(k) for k in keys}
+        numbers: list[int] = self._of_column(pa.array(keys, pa.string())).tolist()
         return dict(zip(keys, numbers, strict=True))
 
     def _remember(self, keys: dict[str, int]) -> None:

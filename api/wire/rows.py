@@ -69,7 +69,7 @@ class Rows:
 
 @dataclass(slots=True)
 class ArrowRows:
-    """Messages as one Arrow batch with columns of INGEST_SCHEMA: what `Rows` is for JSON."""
+    """Messages as one Arrow batch with columns of INGEST_SCHEMA, as `Rows` for JSON."""
 
     count: int
     nbytes: int
@@ -109,7 +109,6 @@ def to_record_batch(parts: Sequence[Rows]) -> pa.RecordBatch:
 
 
 def _column(parts: Sequence[Rows], name: str) -> Sequence[Any] | None:
-    """Return one column over all parts; None if no part fills it."""
     columns: list[Sequence[Any] | None] = [getattr(part, name) for part in parts]
     if len(columns) == 1:
         return columns[0]
