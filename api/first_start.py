@@ -36,7 +36,7 @@ from deltamq.tables.queue.records import rows_of_audit
 from deltamq.tables.queue.refs import AUDIT
 from deltamq.tables.settings import Flush
 
-#: What the audit says was called.
+#: The call in the audit.
 _CALL: Final = "deltamq auth init"
 
 

@@ -88,7 +88,7 @@ class Front:
     def __init__(self, others: ASGIApp, *, within_ms: int, is_guarded: bool = False) -> None:
         """Take the limits of all calls.
 
-        `within_ms` is the longest time in which the body of a call that is not hot must arrive. If it `is_guarded`, no
+        `within_ms` is the longest time for the body of a call that is not hot. If it `is_guarded`, no
         request passes without a check, also when the service is not there.
         """
         self._others = others
@@ -376,7 +376,7 @@ def _bounded(receive: Receive, within_ms: int) -> Receive:
         except TimeoutError:
             raise body_too_slow(within_ms) from None
         if not message.get("more_body", False):
-            until = None  # what is waited for now is the client's departure
+            until = None  # from now on only the client's departure is waited for
         received += len(message.get("body", b""))
         if received > ADMIN_BYTES_MAX:
             detail = f"body: at most {ADMIN_BYTES_MAX} bytes are taken by this call"

@@ -45,8 +45,6 @@ _POP: Final = b"/pop"
 
 
 class _HeadersTooLarge(Refused):
-    """The headers are over their limit."""
-
     status = 431
     code = "headers_too_large"
 
@@ -74,7 +72,7 @@ class HttpProtocol(HttpToolsProtocol):
         #: Done when the client of the latest request, a pop, has closed its half of the connection.
         self._left: asyncio.Future[None] | None = None
         self._peer: TlsPeer | None = None
-        #: While the client does not take an answer as fast as it is made: the next look, and what it had to take then.
+        #: While the client reads an answer too slowly: the next look at it, and the unsent bytes at the last look.
         self._look: asyncio.TimerHandle | None = None
         self._unsent = 0
 
@@ -148,7 +146,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._expect_headers()
 
     def _feed(self, data: bytes) -> None:
-        """Parse what has come. The parser stops at a head that offers another protocol: a new parser goes on there."""
+        """Parse received bytes. The parser stops at a head that offers another protocol: a new parser goes on there."""
         while True:
             try:
                 self.parser.feed_data(data)

@@ -118,7 +118,7 @@ class IssuerTokens:
         self.keys.tend()
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """End the read under way."""
         await self.keys.stop()
 
 
@@ -412,7 +412,7 @@ def _signing_key(jwk: Mapping[str, Any], algorithms: Collection[str]) -> Signing
         raise JwksInvalid("it fits none of oidc.algorithms")
     try:
         made = {name: jwt.PyJWK.from_dict(dict(jwk), algorithm=name) for name in sorted(fitting)}
-    except Exception as error:  # what a wrong number makes of it differs
+    except Exception as error:  # the error depends on what is wrong
         raise JwksInvalid(f"it cannot be read: {type(error).__name__}") from None
     for key in made.values():
         if isinstance(key.key, RSAPublicKey) and not RSA_BITS_MIN <= key.key.key_size <= RSA_BITS_MAX:

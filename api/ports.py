@@ -1,4 +1,4 @@
-"""What a service is given besides its settings: its clocks, its store, and bounds that are not settings."""
+"""The inputs of a service besides its settings: its clocks, its store, and bounds that are not settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltamq.tables.store.store import Store
 
 #: Time within which a client must send a request's headers, in seconds; then the connection is closed.
 _HEADER_SECTION_S: Final = 20.0
-#: Interval at which a client that takes an answer slowly is looked at, in seconds.
+#: Interval at which a client that reads an answer slowly is checked, in seconds.
 _ANSWER_LOOK_S: Final = 30.0
 #: Number of topics or groups that have a series of their own in each metric.
 _SERIES_MAX: Final = 300

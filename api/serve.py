@@ -41,7 +41,7 @@ from deltamq.tables.config_sections import ServiceSettings
 
 log = logging.getLogger("deltamq.api")
 
-#: Seconds in which a TLS connection must be agreed on; a client that is slower is cut off.
+#: Seconds for a TLS handshake; a slower client is cut off.
 HANDSHAKE_S: Final = 10.0
 #: Seconds that a closing TLS connection waits for the other side's farewell.
 FAREWELL_S: Final = 2.0
@@ -196,7 +196,7 @@ class Server(uvicorn.Server):
         if self.lifespan.should_exit:
             sys.exit(_NOT_STARTED)
         # uvicorn closes them, and waits for that; it needs no more of a server.
-        self.servers = [await self._listen(taken) for taken in sockets]  # type: ignore[misc] # what it needs, both have
+        self.servers = [await self._listen(taken) for taken in sockets]  # type: ignore[misc] # both have its methods
         self.started = True
         self.announce()
 
@@ -209,7 +209,6 @@ class Server(uvicorn.Server):
         return server
 
     def _room(self) -> int:
-        """Return how many further connections there may be."""
         return self._connections_max - len(self.server_state.connections)
 
     def _protocol(self) -> asyncio.Protocol:
@@ -276,7 +275,6 @@ def _check_open_access(config: Config) -> None:
 
 
 def _check_issuer(config: Config) -> None:
-    """Refuse an issuer whose tokens would not be checked."""
     if config.oidc.issuer and not config.service.auth:
         raise Refused(
             "oidc.issuer is set, but no request needs a token: set service.auth, or no issuer", field="oidc.issuer"
@@ -284,7 +282,6 @@ def _check_issuer(config: Config) -> None:
 
 
 def _unprotected(settings: ServiceSettings) -> list[str]:
-    """Return the protections that are missing, each with its remedy."""
     missing = []
     if not settings.auth:
         missing.append("there is no authentication: set service.auth")

@@ -6,7 +6,7 @@
 Counts of calls are noted at once and summed later, many at a time (`PendingCounts`): amid the other work of a call,
 each small operation on columns takes several times as long as in a row of them.
 
-A kill -9 loses what was counted since the last minute began, and which messages are pulled and not committed.
+A kill -9 loses the counts of the running minute, and which messages are pulled and not committed.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class GroupStatistics:
             self._sum_soon()
 
     def committed(self, group: str, topic: Topic, partition: str, broker: str, offset: int) -> None:
-        """Count what an exclusive group's client pulled before this offset, and has not committed so far."""
+        """Count messages that an exclusive group's client pulled before this offset and had not committed."""
         pulled = self._pulled.get((topic.id, group, partition))
         if pulled is not None:
             for count, delivered_ms in pulled.commit(offset):
@@ -141,7 +141,7 @@ class GroupStatistics:
     # Queries.
 
     def since(self, group: str, minutes: int) -> tuple[int, dict[str, Consumed]]:
-        """Return what the group did in whole minutes up to now, by topic, and when the first of them began.
+        """Return the group's counts in whole minutes up to now, by topic, and when the first of them began.
 
         `minutes` counts the minutes before the running one.
         """
@@ -152,7 +152,7 @@ class GroupStatistics:
         return first_ms, self._minutes.since(first_ms, group)
 
     def totals(self) -> Mapping[tuple[str, str], Consumed]:
-        """Return by group and topic what groups did since the process began."""
+        """Return the counts since the process began, by group and topic."""
         self._sum()
         return self._totals
 
@@ -168,7 +168,7 @@ class GroupStatistics:
     # Storing.
 
     async def flush(self, *, whole: bool = False, broker: str | None = None) -> None:
-        """Store the minutes that are over, or all with `whole`; what cannot be stored is stored later."""
+        """Store ended minutes, or all with `whole`; minutes that cannot be stored are stored later."""
         async with self._flushing:
             self._sum()
             now_ms = self._now_ms()
@@ -203,7 +203,7 @@ class GroupStatistics:
                 log.error("event=statistics_failed kind=%s", type(error).__name__, exc_info=error)
 
     async def stop(self) -> None:
-        """Store what was counted; what cannot be stored in a few seconds is lost."""
+        """Store the counts; those that cannot be stored in a few seconds are lost."""
         self._timer.cancel()
         await asyncio.gather(self._timer, return_exceptions=True)
         try:
@@ -226,8 +226,6 @@ class Outcome(enum.Enum):
 
 
 class _Delivered(NamedTuple):
-    """Messages of one answer to a client."""
-
     now_ms: int
     rows: pa.Table
     attempts: Attempts
@@ -259,7 +257,7 @@ class PendingCounts:
         self.calls += 1
 
     def sums(self) -> dict[MinuteKey, Consumed]:
-        """Return what was noted since the last call, and forget it."""
+        """Return the sums of the noted calls, and forget the calls."""
         sums = {key: _sum_of_delivered(noted) for key, noted in self._delivered.items()}
         for key, handled in self._handled.items():
             _add_handled(sums.setdefault(key, Consumed()), handled)

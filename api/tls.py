@@ -1,6 +1,6 @@
 """TLS: of the service's own port, and of requests to other processes, with files that may change at any time.
 
-    tls_cert, tls_key       what this process shows, to clients and to other processes alike
+    tls_cert, tls_key       the certificate of this process, for clients and for other processes
     tls_client_ca           who may sign clients' certificates; `tls_client_auth` says whether they must show one
     tls_ca                  who may sign other processes' certificates; if empty, the system's authorities
 
@@ -36,7 +36,7 @@ from deltamq.tables.config_sections import ServiceSettings, TlsClientAuth
 def server_context(settings: ServiceSettings, *, protocols: Sequence[str] = ("http/1.1",)) -> ssl.SSLContext | None:
     """Return the context of a port of the service; None if the settings name no certificate.
 
-    `protocols` are those that clients may ask for (ALPN); without any, they ask for none.
+    `protocols` are the ones that clients may ask for (ALPN); without any, there is no ALPN.
 
     Raises
     ------
@@ -135,7 +135,7 @@ class ReloadedContext(ssl.SSLContext):
         *,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raise what `make` raises: the first files must be right.
+        """Raise as `make` does: the first files must be right.
 
         Without files, the context is made when it is first needed: reading the system's authorities takes as long as
         the rest of a start.

@@ -40,9 +40,9 @@ class Asking(NamedTuple):
     principal: str
     #: Host and port of the connection.
     address: str
-    #: Method and path template, or what stands for them in another protocol.
+    #: Method and path template, or their counterpart in another protocol.
     call: str
-    #: Kind and name of what it is about.
+    #: Kind and name of the thing that it changes.
     resource: str
     name: str
     #: The parameters, without anything secret.
@@ -195,7 +195,7 @@ class Acts:
 
     @asynccontextmanager
     async def carried_out(self, asking: Asking) -> AsyncIterator[Act]:
-        """Record the block as an act; for calls that are not HTTP requests. Raises what `begin` and `end` raise."""
+        """Record the block as an act; for calls that are not HTTP requests. Raises as `begin` and `end` do."""
         act = await self.begin(asking)
         try:
             with self.present(act):

@@ -74,7 +74,7 @@ class Audit:
         self._timer = self._loop.create_task(self._repeat(newest))
 
     async def store(self, records: Sequence[AuditRecord]) -> None:
-        """Return when the records are durable; raises what an append raises."""
+        """Return when the records are durable; raises as an append does."""
         await self._log.append(records)
 
     # Refusals.

@@ -154,13 +154,13 @@ SHOWN_FIELDS: Final = frozenset(
         *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
     )
 )
-#: The names in paths that say what an act is about, the most specific first.
+#: The names in paths that name the thing that an act changes, the most specific first.
 _RESOURCES: Final = ("acl_id", "key_id", "principal", "broker", "group", "topic")
 _KINDS: Final = {"acl_id": "acl", "key_id": "key"}
 
 
 def asked_of(values: Mapping[str, str], query: bytes, body: bytes) -> dict[str, Any]:
-    """Return what was asked: known fields of query and body, and the names in the path."""
+    """Return the parameters of a call: known fields of query and body, and the names in the path."""
     fields = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
     sent = _object(body)
     shown = {name: value for name, value in {**fields, **sent}.items() if name in SHOWN_FIELDS}
@@ -168,7 +168,7 @@ def asked_of(values: Mapping[str, str], query: bytes, body: bytes) -> dict[str, 
 
 
 def resource_of(values: Mapping[str, str], asked: Mapping[str, Any]) -> tuple[str, str]:
-    """Return kind and name of what an act is about."""
+    """Return kind and name of the thing that an act changes."""
     for name in _RESOURCES:
         if name in values:
             return _KINDS.get(name, name), values[name]

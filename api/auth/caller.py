@@ -63,7 +63,7 @@ EVERYBODY: Final[Caller] = _Everybody()
 
 
 class _OtherCluster:
-    """Another cluster that asks in its own name: it may send the calls that are for clusters, and nothing else."""
+    """Another cluster that asks in its own name: it may send only the calls for clusters."""
 
     name = ""
     has_grants = False
@@ -113,7 +113,7 @@ def caller_of(scope: Scope) -> Caller:
 
 
 def require_also(scope: Scope, resource: Resource, name: str, verb: Verb) -> None:
-    """Raise `Forbidden` unless the caller may do this, too; if the request waits, it ends when that is over."""
+    """Raise `Forbidden` unless the caller may do this, too; if the request waits, it ends when this access ends."""
     name = named_by(resource, name)
     caller_of(scope).require(resource, name, verb)
     scope.setdefault(ALSO_NEEDS, []).append((resource, name, verb))

@@ -4,7 +4,7 @@
                               "topic create|alter"     one of the two; the call itself looks which
                               "group subscribe, topic subscribe"
                               "cluster admin"
-                              "any"                    a principal with any grant; what is answered is filtered
+                              "any"                    a principal with any grant; the answer is filtered
                               "open"                   no key
                               "...; audited"           an administrative act: recorded before it is confirmed (SEC-40)
                               "...; not audited"       it may change something else; calls that only read say nothing
@@ -198,9 +198,9 @@ class _Node:
     """The calls whose paths begin with the same segments."""
 
     literal: dict[str, _Node] = field(default_factory=dict)
-    #: The name of the parameter that comes next, and what follows it.
+    #: The name of the parameter that comes next, and the node behind it.
     parameter: tuple[str, _Node] | None = None
-    #: The calls that end here, and those whose last parameter takes the rest of the path, slashes and all.
+    #: The calls that end here, and the calls whose last parameter takes the rest of the path, slashes and all.
     calls: dict[str, _Call] = field(default_factory=dict)
     rest: dict[str, _Call] = field(default_factory=dict)
 
@@ -241,7 +241,7 @@ _ROOT: Final = _tree(CALLS)
 
 
 def required_by(method: str, raw_path: bytes) -> Required:
-    """Return what a request needs, by its method and its path as it was received."""
+    """Return what a request needs, by its method and its raw path."""
     call = call_of(method, raw_path)
     return _UNKNOWN if call is None else _named(call.entry, call.values)
 
@@ -293,7 +293,7 @@ def named_by(resource: Resource, name: str) -> str:
 
 
 def check_complete(served: Iterable[str], calls: Mapping[str, str] = CALLS) -> None:
-    """Raise `CallsDisagree` unless `calls` has an entry for everything that is `served`, and no other.
+    """Raise `CallsDisagree` unless `calls` has an entry for each `served` call, and no other.
 
     It also raises if a call that may change something does not say whether it is audited: a service with a call that
     was not decided about must not start.

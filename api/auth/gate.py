@@ -8,7 +8,7 @@ watched: it ends when its credential or its access does.
 
 Whether a warehouse is guarded is a fact of the warehouse, not of one process's settings (SPEC SEC-44): `deltamq auth
 init` makes the first principal; from then on the metadata holds the access rules, and a process that does not
-authenticate its callers would be a door beside all others.
+authenticate its callers would be an open door.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Gate:
         self._known_bytes = self._admitted = 0
         #: How often everything remembered was dropped because it might be out of date.
         self._forgotten = 0
-        #: The requests that wait, with what each was admitted for.
+        #: The requests that wait, each with its admission.
         self._waiting: dict[Client, Admitted] = {}
         #: Called when rules or credentials have changed, and when time may have ended some: for other connections.
         self.followers: list[Callable[[], None]] = []
@@ -323,7 +323,7 @@ def _unknown_here(principal: str) -> Forbidden:
 
 
 def _sent(scope: Scope) -> tuple[bytes, Credential | None]:
-    """Return the key for the memory, and the credential that counts in place of an `Authorization`."""
+    """Return the text by which decisions are remembered, and the credential in place of an `Authorization`."""
     sent = _authorization(scope["headers"])
     if sent is not None:
         return sent, None

@@ -15,7 +15,7 @@ nothing.
     Mq-Principal: reports                 its caller; absent if the cluster itself asks
     Mq-Body: <SHA-256 of the body>
     Mq-Cluster-Proof: <milliseconds since 1970>.<HMAC-SHA256 of the receiving cluster, method, target, all `Mq-` headers
-                      and those that say how the body and the answer are written, time>
+                      and the headers with the forms of body and answer, time>
 
 The receiver believes only the principal's name; its own rules say what the principal may do. A proof is good for a
 minute, only for the very same request, body included, and only at one cluster.

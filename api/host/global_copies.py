@@ -65,7 +65,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     id: str
     epoch: int
-    #: The local ends of the queues that take no messages there, by queue; those not sealed yet are left out.
+    #: The local ends of the queues that take no messages there, by queue, without unsealed ones.
     ends: dict[int, int]
 
 
@@ -174,7 +174,7 @@ class GlobalCopies:
         return starts
 
     def _forgotten_before(self, topic: Topic) -> int:
-        """Return the time before which a stay must have ended to be dropped: later ones may hold repeats."""
+        """Return the time before which a stay must have ended to be dropped: repeats are looked for in later ones."""
         return self._now_ms() - max(topic.settings.retention_ms, REMEMBERED_MS)
 
     async def drop_stays(self, name: str) -> None:

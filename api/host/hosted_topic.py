@@ -277,7 +277,7 @@ class Topics:
         return hosted.queues(meta or self._meta.now)
 
     def require_queue(self, hosted: HostedTopic, name: str, field: str) -> LogicalQueue:
-        """Return the logical queue of a static topic that a client names; raises what `TopicQueues.require` does."""
+        """Return the logical queue of a static topic that a client names; raises as `TopicQueues.require` does."""
         queues = self.queues(hosted)
         assert queues is not None, "the topic is static"
         return queues.require(name, hosted.name, field)
@@ -393,7 +393,7 @@ class Topics:
         return topic
 
     def check_there(self, hosted: HostedTopic) -> None:
-        """Return if this life of the topic goes on, as far as this process knows; raise `PartitionNotFound` if not."""
+        """Raise `PartitionNotFound` if this life of the topic has ended, as far as this process knows."""
         present = self.state.topics.get(hosted.name)
         if present is None or present.id != hosted.topic.id:
             raise PartitionNotFound(f"topic {hosted.name} was deleted", code="topic_not_found", field="topic")

@@ -76,11 +76,11 @@ class Owners:
         self._keys = keys
 
     def of(self, broker: str, call: Call) -> Peer | None:
-        """Return the process that serves the broker; None for this one. Raises what `Peers.of` does."""
+        """Return the process that serves the broker; None for this one. Raises as `Peers.of` does."""
         return self._peers.of(broker, call)
 
     def of_any(self, brokers: Iterable[str], call: Call) -> Peer | None:
-        """Return a process that serves one of the brokers; None for this one. Raises what `of` does."""
+        """Return a process that serves one of the brokers; None for this one. Raises as `of` does."""
         brokers = list(brokers)
         if any(map(self._hosting.hosts, brokers)):
             return None
@@ -88,7 +88,7 @@ class Owners:
         return self.of(random.choice(reachable or brokers), call)
 
     def split(self, group: str, handles: Sequence[str], call: Call) -> Split:
-        """Group the handles by the process that answers for them. Raises what `of` does."""
+        """Group the handles by the process that answers for them. Raises as `of` does."""
         if not handles or self._hosting.alone:
             return Split(ours=list(range(len(handles))))
         opened, invalid = open_handles(self._keys, group, handles)
@@ -127,7 +127,7 @@ class Owners:
         Relayed
             The answer is a problem.
         Unavailable
-            The answer is not DeltaMQ's; also what `Peers.ask` raises.
+            The answer is not DeltaMQ's; also raises as `Peers.ask` does.
         """
         answer = await self._peers.ask(peer.host, peer.address, call)
         if answer.status != 200:

@@ -264,7 +264,7 @@ class Peers:
         ------
         Unavailable
             `not_owner`: the request was forwarded already. `broker_unavailable` or `lease_lost`: no process serves the
-            role now, or the owner cannot be reached; it is unknown then what the owner did with the request.
+            role now, or the owner cannot be reached; then the outcome of the request at the owner is unknown.
             `stopping`: this process stops, and the call may wait.
         ClientDisconnected
             `client` closed its connection.

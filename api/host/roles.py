@@ -52,7 +52,7 @@ class Roles:
     def __init__(self, hooks: Hooks) -> None:
         #: The roles that are served, with the epoch since which each is.
         self.served: dict[str, int] = {}
-        #: The roles that are known to be ours, served or not, with their epochs.
+        #: The roles of this process in the metadata, served or not, with their epochs.
         self.ours: dict[str, int] = {}
         #: The roles of `ours` that had no owner before.
         self.fresh: set[str] = set()
@@ -140,7 +140,7 @@ class Roles:
                 for served in self._hooks.served:
                     served(role)
             else:
-                # The role went to another process meanwhile: what was begun is void.
+                # The role went to another process meanwhile: its new state is void.
                 self._lose(role)
 
     # Passing on, and ending.

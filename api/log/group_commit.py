@@ -9,7 +9,7 @@ commit, up to `COMMIT_BYTES_MAX`. A request is answered only after the commit th
 `expected_offset` is a commit of its own, since only it may be refused.
 
 While several partitions commit at once, the event loop makes small commits itself, and native threads make the file
-calls (`LoopCommits`). All others are made by a commit thread: large ones, those of an object store, the first one of a
+calls (`LoopCommits`). A commit thread makes all others: large ones, those to an object store, the first one of a
 partition, which opens its log, and those that meet a roll-up's commit.
 
 Clients send again when their commit is done, one just after the other, and the first would have a commit for itself.
@@ -37,7 +37,7 @@ log = logging.getLogger("deltamq.api")
 
 #: How long a part that follows a commit of several waits for others, in seconds.
 GATHER_S: Final = 0.004
-#: A part follows a commit if it comes within so many times that time.
+#: A part follows a commit if it comes within so many times `GATHER_S`.
 _FOLLOWS: Final = 25
 #: Most bytes of a commit behind which the next one waits: more rows take longer than the fixed costs of a commit.
 _GATHER_BYTES_MAX: Final = 96 * KIB
@@ -89,7 +89,7 @@ class CommitQueue:
         self._lock = threading.Lock()
         self._waiting: list[RequestPart] = []
         self._busy = False
-        #: How many parts the next commit waits for: as many as come again, unless they are large together.
+        #: For how many parts the next commit waits: as many as come again, unless they are large together.
         self._expected = 1
         #: When the last commit ended, by the event loop's clock.
         self._ended_s = 0.0

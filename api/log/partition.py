@@ -454,7 +454,7 @@ class UpkeepPace:
         often                a second after the last upkeep, or after 128 commits
 
     A busy partition has many files by then. A roll-up makes them into one that is mostly final: the rows are written
-    once more and not twice, and they are still in memory.
+    once more, not twice, and they are still in memory.
     """
 
     __slots__ = ("_begun_s", "_commits")

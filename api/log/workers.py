@@ -172,7 +172,6 @@ class Workers:
         self._begun += 1
 
     def _note_end(self, computed: float, waited: float) -> None:
-        """Adapt `width` to the times of a task."""
         with self._lock:
             self._under_way -= 1
             share = _NEWEST if self._computes else 1.0
@@ -193,7 +192,7 @@ class Workers:
 
 
 class Threads:
-    """All threads of a service but those of its metadata."""
+    """All threads of a service except its metadata's."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, commits: int, work: int) -> None:
         #: Commits of the loop itself.
@@ -216,8 +215,6 @@ Done: TypeAlias = Callable[[Exception | None], None]
 
 
 class _Ended(NamedTuple):
-    """The end of a commit, with its error."""
-
     error: Exception | None
 
 

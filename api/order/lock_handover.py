@@ -89,7 +89,7 @@ class LockAccounts:
         self._asking: dict[LaneKey, asyncio.Task[LockAccount | None]] = {}
 
     async def of(self, broker: str, topic: str, lane: LaneKey, headers: Collection[Header]) -> LockAccount | None:
-        """Return what the process of `broker` knows of the lock; None if it does not answer.
+        """Return the account of the process of `broker` for the lock; None if it does not answer.
 
         `headers` are the headers of the client's request.
         """

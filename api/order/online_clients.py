@@ -369,8 +369,6 @@ _CHANGES_MAX: Final = 200
 
 
 class _Change:
-    """One change and the future of its caller."""
-
     __slots__ = ("decide", "done", "error")
 
     def __init__(self, decide: Decide) -> None:

@@ -41,8 +41,6 @@ _LOOK_S: Final = 1.0
 
 
 class _GroupPartition(NamedTuple):
-    """A partition of one group, by names."""
-
     group: str
     topic: str
     partition: str

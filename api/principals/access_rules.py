@@ -1,4 +1,4 @@
-"""Access rules and quotas over REST, and what these calls share with the calls about principals and keys (SEC-2, 3, 9).
+"""Access rules and quotas over REST, and helpers of all calls under `/v1/auth` (SEC-2, 3, 9).
 
 A change is answered when it is stored, and when the other processes that can be reached know it. Without authentication
 these calls are refused (SPEC SEC-5): else anyone could make a key that is valid when authentication is turned on.
@@ -42,7 +42,7 @@ from deltamq.mq.wire.auth import AclInfo, AclList, QuotaInfo, QuotaList
 
 PrincipalName = Annotated[str, PathParameter(json_schema_extra={"pattern": PRINCIPAL_PATTERN}, examples=["reports"])]
 NameInBody = Annotated[str, Field(extra_json_schema={"pattern": PRINCIPAL_PATTERN})]
-OfPrincipal = Annotated[str | None, Query(description="Only those of this principal.", examples=["reports"])]
+OfPrincipal = Annotated[str | None, Query(description="Only this principal's.", examples=["reports"])]
 
 
 async def _with_authentication(service: Running) -> None:

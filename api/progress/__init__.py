@@ -1,3 +1,3 @@
-"""The progress of groups: commits in lanes of all processes, and what they mean in the queues of static topics."""
+"""The progress of groups: commits in lanes of all processes, and their meaning in the queues of static topics."""
 
 from __future__ import annotations

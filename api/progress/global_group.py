@@ -205,7 +205,6 @@ class GlobalGroup:
         texts: Mapping[int, str],
         client_id: str | None,
     ) -> dict[int, tuple[int, int]] | Unavailable:
-        """Commit local offsets in a cluster; return the committed local offset and the epoch by queue."""
         meant = {queue_name(queue): epochs[cluster, queue] for queue in offsets if (cluster, queue) in epochs}
         local = {queue_name(queue): at for queue, at in offsets.items()}
         noted = {queue_name(queue): text for queue, text in texts.items()}
@@ -324,7 +323,6 @@ class GlobalGroup:
         return json_of(answer.body, kind)
 
     def _queue(self, name: str, field: str) -> int:
-        """Return the number of the queue with a global name; raise `NotFound` or `Unprocessable` otherwise."""
         index = global_queue_index(name)
         if index is None or index >= len(require_world(self._hosted.topic).queues):
             raise NotFound(

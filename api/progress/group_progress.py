@@ -71,7 +71,7 @@ class GroupCommits:
     ) -> int:
         """Commit an offset of a partition; return the group's offset, which may be greater; durable when this returns.
 
-        `headers` are the client's request's. Raises what `LaneCommits.anywhere` raises.
+        `headers` are the client's request's. Raises as `LaneCommits.anywhere` does.
         """
         await begin(self._meta, topic, group)
         lane = LaneKey(topic.id, group.name, False, partition)

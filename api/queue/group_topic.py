@@ -5,7 +5,7 @@
 In a static topic, the segments of each logical queue are lanes. A closed segment with which the group is done is left
 out of all later visits, so a pop costs as much as the segments that may have messages (SPEC STATIC-20).
 
-The start is recorded before the group gets or commits anything in the topic:
+The start is recorded before the group's first pop or commit in the topic:
 
         an expansion before it    the group begins in the new partitions as in the others, by its settings
         an expansion after it     the group begins at the first message of the new partitions (SPEC MODEL-4, ROUTE-6)

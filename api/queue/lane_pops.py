@@ -288,8 +288,6 @@ class Turns:
 
 
 class _Turn:
-    """A pop at work in a lane."""
-
     __slots__ = ("_began_s", "_is_wanted", "_lane", "_over", "_timeout", "_turns")
 
     def __init__(self, turns: Turns, lane: LaneKey) -> None:

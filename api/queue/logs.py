@@ -350,7 +350,6 @@ class ReviveQueues:
 
 
 async def _outcome(append: Awaitable[None]) -> Exception | None:
-    """Run an append; return its error, or None."""
     try:
         await append
     except Exception as error:

@@ -5,7 +5,7 @@
 
 A process whose view of the metadata or of a group's progress is old makes a group wait longer, never shorter.
 
-In a static topic the messages of a segment wait for those of the segments before it (SPEC STATIC-20).
+In a static topic the messages of a segment wait for the segments before it (SPEC STATIC-20).
 """
 
 from __future__ import annotations

@@ -221,7 +221,6 @@ def _stream(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
 
 
 def _batches(part: Taken, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """Return one lane's rows with the further columns of popped rows."""
     batches = []
     at = 0
     rows = part.rows if part.rows.column(0).num_chunks == 1 else part.rows.combine_chunks()

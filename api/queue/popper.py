@@ -105,7 +105,6 @@ class Popper:
         return popped
 
     def _is_over(self, deadline: float, client: Client) -> bool:
-        """Whether a pop without messages waits no longer."""
         return self._loop.time() >= deadline or self.stopping or client.gone.done()
 
     def check(self, popped: Popped) -> None:

@@ -55,7 +55,7 @@ class SeenClients:
         seen.holds_until_ms = max(seen.holds_until_ms, self._now_ms() + invisible_ms)
 
     def beat(self, group: str, client: str, topics: Mapping[str, Subscription]) -> None:
-        """Note that the client consumes these topics for the group, and no others, as its heartbeat says."""
+        """Note the client's heartbeat: it consumes these topics for the group, and no others."""
         seen = self._noted(group, client)
         seen.topics = dict(topics)
         _bound(seen.topics)

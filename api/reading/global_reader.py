@@ -122,7 +122,6 @@ class GlobalReader:
 
 
 def _as_fetch(call: Call, query: FetchQuery) -> Call:
-    """Return the call to another cluster for one piece of an event stream."""
     path, _, given = call.target.partition(b"?")
     kept = [pair for pair in given.split(b"&") if pair and pair.partition(b"=")[0] not in _OWN]
     values = (query.offset, query.max_messages, query.max_bytes, query.wait_ms)
@@ -281,5 +280,4 @@ class GlobalPops:
 
 
 def _is_away(error: DeltaMQError) -> bool:
-    """Whether a cluster cannot be asked at the moment."""
     return error.status in (Overloaded.status, Unavailable.status)

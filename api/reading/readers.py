@@ -286,7 +286,6 @@ class QueueReader:
         return log.fences.get(ROUTE_FENCE, 0) > known
 
     async def _read(self, topic: HostedTopic, queue: LogicalQueue, query: FetchQuery, gate: Gate | None) -> Fetched:
-        """Read one segment in logical offsets."""
         first, newest = queue.readable[0], queue.newest_readable
         while True:
             low = first.logical((await self._followed(topic, first)).min_offset)

@@ -138,7 +138,6 @@ class GlobalSender:
     async def _part(
         self, topic: HostedTopic, request: StoreRequest, call: Call, cluster: str, queues: frozenset[int], sent: Sent
     ) -> DeltaMQError | None:
-        """Store the messages of some queues in the cluster that takes them; return the error if there is one."""
         only = b",".join(b"%d" % queue for queue in sorted(queues))
         part = call._replace(headers=[*call.headers, (ONLY_QUEUES, only)])
         try:
@@ -221,7 +220,6 @@ class GlobalSender:
         return _json(self._shown(topic, stored))
 
     def _shown(self, topic: HostedTopic, answer: ProduceAnswer) -> ProduceAnswer:
-        """Return the answer with global names and offsets."""
         world = self._copies.world(topic)
         for placed in answer.ranges:
             index = queue_index(placed.partition)

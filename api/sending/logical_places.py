@@ -154,7 +154,7 @@ def expected_offset(topic: HostedTopic, places: Placement, share: PartitionShare
 
 
 def _stay(topic: HostedTopic, queue: int) -> Stay | None:
-    """Return the newest stay of a global topic's queue, which is here at an append; None for another topic."""
+    """Return the newest stay of a global topic's queue, which must be here for an append; None for another topic."""
     return None if topic.topic.world is None else topic.topic.world.queues[queue][-1]
 
 

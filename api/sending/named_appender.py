@@ -1,4 +1,4 @@
-"""Appends to partitions and logical queues that the caller names: what Kafka's clients do (SPEC KAFKA-10).
+"""Appends to partitions and logical queues that the caller names, as Kafka's clients do (SPEC KAFKA-10).
 
     request --line of the partition or queue--> commit queue (for a queue, its leader's) --> offset (a logical one)
                  ^                                   | refused by a fence: read the newest metadata

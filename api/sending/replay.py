@@ -185,8 +185,6 @@ class Replayer:
 
 
 class _Target(NamedTuple):
-    """A partition, and the fence epochs for an append there."""
-
     partition: Partition
     fence_epochs: FenceEpochs
     #: The earlier segments of the logical queue that may have the message already.

@@ -64,7 +64,7 @@ class Stops:
         return None if place is None else place.name
 
     def all(self) -> list[StoppedPartition]:
-        """Return everything that has stopped, by space, topic and partition."""
+        """Return the stopped partitions, sorted by space, topic and partition."""
         stopped = list(self._warehouse.stopped.items())
         stopped.sort(key=lambda item: (item[0].space.value, item[0].topic, item[0].name))
         return [

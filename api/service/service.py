@@ -445,6 +445,6 @@ class ServiceAccess:
             self._tokens.keys.changed = self.gate.recheck
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """End the read of keys under way."""
         if self._tokens is not None:
             await self._tokens.stop()

@@ -183,7 +183,6 @@ def _whole_numbers(column: pa.Array) -> pa.Array:
 
 
 def _checked(name: str, column: pa.Array) -> pa.Array:
-    """Return the column in its exact type; refuse values over their limits."""
     column = _cast(name, column)
     check_column(name, column)
     return column

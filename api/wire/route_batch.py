@@ -187,7 +187,6 @@ def _targets(
 
 
 def _name(topic: str, named: Column, route: NamedPlaces, targets: NDArray[np.int16]) -> None:
-    """Overwrite the targets of messages that name their partition."""
     column = named if isinstance(named, pa.Array) else pa.array(named, pa.string())
     encoded = column.dictionary_encode()
     codes = np.asarray(pc.fill_null(encoded.indices, -1))
