@@ -171,8 +171,6 @@ def replay_quarantine(spark: SparkSession, store: Store, definition: Definition,
 
 
 class _Export:
-    """One run of one export."""
-
     def __init__(self, spark: SparkSession, store: Store, definition: Definition, warehouse: str) -> None:
         self._spark = spark
         self._store = store

@@ -110,8 +110,6 @@ class Replayed:
 
 
 class _Parameters(NamedTuple):
-    """The parameters of a replay."""
-
     group: str
     to: Target
     chosen: Chosen

@@ -107,8 +107,6 @@ def reset_offsets(
 
 
 class _Reset:
-    """One reset of one group in one topic."""
-
     def __init__(self, warehouse: Warehouse, meta: MetaLog, group: Group, topic: Topic) -> None:
         self._warehouse = warehouse
         self._meta = meta

@@ -23,8 +23,6 @@ W = TypeVar("W", Started, Dying, Closed)
 
 @dataclass(slots=True)
 class _Worker:
-    """One worker and its task."""
-
     name: str
     group: int
     child: Child

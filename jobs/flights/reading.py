@@ -182,8 +182,6 @@ Answer: TypeAlias = "msgspec.Struct | list[GroupAccount] | dict[str, StreamAccou
 
 
 class _Answering:
-    """Answers the questions, one after another."""
-
     def __init__(self, spark: SparkSession, warehouse: str) -> None:
         from deltamq.jobs.flights.group_reading import GroupReader
 

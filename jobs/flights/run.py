@@ -249,7 +249,6 @@ class Run:
     # The end ---------------------------------------------------------------------------------------------------
 
     def _end_groups(self, consuming: Consuming) -> list[GroupAccount]:
-        """Wait until the groups have nothing left, and stop the workers; return the accounts of their handlers."""
         began = time.monotonic()
         await_all([in_thread(consuming.await_done, "groups")], self.children)
         self._say(f"groups    nothing left {time.monotonic() - began:.1f} s after the last event")

@@ -98,7 +98,6 @@ def streams_table(agreement: Agreement, topic: str) -> Table:
 
 
 def _table(title: str, caption: str, sides: Sequence[str], rows: Sequence[tuple[str, Sequence[str], bool]]) -> Table:
-    """A table of the numbers of each side, with a verdict for each row."""
     table = Table(title=title, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
     for side in sides:

@@ -131,7 +131,6 @@ def _await_stop(consumer: PopConsumer) -> None:
 
 
 def _die(noted: pa.Table) -> None:
-    """Print the held messages, and die by SIGKILL."""
     held: dict[str, list[int]] = {}
     for partition, offset in zip(noted["partition"].to_pylist(), noted["offset"].to_pylist(), strict=True):
         held.setdefault(partition, []).append(offset)

@@ -56,7 +56,7 @@ class MergeInput:
         return kept
 
     def release(self) -> None:
-        """Release what the executors keep; errors are ignored, since a context that died keeps nothing."""
+        """Release the kept frames; errors are ignored, since a context that died keeps nothing."""
         while self._kept:
             kept: Any = self._kept.pop()
             # Over Spark Connect, the server releases it when the object here is gone.

@@ -1,6 +1,6 @@
 """Folds many records of the revive log to one row for each checkpoint.
 
-    decode    rows of the log          -->  what each record adds to which checkpoints
+    decode    rows of the log          -->  the additions of each record to checkpoints
     fold      such parts, of any logs  -->  one row for each checkpoint
 
 It is the fold of `mq.queue` in columns: a property test checks that both agree. The result is the source of the MERGE
@@ -71,7 +71,8 @@ Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def decode(rows: pa.Table) -> pa.Table:
-    """Return what the records of `rows(tag, body, offset)` add to checkpoints, in the columns of `BATCH_SCHEMA`.
+    """Return the additions of the records of `rows(tag, body, offset)` to checkpoints, in the columns of
+    `BATCH_SCHEMA`.
 
     Raises
     ------

@@ -34,7 +34,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lives:
-    """The part of the metadata that says what has ended; small enough to go to every task."""
+    """The part of the metadata that shows ended topics, groups and epochs; small enough to go to every task."""
 
     groups: GroupsState
     topic_ids: frozenset[str]

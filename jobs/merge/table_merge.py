@@ -46,9 +46,9 @@ from deltamq.tables.state.schema import CONSUMER_OFFSETS
 from deltamq.tables.state.table import StateLog, open_state_log, read_state_log
 from deltamq.tables.state.taken_back import is_whole, take_back
 
-#: Seconds between looks for rows that may be forgotten, without news: few rows become so by passing time alone.
+#: Seconds between looks for rows that may be forgotten, without news: few rows become so only because time passes.
 _LOOK_IDLE_EVERY_S: Final = 60.0
-#: Seconds between looks at all rows: late records of what has ended may make rows that are never finished.
+#: Seconds between looks at all rows: late records of ended groups and topics may make rows that are never finished.
 _WHOLE_LOOK_EVERY_S: Final = 600.0
 #: Tries of a batch in one run, if its evaluated source is lost with an executor.
 _TRIES: Final = 3
@@ -236,7 +236,7 @@ class TableMerge:
         return plan.batch
 
     def _begin_again(self) -> dict[str, int]:
-        """Transactions of a new table; one that has existed before begins with what the logs still have (TABLE-6)."""
+        """Transactions of a new table; one that has existed before begins with the present logs (TABLE-6)."""
         table = self._target.table
         if not merged_stops(self._store, table, None).gone:
             return {}
@@ -286,7 +286,7 @@ class TableMerge:
                 raise Corrupt(f"{ref.name} ends at {ends[ref]}, {detail}")
         taken = dict.fromkeys(waiting, 0)
         room = self._tuning.batch_records_max
-        # First what a task can take undivided of every log.
+        # First as much of every log as a task can take undivided.
         for most in (self._tuning.span_records_max, room):
             for ref in sorted(waiting, key=lambda log: (-waiting[log], log.name)):
                 more = min(waiting[ref], most, taken[ref] + room) - taken[ref]

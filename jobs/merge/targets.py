@@ -1,6 +1,6 @@
 """The state tables that are merged from logs: for each, the source of its MERGE and the MERGE itself.
 
-A row of the source says what a batch adds to a row of the table, or, if `forget` is true, that the row may go.
+A row of the source is a batch's addition to a row of the table, or, with `forget`, a row that may go.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The brokers whose queues the jobs of a warehouse process, and what the local engine follows of each."""
+"""The brokers whose queues the jobs of a warehouse process, and the logs that the local engine follows of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often `revive` and `delay` look for what is due, by engine."""
+"""The intervals at which `revive` and `delay` look for due messages, by engine."""
 
 from __future__ import annotations
 

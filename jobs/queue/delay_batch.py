@@ -226,7 +226,7 @@ class DelayBatch:
         self._failed.update(offsets)
 
     def _confirm(self, target: PartitionLog, _: Sequence[RowsPart]) -> None:
-        """Raise if the target may have forgotten, since it was read, what another run has stored."""
+        """Raise if the target may have forgotten, since it was read, requests that another run has stored."""
         if target.requests_whole_since_ms > self._read_ms[target.ref]:
             raise Conflict(f"{target.ref.name} has forgotten requests since it was read", code="overtaken")
 

@@ -51,7 +51,7 @@ def run_delay_shard(memory: TaskMemory, item: DelayItem) -> pa.RecordBatch:
     shard = _Shard(memory, item)
     try:
         shard.run()
-    except Exception as error:  # whatever it is, it holds only this shard
+    except Exception as error:  # any error holds only this shard
         shard.hold(error)
     return shard.counts()
 

@@ -1,7 +1,7 @@
 """Checkpoints of one broker by the time at which their remaining messages must be delivered again.
 
 To look at a million checkpoints four times a second would take longer than that, so they are kept in buckets of due
-times: a run looks only at those that are due, and at those with new records.
+times: a run looks only at due ones, and at those with new records.
 
     logs --new records--> states --new keys--> buckets --due--> revived --Done--> ... --a minute later--> forgotten
 """

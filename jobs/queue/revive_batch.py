@@ -4,9 +4,9 @@
     2 read the messages, lane by lane; decide                      4 append the `Done` records
 
 A kill after any step leaves what was appended; the next run finds it at the destinations, by the producer that is
-named after the checkpoint, and goes on. What cannot be read or written waits alone for its next try. So does what a
-reset of offsets between 2 and 3 overtakes: its fence in the destination refuses the append, and the next run knows
-the reset.
+named after the checkpoint, and goes on. What cannot be read or written waits for its next try, and holds up nothing
+else. So does what a reset of offsets between 2 and 3 overtakes: its fence in the destination refuses the append, and
+the next run knows the reset.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class ReviveBatch:
     # Partitions.
 
     def _queue(self, pop: Pop) -> PartitionRef:
-        # Any queue would do, since a record names its checkpoint. The number of an ordered pop is not that of a queue.
+        # Any queue would do, since a record names its checkpoint. An ordered pop has no queue's number.
         return revive_ref(self._cluster, pop.revive_queue % REVIVE_QUEUES, broker_of(pop.partition))
 
     def _look(self, ref: PartitionRef) -> PartitionLog | None:

@@ -1,4 +1,4 @@
-"""A task of `revive`: processes some queues of one broker, each from what is due there to the `Done` records.
+"""A task of `revive`: processes some queues of one broker, each from its due checkpoints to the `Done` records.
 
 A task may run twice, at once or one after another, or beside the local engine, and may be killed anywhere: it works by
 `ReviveBatch`, whose appends are requests that are named after the messages.
@@ -49,7 +49,7 @@ def run_shard(memory: TaskMemory, item: ReviveItem) -> pa.RecordBatch:
     shard = _Shard(memory, item)
     try:
         shard.run()
-    except Exception as error:  # whatever it is, it holds only this shard
+    except Exception as error:  # any error holds only this shard
         shard.hold(error)
     return shard.counts()
 

@@ -1,7 +1,7 @@
 """The applications that run jobs in one warehouse, and how they see each other.
 
 A running application announces itself by a file and gives signs of life. Applications with a recent sign
-share the shards; one that is stopped (SIGSTOP) keeps what it has and gets no more. A sign is compared with the previous
+share the shards; a stopped one (SIGSTOP) keeps its shards and gets no more. A sign is compared with the previous
 one, and its age is measured by the reader's own clock, never by another machine's. On a local disk the file is locked
 as well, so that others see at once when its process has ended, however it ended.
 

@@ -194,7 +194,7 @@ class _FileLock:
             return None
         with file:
             try:
-                # A shared lock, so that two processes that ask at the same time do not take each other for the holder.
+                # A shared lock, so that two processes that look at the same time do not take each other for the holder.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return _read_holder(file)

@@ -1,4 +1,4 @@
-"""Appends each request of a manifest once, whatever was killed before (SPEC SPARK-3, SEND-5).
+"""Appends each request of a manifest once, after any kill (SPEC SPARK-3, SEND-5).
 
     first time      one commit for each partition, with all of its requests
     again, or       find the rows of a request that the topic's partitions hold -> append the others by today's route,

@@ -39,7 +39,7 @@ from deltamq.tables.settings import Flush, LogSettings
 #: within a lease if the fence's writer died in between.
 _FENCED_S: Final = 15.0
 _AGAIN_S: Final = Backoff(0.005, 0.25)
-# A sink seldom reads what it appends: little memory is enough.
+# A sink seldom reads its own appends: little memory is enough.
 _TAIL_BYTES_MAX: Final = 4 * MIB
 _TAILS_BYTES_MAX: Final = 64 * MIB
 _CACHE_BYTES_MAX: Final = 32 * MIB
@@ -156,10 +156,10 @@ class OpenSink:
         """Return the fence epochs that an append to the delay partition knows."""
         return fence_epochs_of(self.meta.meta.brokers, broker_of(partition))
 
-    def flush_of(self, topic: Topic, asked: Flush | None) -> Flush:
+    def flush_of(self, topic: Topic, option: Flush | None) -> Flush:
         """Return whether appends wait for the disk: by the writer's option, else the topic's or warehouse's setting."""
         setting = topic.settings.flush
-        return asked or (Flush(setting) if setting is not None else self.settings.log.flush)
+        return option or (Flush(setting) if setting is not None else self.settings.log.flush)
 
     def learn(self, topic: Topic, refused: Fenced, until_s: float) -> None:
         """Seal the topic's moves, and return once the metadata contains the fence that refused an append.

@@ -13,7 +13,7 @@ _VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 
 @contextmanager
 def jvm_options(*options: str) -> Iterator[None]:
-    """Add options to those with which a JVM is started, until the block ends."""
+    """Until the block ends, start JVMs with these options, too."""
     before = os.environ.get(_VARIABLE)
     # the launcher divides the text at unquoted spaces, and a path may have spaces
     os.environ[_VARIABLE] = " ".join([*filter(None, [before]), *map(_quoted, options)])

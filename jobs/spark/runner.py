@@ -54,7 +54,7 @@ class SparkRunner:
             raise
 
     def cancel(self, job: str) -> None:
-        """Cancel Spark's work for the job's run, including what the run begins later."""
+        """Cancel Spark's work for the job's run, including later work of the run."""
         group, session = self._groups.get(job), self._application.known(job)
         if group is None or session is None:
             return

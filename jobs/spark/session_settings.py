@@ -4,7 +4,7 @@
 |---------------------------------|-------------------------------------------------------------------------------|
 | `local[...]`                    | everything below                                                              |
 | another master                  | all but this machine's own: its address, its Python, its disks                |
-| `spark-submit`                  | what the command and `spark-defaults.conf` do not set                         |
+| `spark-submit`                  | the settings that the command and `spark-defaults.conf` do not set            |
 | Databricks, Spark Connect       | nothing: the session is the platform's                                        |
 """
 

@@ -73,7 +73,7 @@ def register_tables(spark: SparkSession, schema: str = "deltamq", conf: Config |
     schema
         SCHEMA, or CATALOG.SCHEMA; it is created if it does not exist.
     conf
-        The settings that name the warehouse; by default those of the profile.
+        The settings that name the warehouse; by default the profile's.
 
     Returns
     -------

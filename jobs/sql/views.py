@@ -7,7 +7,7 @@
 | `mq_lag`          | group and partition: `committed_offset`, `end_offset`, `lag`, `in_flight`   |
 | `mq_lane_lag`     | the same for partitions as they are stored: segments of logical queues      |
 | `mq_logical_queues` | logical queue of a static topic, with its offsets, `messages`, `holes`, `leader` |
-| `mq_retries`      | group, topic and attempt: `messages` that were retried, those still `waiting` |
+| `mq_retries`      | group, topic and attempt: `messages` that were retried, and still `waiting` ones |
 | `mq_dead_letters` | dead letter, with its `reason`, origin and `state` |
 | `mq_lost`         | range of offsets that a group could not read, with the `reason`             |
 | `mq_brokers`      | broker, with the process that has it and how many `partitions` are its own  |
@@ -339,7 +339,7 @@ def register_views(spark: SparkSession, conf: Config | None = None) -> list[str]
     spark
         A session of `jobs.sql.spark_session`, or any with Delta.
     conf
-        The settings that name the warehouse; by default those of the profile.
+        The settings that name the warehouse; by default the profile's.
 
     Returns
     -------

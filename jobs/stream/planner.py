@@ -217,7 +217,7 @@ class StreamPlanner:
     def _not_ours(self, topic: str, part: str) -> None:
         raise Refused(
             f"the checkpoint has a position in {part}topic {topic}, which the options do not select: give the query "
-            "a checkpointLocation of its own, or select what it has read so far",
+            "a checkpointLocation of its own, or select all topics that it has read so far",
             code="checkpoint_of_another_topic",
             field="checkpointLocation",
         )

@@ -142,7 +142,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing: Spark calls this a batch late, and never for the last one; `latestOffset` commits."""
 
     def stop(self) -> None:
-        """Close what is open."""
+        """Close the opened files."""
         if self._progress is not None:
             self._progress.close()
         if self._claimed is not None:

@@ -25,7 +25,7 @@ def _connect(path: str) -> None:
 
     def connect(self: socket.socket, address: object) -> None:
         if address != path:
-            plain(self, address)  # type: ignore[arg-type] # whatever a socket takes
+            plain(self, address)  # type: ignore[arg-type] # any address
             return
         os.dup2(early.fileno(), self.fileno())
         early.close()
