@@ -90,7 +90,6 @@ def _schedule(state: JobState) -> str:
 
 
 def _shard_lines(shards: Sequence[ShardState]) -> list[str]:
-    """One line for all shards with the same owner, and the same times since it has and runs them."""
     lines: dict[str, list[str]] = {}
     for shard in shards:
         lines.setdefault(_owner_text(shard), []).append(shard.shard)

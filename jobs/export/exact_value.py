@@ -400,7 +400,6 @@ def _wrong(value: Any, at: str, kind: T.DataType, wanted: str | None = None) -> 
 
 
 def _shown(value: Any) -> str:
-    """In characters that every table takes."""
     if isinstance(value, str):
         text = str(value) if _is_text(value) else json.dumps(value)
     elif isinstance(value, Decimal | _TooFar):

@@ -265,7 +265,6 @@ class _Export:
         self._done["quarantined"] += unfit
 
     def _written(self, plan: ExportPlan) -> tuple[int, int]:
-        """Return the numbers of messages that fit and do not fit."""
         schema, replayed = fields_of(plan.schema), plan.quarantine_version is not None
         messages = self._quarantined(plan) if replayed else self._messages(plan)
         parsed = with_verdict(messages, schema).persist()
@@ -301,7 +300,6 @@ class _Export:
         return read.select(*_MESSAGE)
 
     def _quarantined(self, plan: ExportPlan) -> DataFrame:
-        """The rows that were in quarantine when the plan was made, as messages."""
         reader = self._spark.read.format("delta").option("versionAsOf", str(plan.quarantine_version))
         rows = (
             reader.load(self._definition.quarantine)

@@ -283,8 +283,6 @@ class _Destination(NamedTuple):
 
 
 class _Sender:
-    """Sends back the dead letters of one partition."""
-
     def __init__(self, sink: OpenSink, group: Group, dead: str, to: Target) -> None:
         self._sink = sink
         self._group = group

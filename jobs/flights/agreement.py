@@ -177,7 +177,6 @@ def _checksum(sides: Sides) -> Line:
 
 
 def _differing(producer: Account, side: Account) -> set[str]:
-    """The aircraft whose events `side` has in another order than the producer, or does not have."""
     keys = producer.sequences.keys() | side.sequences.keys()
     return {key for key in keys if producer.sequences.get(key) != side.sequences.get(key)}
 

@@ -117,7 +117,6 @@ def _landings(flights: pa.Table, zones: Mapping[str, str], departed: Times, cloc
 
 
 def _by_zone(airports: pa.ChunkedArray, zones: Mapping[str, str]) -> dict[str, NDArray[np.bool_]]:
-    """A mask by time zone of the rows whose airport lies in it."""
     coded = airports.combine_chunks().dictionary_encode()
     known = {**ZONES_NOT_IN_SOURCE, **zones}
     zone_of = [known.get(code) for code in coded.dictionary.to_pylist()]
@@ -136,7 +135,6 @@ def _unknown(count: int) -> Times:
 
 
 def _part(flights: pa.Table, kind: str, time: Times, *, scheduled: Times, delay: pa.ChunkedArray) -> pa.Table:
-    """Events of one kind, in the source's order, with the columns by which `_in_order` sorts."""
     rows = np.flatnonzero(~np.isnat(time))
     of = flights.take(pa.array(rows))
     instants = time[rows]

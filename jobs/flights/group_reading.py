@@ -116,7 +116,6 @@ def _left(lanes: Sequence[Row], groups: Sequence[str]) -> dict[str, int | None]:
 
 
 def _unmerged(store: Store) -> int:
-    """The number of checkpoint records of all groups that are not merged into their table."""
     logs = [ref for ref in refs(store, Space.SYS) if ref.topic.startswith(REVIVE_LOG)]
     ends = {ref: load_snapshot(store, ref.folder).end_offset for ref in logs}
     merged = merged_to(store, [POP_CHECKPOINTS])

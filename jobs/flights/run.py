@@ -156,7 +156,6 @@ class Run:
         return service, spark, crew
 
     def _child(self, name: str, command: list[str], **options: Any) -> Child:
-        """`options` go to `Child`."""
         try:
             child = Child(name, command, self.plan.folder / f"{name.replace(' ', '-').lower()}.log", **options)
         except FileNotFoundError as error:
@@ -183,7 +182,6 @@ class Run:
         return events
 
     def _follow(self, spark: Child) -> None:
-        """The streams read the topic while Spark answers questions."""
         ask = Ask(what="follow", topic=self.topic)
         beginning = in_thread(lambda: msgspec.json.decode(_answer(spark, ask), type=Following), "streams-start")
         await_all([beginning], self.children)
@@ -208,7 +206,6 @@ class Run:
     # Replay and looks ------------------------------------------------------------------------------------------
 
     def _replay(self, events: pa.Table, spark: Child, airlines: dict[str, str], consuming: Consuming) -> Ledger:
-        """Send all events while Spark looks; return their acknowledgements."""
         days = events["time"].cast(pa.date32())
         with _producer(self.url) as producer, bar(self.console) as progress:
             replay = Replay(producer, self.topic, events, self.plan.rate_events_s)
@@ -273,7 +270,6 @@ class Run:
         return compare_streams(of_producer.result(), made["flights"], made["hours"])
 
     def _compare(self, ledger: Ledger, topic: TopicInfo, spark: Child) -> Agreement:
-        """Each account comes from its own source."""
         ask = Ask(what="account", topic=topic.topic)
         endpoint = Endpoint(self.url)
         of_spark = in_thread(lambda: msgspec.json.decode(_answer(spark, ask), type=Account), "spark-account")

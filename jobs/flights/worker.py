@@ -74,8 +74,6 @@ Word = Started | Dying | Closed
 
 
 class _Handler:
-    """Handles batches: fails for some tails, or kills the process."""
-
     def __init__(self, task: Task) -> None:
         self._task = task
         self.deliveries = Deliveries()

@@ -99,7 +99,6 @@ class _Forgetting:
 
 
 def _widened(rows: pa.Table) -> pa.Table:
-    """Add the other columns of a batch, which have no meaning for rows that go."""
     arrays = [
         rows.column(column.name) if column.name in rows.column_names else pa.nulls(rows.num_rows, column.type)
         for column in BATCH_SCHEMA

@@ -85,8 +85,6 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class _Evaluated:
-    """A source that the executors have evaluated."""
-
     rows: int
     #: The number of distinct keys; if it is less than `rows`, rows of the same key must be joined first.
     keys: int

@@ -83,8 +83,6 @@ class _DelayLog:
 
 
 class _Shard:
-    """One run of one delay log."""
-
     def __init__(self, memory: TaskMemory, item: DelayItem) -> None:
         self._memory = memory
         self._item = item

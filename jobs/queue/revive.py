@@ -113,7 +113,6 @@ class Reviver:
 
 
 def _order(due: DueCheckpoint) -> tuple[int, str, int]:
-    """Sort the oldest first, and neighbours together."""
     checkpoint = due.checkpoint
     return checkpoint.revive_time_ms, checkpoint.pop.partition, checkpoint.span.start_offset
 

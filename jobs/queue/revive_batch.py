@@ -332,7 +332,6 @@ def _by_lane(batch: Iterable[DueCheckpoint]) -> dict[tuple[LaneKey, str], list[D
 
 
 def _nothing(cases: Iterable[Case], error: Exception) -> Picked:
-    """A result in which all messages are unreadable because of `error`."""
     reason = f"{type(error).__name__}: {error}"
     empty = pa.RecordBatch.from_pylist([], schema=pa.schema([pa.field("offset", pa.int64())]))
     return Picked(

@@ -55,8 +55,6 @@ def run_shard(memory: TaskMemory, item: ReviveItem) -> pa.RecordBatch:
 
 
 class _Shard:
-    """One run of one queue."""
-
     def __init__(self, memory: TaskMemory, item: ReviveItem) -> None:
         self._memory = memory
         self._item = item

@@ -16,8 +16,6 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Block:
-    """Times and offsets, ascending by time, then offset."""
-
     times: Int64s
     offsets: Int64s
 

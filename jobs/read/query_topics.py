@@ -191,7 +191,6 @@ def _state(catalog: Catalog, topic: str) -> bytes:
 
 
 def _extent(options: ReadOptions) -> str:
-    """The options that decide which rows a read covers, as text."""
     extent = replace(options, columns=(), filter="", headers=True)
     return repr(replace(extent, partitions_min=None, records_per_partition_max=None))
 

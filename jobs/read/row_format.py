@@ -119,7 +119,6 @@ def _column(name: str) -> Callable[[pa.RecordBatch], pa.Array]:
 
 
 def _listed_headers(rows: pa.RecordBatch) -> pa.Array:
-    """Lists of (key, value); null for a record without headers."""
     headers = kafka_headers(rows.column("headers"), rows.column("key"), rows.column("body"))
     if headers is None:
         return pa.nulls(rows.num_rows, _HEADERS)

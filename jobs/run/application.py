@@ -125,8 +125,6 @@ class Applications:
 
 
 class _LockFiles:
-    """Announcements on a local disk."""
-
     beat_ms = 1_000
     look_ms = 250
 
@@ -163,8 +161,6 @@ class _LockFiles:
 
 
 class _BeatFiles:
-    """Announcements on an object store."""
-
     beat_ms = 10_000
     look_ms = 5_000
 

@@ -96,7 +96,6 @@ class Recorder:
 
 
 def _after(before: LastRun | None, run: LastRun) -> LastRun:
-    """Complete a run with the last success and the failures of earlier runs."""
     ok_at = before.ok_at if before else None
     if run.ok:
         error, error_at = (before.last_error, before.last_error_at) if before else ("", None)

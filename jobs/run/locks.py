@@ -152,8 +152,6 @@ def _has_ended(store: LocalStore, application: str, patience_s: float) -> bool:
 
 
 class _FileLock:
-    """A lock of the operating system on a file that names its holder."""
-
     def __init__(self, file: FileIO, path: Path) -> None:
         self._file = file
         self._path = path
@@ -240,8 +238,6 @@ _records: Final = msgspec.json.Decoder(_Record)
 
 
 class _Lease:
-    """A lease on an object store."""
-
     def __init__(self, store: Store, folder: str, job: str, shard: str, holder: Holder) -> None:
         self._store = store
         self._folder = folder

@@ -182,7 +182,6 @@ def _spark_home() -> Path:
 
 
 def _environment(java: Path, spark_home: Path) -> dict[str, str]:
-    """This process's environment, without any Spark configuration."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
     return {
         **kept,

@@ -180,7 +180,6 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _headers(column: pa.Array) -> pa.MapArray:
-    """From a map or a list of pairs. Nulls stay null."""
     if column.type == HEADERS:
         return column
     is_map = pa.types.is_map(column.type)

@@ -123,7 +123,6 @@ class Stager:
         return StagedMessage(msgspec.msgpack.encode(staged))
 
     def _streams(self) -> tuple[list[pa.Buffer | bytes], int]:
-        """Encode the collected rows by partition and note their sections; return streams and size."""
         streams: list[pa.Buffer | bytes] = []
         size = 0
         for (topic, partition, waits, token, queue), batches in self._held.items():

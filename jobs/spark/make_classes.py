@@ -51,7 +51,6 @@ def make_archive(java: Path) -> Path:
 
 
 def _run_application(folder: Path) -> None:
-    """Run typical statements, and wait until the JVM has written the archive and ended."""
     spark = spark_session("classes", warehouse=folder / "warehouse")
     gateway: Any = spark.sparkContext._gateway
     _query(spark, f"{folder}/table")

@@ -92,7 +92,6 @@ def _columns(partition: TopicPartition) -> str:
 
 
 def _nothing(schema: pa.Schema) -> str:
-    """A query with these columns and no rows."""
     fields = from_arrow_schema(schema).fields
     nulls = ", ".join(f"CAST(NULL AS {field.dataType.simpleString()}) AS {quoted(field.name)}" for field in fields)
     return f"SELECT {nulls} WHERE false"

@@ -87,7 +87,6 @@ def _behind(index: int, end: StreamOffset, latest: StreamOffset) -> OffsetsBehin
 
 
 def _position(value: object) -> StreamOffset | None:
-    """Return a position of `format("mq")`; None for a position of another source."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -92,8 +92,6 @@ class Claimant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Made(msgspec.Struct, frozen=True):
-    """A claim as it is stored."""
-
     claimant: Claimant
     #: The position of the run when it made the claim.
     position: dict[str, Any]
