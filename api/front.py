@@ -212,7 +212,7 @@ class Front:
         """
         is_clusters = from_cluster(scope["headers"])
         if is_clusters and guard.clusters is None:
-            raise guarded("Mq-Cluster is for other clusters, and a request of theirs", "Mq-Cluster")
+            raise guarded("a request of another cluster (Mq-Cluster)", "Mq-Cluster")
         if not is_forwarded(scope["headers"]):
             assert guard.clusters is not None, "another cluster forwarded it, and that was checked above"
             receive = guard.clusters.check(scope, receive)
@@ -329,8 +329,8 @@ async def _answered(call: str, endpoint: Awaitable[Answer | None], scope: Scope,
 
 def _unproved() -> Forbidden:
     return Forbidden(
-        "Mq-Forwarded is for processes of this cluster, which prove it: those must all have the same"
-        " service.cluster_secret, and clocks that are right",
+        "Mq-Forwarded is only for processes of this cluster, with a proof: all need the same service.cluster_secret,"
+        " and correct clocks",
         code="forwarded_unproved",
         field="Mq-Forwarded",
     )

@@ -295,7 +295,7 @@ class Provider:
         try:
             document = msgspec.json.decode(body, type=_Discovered)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            raise JwksInvalid("the discovery document is none") from None
+            raise JwksInvalid("the discovery document cannot be read") from None
         if document.issuer != self._issuer:
             raise JwksInvalid(f"the discovery document is of another issuer, {document.issuer[:200]!r}")
         # An issuer elsewhere must not send this process to itself.
@@ -377,7 +377,7 @@ def signing_keys(body: bytes, algorithms: Collection[str]) -> KeySet:
     try:
         listed = msgspec.json.decode(body, type=_Set).keys
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise JwksInvalid(f"no JSON of a key set: {type(error).__name__}") from None
+        raise JwksInvalid(f"no JSON key set: {type(error).__name__}") from None
     if len(listed) > JWKS_KEYS_MAX:
         raise JwksInvalid(f"more than {JWKS_KEYS_MAX} keys")
     ids = Counter(jwk["kid"] for jwk in listed if isinstance(jwk.get("kid"), str))
@@ -388,7 +388,7 @@ def signing_keys(body: bytes, algorithms: Collection[str]) -> KeySet:
             continue
         try:
             if ids[kid] > 1:
-                raise JwksInvalid("its id is there twice")
+                raise JwksInvalid("its id occurs twice")
             usable[kid] = _signing_key(jwk, algorithms)
         except JwksInvalid as error:
             left_out[kid] = str(error)

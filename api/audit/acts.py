@@ -188,7 +188,7 @@ class Acts:
                 raise
             log.error("event=audit_incomplete act=%s outcome=%s", act.id, ended.outcome)
             raise Unknown(
-                f"act {act.id} was carried out, and what became of it cannot be recorded now: outcome {ended.outcome}",
+                f"act {act.id} was carried out, and its outcome, {ended.outcome}, cannot be recorded now",
                 code="audit_incomplete",
             ) from error
         failpoint("audit.after_ended")

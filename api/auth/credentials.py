@@ -17,7 +17,7 @@ from deltamq.mq.auth.keys import Key, is_right, key_id_of
 from deltamq.mq.auth.state import AuthState
 from deltamq.mq.errors import Forbidden, Unauthenticated
 
-_NOT_VALID: Final = "the key or token is not valid: unknown, revoked or over"
+_NOT_VALID: Final = "the key or token is not valid: unknown, revoked or expired"
 
 
 class SignerUnknown(Unauthenticated):

@@ -211,7 +211,7 @@ class Clusters:
 def away(cluster: str, reason: str) -> Unavailable:
     """Return the error for a cluster that no request has reached."""
     return Unavailable(
-        f"cluster {cluster} cannot be reached: {reason}; its queues keep their places, ask again",
+        f"cluster {cluster} cannot be reached: {reason}; its queues stay there; ask again",
         code="queue_unserved",
         extra={"cluster": cluster},
     )
@@ -290,8 +290,8 @@ def principal_of(headers: Collection[Header]) -> str:
 def cluster_unproved() -> Forbidden:
     """Return the error for a request of another cluster without a valid proof."""
     return Forbidden(
-        "Mq-Cluster is for other clusters, which prove that they ask: all must have the same"
-        " service.clusters_shared_secret, name each other as they are named, and have clocks that are right",
+        "Mq-Cluster is only for other clusters, with a proof: all need the same service.clusters_shared_secret, the"
+        " same names for each other, and correct clocks",
         code="cluster_unproved",
         field="Mq-Cluster",
     )

@@ -247,7 +247,7 @@ class GlobalTopics:
         if state.id != world.id:
             return f"cluster {cluster} has another topic of this name"
         if state.epoch != world.epoch:
-            return f"cluster {cluster} has the copy of epoch {state.epoch}, cluster {world.here} that of {world.epoch}"
+            return f"cluster {cluster} has the copy of epoch {state.epoch}, cluster {world.here} of {world.epoch}"
         return None
 
     async def repair(self, name: str) -> None:

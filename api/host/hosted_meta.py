@@ -82,7 +82,7 @@ class HostedMeta:
             why = "" if self._failure is None else f": {self._failure.detail}"
             seconds = self._loop.time() - self._read_at
             raise Unavailable(
-                f"the metadata was not read for {seconds:.0f} s, so who was put out since is not known{why}",
+                f"the metadata was not read for {seconds:.0f} s, so revocations since then are unknown{why}",
                 code="metadata_unread",
             )
 

@@ -382,6 +382,6 @@ def json_of(body: object, kind: type[T], *, status: int = 200) -> T:
 def unreadable(status: int) -> Unavailable:
     """Return the error for an answer of this status that is not DeltaMQ's."""
     return Unavailable(
-        f"what should answer this gave an answer that is not DeltaMQ's, of status {status}; ask again",
+        f"the answer of the other process, of status {status}, is not DeltaMQ's; ask again",
         code="broker_unavailable",
     )

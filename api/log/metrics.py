@@ -55,7 +55,7 @@ class Histogram:
 #: What groups did with the messages of topics: the statistics of `api.statistics`, since the process began.
 _OF_GROUPS: Final[tuple[tuple[str, str, Callable[[Consumed], float]], ...]] = (
     ("deltamq_delivered_messages", "Messages popped, or pulled under a lock.", lambda did: did.delivered),
-    ("deltamq_delivered_age_seconds", "Sum of their ages then.", lambda did: did.age_ms / 1_000),
+    ("deltamq_delivered_age_seconds", "Sum of their ages at delivery.", lambda did: did.age_ms / 1_000),
     ("deltamq_succeeded_messages", "Messages acknowledged or committed.", lambda did: did.succeeded),
     ("deltamq_failed_messages", "Messages given back as failed.", lambda did: did.failed),
     ("deltamq_rejected_messages", "Messages that clients sent to the dead letters.", lambda did: did.dead),

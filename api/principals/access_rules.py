@@ -105,7 +105,7 @@ _Rate = Annotated[int, Field(ge=1, le=QUOTA_MAX)] | None
 
 
 class QuotaRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What a principal may use of each process, per second."""
+    """A principal's quota in each process, per second."""
 
     requests_per_s: _Rate = None
     bytes_in_per_s: Annotated[_Rate, Field(description="Bytes of request bodies.")] = None
@@ -148,7 +148,7 @@ async def list_acls(
 
 @router.post(
     "/acls",
-    summary="Add an access rule; one that is there already stays",
+    summary="Add an access rule; an equal rule stays",
     status_code=201,
     responses=answers(AclInfo, 400, 404, 409, 413, 415, 422, 500, 507, status=201),
     openapi_extra=_ACL.described,
@@ -196,7 +196,7 @@ async def list_quotas(service: Running, limit: Limit = None, after: After = None
 
 @router.put(
     "/quotas/{principal}",
-    summary="Set what a principal may use of each process; what is left out has no bound",
+    summary="Set a principal's quota in each process; a missing rate has no bound",
     responses=answers(QuotaInfo, 400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra=_QUOTA.described,
 )

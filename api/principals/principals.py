@@ -45,7 +45,7 @@ router = auth_router()
 
 
 class PrincipalPutRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What is to be known of a principal."""
+    """The note about a principal."""
 
     note: Annotated[str, Field(max_length=NOTE_LENGTH_MAX, description="Whom to ask about it.")] = ""
 
@@ -120,7 +120,7 @@ async def remove_principal(principal: PrincipalName, changes: Changes, caller: A
 
 @router.post(
     "/principals/{principal}/disable",
-    summary="Refuse all that a principal asks for, until it is enabled; its keys and access rules stay",
+    summary="Refuse all requests of a principal until it is enabled; its keys and access rules stay",
     responses=answers(PrincipalInfo, 404, 409, 422, 500, 507),
 )
 async def disable_principal(
@@ -134,7 +134,7 @@ async def disable_principal(
 
 @router.post(
     "/principals/{principal}/enable",
-    summary="Let a principal that was disabled do again what its access rules grant",
+    summary="Enable a disabled principal, with its keys and access rules",
     responses=answers(PrincipalInfo, 404, 409, 500, 507),
 )
 async def enable_principal(
@@ -163,7 +163,7 @@ async def list_keys(
 
 @router.post(
     "/keys",
-    summary="Make a key; its secret is answered once",
+    summary="Make a key; only this answer has its secret",
     status_code=201,
     responses=answers(NewKey, 400, 404, 409, 413, 415, 422, 500, 507, status=201),
     openapi_extra=_KEY.described,

@@ -235,7 +235,7 @@ class Popper:
             return
         epoch = self._hosting.epoch(visit.broker)
         if popped.epochs.setdefault(visit.broker, epoch) != epoch:
-            raise Unavailable(f"broker {visit.broker} changed its process meanwhile; ask again", code="lease_lost")
+            raise Unavailable(f"broker {visit.broker} went to another process meanwhile; ask again", code="lease_lost")
         room = request.max_messages - popped.count
         max_bytes = max(1, min(self._bytes_max - popped.nbytes, request.answer.free))
         asked = LanePopRequest(request, visit.key, log, room, max_bytes)

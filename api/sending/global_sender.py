@@ -253,7 +253,7 @@ def _local(topic: HostedTopic, request: StoreRequest) -> StoreRequest:
 
 
 def _unsupported(topic: HostedTopic, what: str, field: str) -> Unprocessable:
-    detail = f"topic {topic.name} is global, that is of several clusters: there is no {what}"
+    detail = f"topic {topic.name} is global, so it has no {what}"
     return Unprocessable(detail, code="global_unsupported", field=field)
 
 

@@ -104,11 +104,11 @@ class AccessAsked(msgspec.Struct, forbid_unknown_fields=True):
     readable: bool | None = None
     writable: bool | None = None
     reason: Annotated[
-        Annotated[str, Meta(max_length=REASON_LENGTH_MAX)] | None, Meta(description="Why, for those who are refused.")
+        Annotated[str, Meta(max_length=REASON_LENGTH_MAX)] | None, Meta(description="Why, for refused clients.")
     ] = None
     until: Annotated[
         Annotated[str, Meta(extra_json_schema={"format": "date-time"})] | None,
-        Meta(description="RFC 3339: when everything is allowed again by itself."),
+        Meta(description="RFC 3339: when everything is allowed again."),
     ] = None
 
     def access(self) -> Access:

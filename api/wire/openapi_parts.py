@@ -38,7 +38,7 @@ PROBLEM: Final[Json] = {
 _STATUSES: Final[dict[int, tuple[str, str, str]]] = {
     400: ("The request is not valid; `field` says which part", "invalid_request", "offset: not a whole number"),
     401: ("With authentication: no valid key", "unauthenticated", "send a key: `Authorization: Bearer mqk_...`"),
-    403: ("Outside of what is granted", "forbidden", "principal reports may not publish topic orders"),
+    403: ("Not granted by the access rules", "forbidden", "principal reports may not publish topic orders"),
     404: ("The named thing does not exist", "topic_not_found", "there is no topic orders"),
     405: ("The path does not take this method", "method_not_allowed", "this path takes POST"),
     408: ("The body did not arrive in time", "request_timeout", "the body did not arrive within 60 s"),
