@@ -48,7 +48,7 @@ class LineRequest(NamedTuple):
     now_ms: int = 0
 
 
-class StoredPlace(NamedTuple):
+class StoredOffset(NamedTuple):
     """The physical partition and offset of a stored request."""
 
     partition: str
@@ -83,7 +83,7 @@ class Placing(Protocol):
     def target(self, request: LineRequest) -> Target | None:
         """Return where a request goes; None if only `looked` can say. Raises `DeltaMQError` if it can go nowhere."""
 
-    async def looked(self, request: LineRequest, until: float) -> Target | StoredPlace:
+    async def looked(self, request: LineRequest, until: float) -> Target | StoredOffset:
         """Find where a request goes, or is stored; raises `DeltaMQError` if it can go nowhere, or not in time.
 
         There must be no `await` between its last look and its return.
@@ -103,7 +103,7 @@ class InLine:
         self._waiter: asyncio.Future[None] | None = None
         self.request = request
         #: None until it is known.
-        self.outcome: StoredPlace | DeltaMQError | None = None
+        self.outcome: StoredOffset | DeltaMQError | None = None
         #: Called when the outcome is known.
         self.settled: Callable[[], None] | None = None
         #: Where it is under way, and its part there; None while it waits.
@@ -114,7 +114,7 @@ class InLine:
         #: Until when a new target is looked for, on the loop's clock; 0 for a request that was never refused.
         self.until = 0.0
 
-    async def stored(self) -> StoredPlace:
+    async def stored(self) -> StoredOffset:
         """Return where the request is stored; raise the error that refused it, or `Unknown`.
 
         If the waiter is cancelled, the request is stored all the same.
@@ -131,7 +131,7 @@ class InLine:
         """Note that the commit queue has an outcome."""
         self._line.delivered(self)
 
-    def settle(self, outcome: StoredPlace | DeltaMQError) -> None:
+    def settle(self, outcome: StoredOffset | DeltaMQError) -> None:
         self.outcome = outcome
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -177,7 +177,7 @@ class _Line:
         error = part.error
         if error is None:
             assert part.appended is not None, "a part without an error has its place"
-            self._settle(entry, StoredPlace(target.partition, part.appended.base_offset))
+            self._settle(entry, StoredOffset(target.partition, part.appended.base_offset))
         elif isinstance(error, Fenced | OutOfSequence) and self._is_looked_again(entry, error):
             entry.until = entry.until or self.loop.time() + FENCED_S
             entry.part = entry.target = None
@@ -203,7 +203,7 @@ class _Line:
     def _is_under_way(self) -> bool:
         return any(entry.target is not None for entry in self.requests)
 
-    def _settle(self, entry: InLine, outcome: StoredPlace | DeltaMQError) -> None:
+    def _settle(self, entry: InLine, outcome: StoredOffset | DeltaMQError) -> None:
         self.requests.remove(entry)  # it is the first, nearly always
         entry.settle(outcome)
         if not self.requests and self.again is None:
@@ -234,7 +234,7 @@ class _Line:
             await self.placing.caught_up(*entry.refused, entry.until)
             entry.refused = None
         target = await self.placing.looked(entry.request, entry.until)
-        if isinstance(target, StoredPlace):
+        if isinstance(target, StoredOffset):
             self._settle(entry, target)
         elif self._follows(entry, target):
             _queue(entry, target)

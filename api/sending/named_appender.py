@@ -21,7 +21,7 @@ from deltamq.api.host.fences import AGAIN_S, FenceCauses, Sealer
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.log.partition import Partitions
-from deltamq.api.sending.line import InLine, LineRequest, LineRows, Lines, StoredPlace, Target
+from deltamq.api.sending.line import InLine, LineRequest, LineRows, Lines, StoredOffset, Target
 from deltamq.api.sending.logical_places import unserved
 from deltamq.mq.errors import DeltaMQError, Fenced, Unavailable
 from deltamq.mq.limits import OFFSET_MAX
@@ -73,7 +73,7 @@ class _ByName:
                 raise not_writable(f"topic {topic.name}: {name}", access)
         return Target(name, places.fence_epochs[name], topic.partition(name).queue, request.stamp)
 
-    async def looked(self, request: LineRequest, until: float) -> Target | StoredPlace:
+    async def looked(self, request: LineRequest, until: float) -> Target | StoredOffset:
         return self.target(request)
 
     async def caught_up(self, partition: str, refused: Fenced | OutOfSequence, until: float) -> None:
@@ -168,7 +168,7 @@ class QueueAppender:
             stamp = replace(stamp, earlier=earlier)
         return Target(name, places.fence_epochs[name], topic.partition(name).queue, stamp)
 
-    async def looked(self, topic: HostedTopic, index: int, request: LineRequest, until: float) -> Target | StoredPlace:
+    async def looked(self, topic: HostedTopic, index: int, request: LineRequest, until: float) -> Target | StoredOffset:
         """Find where a request goes now, or where it is stored if it repeats one in an earlier segment."""
         failures = 0
         while True:
@@ -222,7 +222,7 @@ class QueueAppender:
         since_ms = max((log.producers_known_since_ms for log in known.logs.values()), default=0)
         return Earlier(parts, OFFSET_MAX if gone else since_ms)
 
-    def _repeat(self, topic: HostedTopic, index: int, request: LineRequest) -> StoredPlace | None:
+    def _repeat(self, topic: HostedTopic, index: int, request: LineRequest) -> StoredOffset | None:
         """Return where a sealed segment has the request that this one repeats; None if it repeats none."""
         stamp = request.stamp
         assert stamp is not None and stamp.sequence is not None
@@ -230,7 +230,7 @@ class QueueAppender:
             seen = log.known_producer(stamp.id)
             part = None if seen is None else repeat_of(stamp.sequence, request.rows.count, seen.parts)
             if part is not None:
-                return StoredPlace(name, part.base_offset)
+                return StoredOffset(name, part.base_offset)
         return None
 
     async def _known(self, topic: HostedTopic, queue: LogicalQueue, name: str, now_ms: int) -> bool:
@@ -264,7 +264,7 @@ class QueueAppender:
 
     # Logical offsets.
 
-    async def offset_of(self, topic: HostedTopic, stored: StoredPlace, until: float) -> int:
+    async def offset_of(self, topic: HostedTopic, stored: StoredOffset, until: float) -> int:
         """Return the logical offset of a stored request, once it has one; -1 if it gets none in time."""
         partition, offset = stored
         failures = 0
@@ -295,7 +295,7 @@ class _ByIndex:
     def target(self, request: LineRequest) -> Target | None:
         return self._appender.target(self._topic, self._index, request)
 
-    async def looked(self, request: LineRequest, until: float) -> Target | StoredPlace:
+    async def looked(self, request: LineRequest, until: float) -> Target | StoredOffset:
         return await self._appender.looked(self._topic, self._index, request, until)
 
     async def caught_up(self, partition: str, refused: Fenced | OutOfSequence, until: float) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.api.log.parts import RecordRows, RequestPart
-from deltamq.api.sending.line import InLine, LineRequest, Lines, StoredPlace, Target
+from deltamq.api.sending.line import InLine, LineRequest, Lines, StoredOffset, Target
 from deltamq.mq.errors import Fenced, Unavailable
 from deltamq.mq.producer import OutOfSequence
 from deltamq.tables.log.batch import Appended, MessageIds
@@ -87,7 +87,7 @@ class World:
             raise Unavailable("closed", code="not_writable")
         return Target(str(self.known), {"route": self.known}, self.logs[self.known], None)
 
-    async def looked(self, request: LineRequest, until: float) -> Target | StoredPlace:
+    async def looked(self, request: LineRequest, until: float) -> Target | StoredOffset:
         await asyncio.sleep(0)
         return self.target(request)
 
@@ -132,7 +132,7 @@ async def _played(actions: Sequence[str], *, is_counting: bool) -> None:
         await _settled()
     places = [await one.stored() for one in begun]
     assert [number for number, _ in world.stored] == list(range(len(begun)))
-    assert places == [StoredPlace(name, at) for at, (_, name) in enumerate(world.stored)]
+    assert places == [StoredOffset(name, at) for at, (_, name) in enumerate(world.stored)]
     assert not lines._lines, "nothing is kept of a line that is empty"
 
 
@@ -170,7 +170,7 @@ def test_kafka_03_a_request_that_can_go_nowhere_is_refused_and_those_behind_it_g
         second = lines.begin("line", lambda: world, _request(2))
         world.logs[1].commit()
         world.logs[1].deliver()
-        assert await second.stored() == StoredPlace("1", 0)
+        assert await second.stored() == StoredOffset("1", 0)
         assert world.stored == [(2, "1")]
 
     asyncio.run(play())
