@@ -13,6 +13,7 @@ from deltamq.api.auth.caller import Certificates
 from deltamq.api.auth.calls import check_complete
 from deltamq.api.front import HOT_CALLS, Front, Guard, HotCalls
 from deltamq.api.host.clusters import ClusterHandles
+from deltamq.api.inspection import INSPECTION_ROUTERS
 from deltamq.api.kafka.server.server import KafkaServer, bind_kafka
 from deltamq.api.openapi.document import describe
 from deltamq.api.order.pull_gate import Gates
@@ -36,7 +37,7 @@ from deltamq.tables.config import Config
 log = logging.getLogger("deltamq.api")
 
 #: All routers, in the order of the OpenAPI document.
-_ROUTERS: Final = (*ROUTERS, *AUTH_ROUTERS)
+_ROUTERS: Final = (*ROUTERS, *INSPECTION_ROUTERS, *AUTH_ROUTERS)
 
 
 class App(Front):

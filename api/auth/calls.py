@@ -41,6 +41,7 @@ CALLS: Final[Mapping[str, str]] = {
     "PUT /v1/topics/{topic}": "topic create|alter; audited",
     "DELETE /v1/topics/{topic}": "topic delete; audited",
     "GET /v1/topics/{topic}/offsets": "topic describe",
+    "GET /v1/topics/{topic}/search": "topic subscribe",
     "POST /v1/topics/{topic}/remap": "topic alter; audited",
     "POST /v1/topics/{topic}/check": "topic describe; not audited",
     "POST /v1/topics/{topic}/repair": "topic alter; audited",

@@ -314,6 +314,21 @@ _EXAMPLES: Final[Json] = {
     "ClusterState": _STATE,
     "RememberedNumbers": {"numbers": [7]},
     "OffsetsByTime": _BY_TIME,
+    "SearchAnswer": {
+        "messages": [
+            {
+                "offset": 120,
+                "message_id": "7d3f0d9b5e6a4c1200000000",
+                "append_time": "2013-01-01T05:15:00.000000Z",
+                "body": '{"flight": "UA1545"}',
+                "key": "N14228",
+                "tag": "departure",
+                "partition": "flights@broker-a",
+            }
+        ],
+        "cursor": "4bd4725d-5bec-43f4-be8a-bc5a186729a2.121_1357017300000000",
+        "looked_at": {"messages": 121, "bytes": 9_680, "through_time": "2013-01-01T05:15:00.000000Z"},
+    },
     "GroupList": {"groups": ["billing"], "next": "billing"},
     "GroupInfo": _GROUP,
     "GroupOffsets": {**_COMMITTED, "partitions": [_LANE]},

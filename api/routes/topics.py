@@ -21,6 +21,7 @@ from deltamq.api.host.static_topics import UNSERVED, queue_states
 from deltamq.api.log.partition import Partition
 from deltamq.api.progress.group_progress import QueueProgress
 from deltamq.api.service.dependencies import Asking, Running
+from deltamq.api.service.service import Service
 from deltamq.api.wire.fields import After, Limit, access_fields, json_answer, moment, moment_us, page, parse_time
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, answers, answers_or_makes, problems
@@ -211,18 +212,30 @@ async def offsets_by_time(
     if hosted.topic.world is not None:
         await service.meta.refresh()
         offsets = await service.global_times.offsets_at(hosted, time_us, Call.of(request.scope))
-    elif hosted.topic.static is not None:
-        await service.meta.refresh()  # the newest segments count
-        offsets = await _queue_offsets(hosted, service.topics, service.progress, time_us)
     else:
-        logs = await brought_up(hosted, service.settings.refresh_ms)
-        offsets = []
-        for name in hosted.route.partitions:
-            if name not in logs:
-                raise Corrupt(f"partition {name} is damaged; its offsets are not known")
-            offset = await service.partitions.run(partial(logs[name].offset_at, time_us))
-            offsets.append(PartitionOffset(name, offset))
+        offsets = await offsets_at(service, hosted, time_us)
     return json_answer(OffsetsByTime(topic=topic, time=moment_us(time_us), offsets=offsets))
+
+
+async def offsets_at(service: Service, hosted: HostedTopic, time_us: int) -> list[PartitionOffset]:
+    """Return for each partition, or logical queue, of this cluster the first offset at or after a time.
+
+    Raises
+    ------
+    Corrupt
+        A partition is damaged.
+    """
+    if hosted.topic.static is not None:
+        await service.meta.refresh()  # the newest segments count
+        return await _queue_offsets(hosted, service.topics, service.progress, time_us)
+    logs = await brought_up(hosted, service.settings.refresh_ms)
+    offsets = []
+    for name in hosted.route.partitions:
+        if name not in logs:
+            raise Corrupt(f"partition {name} is damaged; its offsets are not known")
+        offset = await service.partitions.run(partial(logs[name].offset_at, time_us))
+        offsets.append(PartitionOffset(name, offset))
+    return offsets
 
 
 async def _queue_offsets(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from typing import Annotated, Literal
 
 import msgspec
@@ -9,6 +10,7 @@ from msgspec import Meta
 
 from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, REASON_LENGTH_MAX
 from deltamq.mq.queue.dead_letters import LetterState
+from deltamq.mq.wire.answers import Time
 
 
 class MessageOrigin(msgspec.Struct, frozen=True, gc=False):
@@ -36,6 +38,36 @@ class StoredMessage(msgspec.Struct, omit_defaults=True, gc=False):
     origin: MessageOrigin | None = None
     producer_id: str | None = None
     producer_seq: int | None = None
+
+    @property
+    def payload(self) -> bytes:
+        """The body as bytes."""
+        return b64decode(self.body_base64 or "") if self.body is None else self.body.encode()
+
+
+class FoundMessage(StoredMessage, kw_only=True):
+    """A message that a search has found, and the partition, or logical queue, that has it."""
+
+    partition: str
+
+
+class LookedAt(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call has looked at. All messages that were stored up to `through_time` were looked at, null for none."""
+
+    messages: int
+    bytes: int
+    through_time: Time | None = None
+
+
+class SearchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that a search has found, the oldest first; `cursor` is where it goes on, null if all were looked at.
+
+    A call may find nothing and have a cursor.
+    """
+
+    messages: list[FoundMessage]
+    cursor: str | None = None
+    looked_at: LookedAt
 
 
 class FetchAnswer(msgspec.Struct):

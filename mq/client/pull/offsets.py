@@ -13,13 +13,13 @@ import contextlib
 import logging
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.http.answers import decode_as

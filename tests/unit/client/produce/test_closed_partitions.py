@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from deltamq.mq.client.admin.topic_view import TopicView, fetch_view
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.routing import new_route
+from deltamq.mq.wire.topics import PartitionInfo, TopicInfo
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault
 
@@ -67,12 +69,27 @@ def test_rely_10_messages_without_a_key_pass_over_partitions_that_the_route_show
     class Described:
         def call(self, method: str, path: str, *, timeout_s: float) -> SimpleNamespace:
             states = {"t@a": "serving", "t@b": "corrupt"}
-            partitions = [
-                {"partition": name, "logical_partitions": [[at * 512, at * 512 + 512]], "state": state}
-                for at, (name, state) in enumerate(states.items())
-            ]
-            topic = {"routes_epoch": 1, "order_strategy": "best_tried", "partitions": partitions}
-            return SimpleNamespace(body=json.dumps(topic).encode())
+            described = TopicInfo(
+                topic="t",
+                id="t-1",
+                order_strategy="best_tried",
+                retention_ms=1_000,
+                message_type="normal",
+                flush=None,
+                created_time=datetime.fromtimestamp(0, UTC),
+                routes_epoch=1,
+                partitions=tuple(
+                    PartitionInfo(
+                        partition=name,
+                        broker=name[2:],
+                        logical_partitions=((at * 512, at * 512 + 512),),
+                        location=f"memory/{name}",
+                        state=state,
+                    )
+                    for at, (name, state) in enumerate(states.items())
+                ),
+            )
+            return SimpleNamespace(body=msgspec.json.encode(described))
 
     view = fetch_view(cast(Any, Described()), "t", 1.0)
     assert view.partitions == ("t@a", "t@b") and view.places.targets == (0,)

@@ -1,0 +1,10 @@
+"""What operators look at: messages by what is in them, what is in flight, what waits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deltamq.api.inspection import search
+
+#: The routers, in the order of the OpenAPI document.
+INSPECTION_ROUTERS: Final = (search.router,)
