@@ -1,4 +1,4 @@
-"""`GET /v1/topics/{topic}/search`: messages by key, id, tag, header, text and time (SPEC SEARCH-1 to SEARCH-3).
+"""`GET /v1/topics/{topic}/search`: messages by key, id, tag, header, text and time (SPEC LOOK-1 to LOOK-3).
 
     partitions    a  [looked at ......|            ]        the one that lags in time is read next, in columns,
                   b  [looked at ....|              ]   ──>  so all messages up to `through_time` were looked at

@@ -10,6 +10,7 @@ import msgspec
 
 from deltamq.mq.client.admin.auth_admin import AuditAdmin, AuthAdmin
 from deltamq.mq.client.admin.group_admin import GroupAdmin
+from deltamq.mq.client.admin.inspection_admin import InspectionAdmin
 from deltamq.mq.client.admin.topic_admin import StaticAdmin
 from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
@@ -63,7 +64,7 @@ class AccessAdmin(Calls):
 _CREATED: Final = 201
 
 
-class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):
+class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, InspectionAdmin):
     """Manage topics, groups and dead letters. Every call is retried while the service is away, within `patience`.
 
     Parameters

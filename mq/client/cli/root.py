@@ -35,6 +35,7 @@ _OWN: Final = {
     "auth": ("deltamq.mq.client.cli.auth:auth", "Principals, keys and access rules: who may do what."),
     "broker": ("deltamq.mq.client.cli.cluster:broker", "Show brokers, close and open them for writes and reads."),
     "consume": ("deltamq.mq.client.cli.consume:consume", "Print the messages of a topic, for a group or without one."),
+    "search": ("deltamq.mq.client.cli.search:search", "Find messages by key, id, tag, header, text or time."),
     "group": ("deltamq.mq.client.cli.groups:group", "Create, list, show, reset and delete consumer groups."),
     "outbox": ("deltamq.mq.client.cli.outbox:outbox", "Send what applications have committed in their database."),
     "dead-letters": (

@@ -1,8 +1,8 @@
-"""Search of messages: what is found, how far a call looks, who may (SPEC SEARCH-1 to SEARCH-3)."""
+"""Search of messages: what is found, how far a call looks, who may (SPEC LOOK-1 to LOOK-3)."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -10,7 +10,10 @@ from urllib.parse import urlencode
 import pytest
 
 from deltamq.api.inspection import search
-from tests.api.running import Api, Reply
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.cli import root as cli
+from tests.api.guarded import guarded
+from tests.api.running import Api, Reply, config_for, running
 
 pytestmark = pytest.mark.static_too
 
@@ -68,7 +71,7 @@ def orders(api: Api, topic: str) -> str:
     ],
     ids=str,
 )
-def test_search_01_messages_are_found_by_what_is_in_them(
+def test_look_01_messages_are_found_by_what_is_in_them(
     api: Api, orders: str, wanted: dict[str, str], numbers: list[int]
 ) -> None:
     found, _ = _all(api, orders, **wanted)
@@ -78,7 +81,7 @@ def test_search_01_messages_are_found_by_what_is_in_them(
         assert fetched == {name: value for name, value in one.items() if name != "partition"}
 
 
-def test_search_01_messages_are_found_by_the_time_when_they_were_stored(api: Api, orders: str) -> None:
+def test_look_01_messages_are_found_by_the_time_when_they_were_stored(api: Api, orders: str) -> None:
     stored = [one["append_time"] for one in _all(api, orders)[0]]
     assert stored == sorted(stored)
     found, _ = _all(api, orders, from_time=stored[2], to_time=stored[4])
@@ -87,9 +90,7 @@ def test_search_01_messages_are_found_by_the_time_when_they_were_stored(api: Api
     assert _all(api, orders, to_time="2000-01-01T00:00:00Z") == ([], 1)
 
 
-def test_search_02_a_call_is_bounded_and_the_next_goes_on(
-    api: Api, orders: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_look_02_a_call_is_bounded_and_the_next_goes_on(api: Api, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, _ = _all(api, orders)
     paged, calls = _all(api, orders, limit=2)
     assert sorted(paged, key=lambda one: one["message_id"]) == whole and calls >= 3, "each answer is sorted by itself"
@@ -101,7 +102,7 @@ def test_search_02_a_call_is_bounded_and_the_next_goes_on(
     assert (first["messages"], first["looked_at"]["messages"]) == ([], 1) and first["cursor"]
 
 
-def test_search_02_it_says_how_far_it_has_looked(api: Api, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_look_02_it_says_how_far_it_has_looked(api: Api, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _search(api, orders, key="none").json
     stored = [datetime.fromisoformat(one["append_time"]) for one in _all(api, orders)[0]]
     assert whole["looked_at"]["messages"] == 6 and whole["looked_at"]["bytes"] > 0 and whole["cursor"] is None
@@ -120,7 +121,7 @@ def test_search_02_it_says_how_far_it_has_looked(api: Api, orders: str, monkeypa
     assert seen == 6
 
 
-def test_search_02_messages_that_come_during_a_search_are_found(api: Api, orders: str) -> None:
+def test_look_02_messages_that_come_during_a_search_are_found(api: Api, orders: str) -> None:
     first = _search(api, orders, limit=3).json
     assert api.send(orders, {"body": "late", "key": "k0"}).status == 200
     rest, cursor = [], first["cursor"]
@@ -131,7 +132,7 @@ def test_search_02_messages_that_come_during_a_search_are_found(api: Api, orders
     assert len(first["messages"]) + len(rest) == 7 and rest[-1]["body"] == "late"
 
 
-def test_search_02_one_partition_alone(api: Api, orders: str) -> None:
+def test_look_02_one_partition_alone(api: Api, orders: str) -> None:
     (name, other) = api.partitions(orders)
     found = _all(api, orders, partition=name)[0] + _all(api, orders, partition=other)[0]
     assert sorted(one["body"] for one in found) == sorted(one["body"] for one in _all(api, orders)[0])
@@ -150,21 +151,21 @@ def test_search_02_one_partition_alone(api: Api, orders: str) -> None:
     ],
     ids=str,
 )
-def test_search_02_bad_requests_name_the_field(
+def test_look_02_bad_requests_name_the_field(
     api: Api, orders: str, wanted: dict[str, object], status: int, code: str, field: str
 ) -> None:
     reply = _search(api, orders, **wanted)
     assert (reply.status, reply.json["code"], reply.json["field"]) == (status, code, field)
 
 
-def test_search_02_a_cursor_that_was_changed_is_refused(api: Api, orders: str) -> None:
+def test_look_02_a_cursor_that_was_changed_is_refused(api: Api, orders: str) -> None:
     cursor = _search(api, orders, limit=1).json["cursor"]
     for wrong in (cursor + ".5", cursor.replace("_", "x"), cursor[:-1] + "²", cursor.rpartition(".")[0] + ".9" * 30):
         reply = _search(api, orders, cursor=wrong)
         assert (reply.status, reply.json["field"]) in ((400, "cursor"), (409, "cursor")), wrong
 
 
-def test_search_02_binary_bodies_and_marks_are_found_as_they_are(api: Api, topic: str) -> None:
+def test_look_02_binary_bodies_and_marks_are_found_as_they_are(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=1)
     assert api.send(topic, {"body_base64": "/wD/"}, {"body": "<script>alert(1)</script>\u202e\x00"}).status == 200
     found, _ = _all(api, topic)
@@ -172,7 +173,7 @@ def test_search_02_binary_bodies_and_marks_are_found_as_they_are(api: Api, topic
     assert len(_all(api, topic, text="<script>")[0]) == 1
 
 
-def test_search_02_what_retention_took_is_passed_over(api: Api, topic: str) -> None:
+def test_look_02_what_retention_took_is_passed_over(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=1)
     for number in range(3):
         assert api.send(topic, str(number)).status == 200
@@ -183,7 +184,31 @@ def test_search_02_what_retention_took_is_passed_over(api: Api, topic: str) -> N
     assert _bodies(_search(api, topic, cursor=first["cursor"])) == ["2"]
 
 
-def test_search_03_a_topic_that_was_made_again_is_searched_from_the_beginning(api: Api, orders: str) -> None:
+def test_look_01_the_sdk_and_the_command_line_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_PIECE_MESSAGES", 2)
+    monkeypatch.setattr(search, "_BYTES_MAX", 1)
+    with running(config_for(tmp_path)) as plain:
+        topic = "orders"
+        url = f"http://127.0.0.1:{plain.port}"
+        plain.put_topic(topic, partitions=2)
+        for number in range(9):
+            assert plain.send(topic, {"key": f"k{number % 3}", "body": f"body {number}\x1b[31m"}).status == 200
+        with Admin(url) as admin:
+            found = list(admin.search(topic, key="k1", since=datetime(2000, 1, 1, tzinfo=UTC)))
+            assert sorted(one.payload for one in found) == [b"body %d\x1b[31m" % number for number in (1, 4, 7)]
+            assert list(admin.search(topic, until=datetime(2000, 1, 1, tzinfo=UTC))) == []
+        assert cli._status(["search", topic, "--key", "k1", "--from", "-1h", "--url", url]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 3 and all("\x1b" not in line and "\tk1\t" in line for line in lines)
+        assert cli._status(["search", topic, "--max", "2", "--json", "--url", url]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 2
+        assert cli._status(["search", topic, "--from", "first", "--url", url]) == 2
+        assert cli._status(["search", "no-such", "--url", url]) == 1
+
+
+def test_look_03_a_topic_that_was_made_again_is_searched_from_the_beginning(api: Api, orders: str) -> None:
     cursor = _search(api, orders, limit=1).json["cursor"]
     assert api.call("DELETE", f"/v1/topics/{orders}").status == 204
     api.put_topic(orders, partitions=2)
@@ -191,9 +216,7 @@ def test_search_03_a_topic_that_was_made_again_is_searched_from_the_beginning(ap
     assert (reply.status, reply.json["code"]) == (409, "topic_made_again")
 
 
-def test_search_03_only_who_may_read_a_topic_may_search_it(tmp_path: Path) -> None:
-    from tests.api.guarded import guarded
-
+def test_look_03_only_who_may_read_a_topic_may_search_it(tmp_path: Path) -> None:
     with guarded(tmp_path) as admin:
         admin.put_topic("orders")
         assert admin.send("orders", "secret").status == 200

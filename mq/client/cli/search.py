@@ -1,0 +1,94 @@
+"""`deltamq search`: messages of a topic by what is in them (SPEC LOOK-1)."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import Final
+
+import click
+import msgspec
+
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.cli.console import PATIENCE, one_line, service_options
+from deltamq.mq.client.cli.groups import parse_moment
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.wire.stored import FoundMessage
+
+_TIME_HELP: Final = "-1h (s, m, h or d ago) or TIME (RFC 3339)"
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--key", help="Only messages with this key.")
+@click.option("--id", "message_id", help="Only the messages with this id.")
+@click.option("--tag", help="Only messages with this tag.")
+@click.option("--header", help="Only messages with this header: name:value, or name.")
+@click.option("--text", help="Only messages whose body has this text.")
+@click.option("--from", "since", help=f"Only messages stored then or later: {_TIME_HELP}.")
+@click.option("--to", "until", help=f"Only messages stored before: {_TIME_HELP}.")
+@click.option("--partition", help="Only this partition, NAME@BROKER, or logical queue.")
+@click.option("--max", "limit", type=click.IntRange(1), default=100, show_default=True, help="How many at most.")
+@service_options
+def search(
+    topic: str,
+    key: str | None,
+    message_id: str | None,
+    tag: str | None,
+    header: str | None,
+    text: str | None,
+    since: str | None,
+    until: str | None,
+    partition: str | None,
+    limit: int,
+    url: str,
+    access: ClientAccess,
+    as_json: bool,
+) -> None:
+    """Print messages of TOPIC that have all that is asked for; on a terminal also how far the search has come.
+
+    With --json each line is one message as the service shows it. Ctrl-C ends the search; nothing goes on behind it.
+    """
+    left, cursor = limit, None
+    shows_progress = sys.stderr.isatty()
+    messages = size = 0
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        while left > 0:
+            page = admin.search_page(
+                topic,
+                key=key,
+                message_id=message_id,
+                tag=tag,
+                header=header,
+                text=text,
+                since=_moment(since, "--from"),
+                until=_moment(until, "--to"),
+                partition=partition,
+                limit=min(left, 1_000),
+                cursor=cursor,
+            )
+            for message in page.messages:
+                click.echo(msgspec.json.encode(message).decode() if as_json else _line(message))
+            left, cursor = left - len(page.messages), page.cursor
+            messages, size = messages + page.looked_at.messages, size + page.looked_at.bytes
+            if shows_progress:
+                through = page.looked_at.through_time
+                at = "" if through is None else f", through {through.isoformat(timespec='seconds')}"
+                click.echo(f"looked at {messages:,} messages, {size / 2**20:,.1f} MiB{at}", err=True)
+            if cursor is None:
+                return
+
+
+def _moment(text: str | None, option: str) -> datetime | None:
+    if text is None:
+        return None
+    found = parse_moment(text, option)
+    if isinstance(found, str):
+        raise click.BadParameter("give a time, or how long ago", param_hint=option)
+    return found
+
+
+def _line(message: FoundMessage) -> str:
+    body = message.payload.decode(errors="replace") if message.body is None else message.body
+    parts = (message.partition, message.offset, message.append_time, message.key or "-", message.tag or "-", body)
+    return "\t".join(one_line(str(part)) for part in parts)
