@@ -62,7 +62,7 @@ def find_refill(store: Store, folder: str, good: Snapshot) -> Refill | None:
     readable = [commit for commit in commits.values() if commit is not None]
     if any(commit.author for commit in readable):
         return None
-    if _has_torn_tail(store, folder, readable):
+    if _has_torn_tail(store, folder, good, readable):
         return None
     files = _Files(store, folder, good, readable)
     ended = max([good.version, *(commit.version for commit in readable if commit.end_offset is not None)])
@@ -99,10 +99,16 @@ def commit_if_whole(store: Store, folder: str, version: int, table_id: str) -> C
         return None
 
 
-def _has_torn_tail(store: Store, folder: str, commits: list[Commit]) -> bool:
-    """Return whether unsynced data of the commits behind the last synced one is damaged or gone."""
-    removed = {path for commit in commits for path in commit.removes}
-    tail = itertools.takewhile(lambda commit: not commit.flushed, reversed(commits))
+def _has_torn_tail(store: Store, folder: str, good: Snapshot, commits: list[Commit]) -> bool:
+    """Return whether unsynced data is damaged or gone: that of all commits behind the last synced one.
+
+    Those up to the last consistent state are among them: a cut may take the data of a commit, and a later commit.
+    """
+    before = range(good.version, max(good.checkpoint_version, 0), -1)
+    consistent = (commit_if_whole(store, folder, version, good.table_id) for version in before)
+    newest_first = itertools.chain(reversed(commits), (commit for commit in consistent if commit is not None))
+    tail = list(itertools.takewhile(lambda commit: not commit.flushed, newest_first))
+    removed = {path for commit in tail for path in commit.removes}
     return is_damaged(store, folder, (file for commit in tail for file in commit.adds if file.path not in removed))
 
 

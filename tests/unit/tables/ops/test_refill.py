@@ -159,6 +159,26 @@ def test_rely_09_a_torn_tail_that_nobody_synced_is_cut_and_not_made_a_part_of_th
     assert all_bodies(open_warehouse().open_partition(REF)) == [b"durable"]
 
 
+def test_rely_09_a_torn_tail_is_cut_also_where_the_commit_of_its_data_is_whole(
+    open_warehouse: OpenWarehouse, files: MemoryStore
+) -> None:
+    """A power cut took the data of the commit 2, and the commit 3, whose data is whole."""
+    writer = open_warehouse().create(REF)
+    writer.append([batch(b"durable")])
+    writer.append([batch(b"torn")], flush=Flush.ASYNC)
+    writer.append([batch(b"whole")], flush=Flush.ASYNC)
+    files.replace(commit_key(3), b"")
+    (torn,) = [file.path for file in writer.files if file.start == 1]
+    flip(files, f"{REF.folder}/{torn}")
+    versions = []
+    while (found := find_repair(warehouse := open_warehouse(), REF)) is not None:
+        assert found.kind is RepairKind.CUT and found.lost_from is not None and found.lost_from >= 1
+        versions.append(found.version)
+        repair(warehouse, found)
+    assert versions == [2, 1]
+    assert all_bodies(open_warehouse().open_partition(REF)) == [b"durable"]
+
+
 def test_rely_09_damage_in_synced_data_does_not_keep_a_log_from_being_put_together(
     open_warehouse: OpenWarehouse, files: MemoryStore
 ) -> None:
