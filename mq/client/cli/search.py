@@ -20,7 +20,7 @@ _TIME_HELP: Final = "-1h (s, m, h or d ago) or TIME (RFC 3339)"
 
 @click.command()
 @click.argument("topic")
-@click.option("--key", help="Only messages with this key.")
+@click.option("--message-key", help="Only messages with this key.")
 @click.option("--id", "message_id", help="Only the messages with this id.")
 @click.option("--tag", help="Only messages with this tag.")
 @click.option("--header", help="Only messages with this header: name:value, or name.")
@@ -32,7 +32,7 @@ _TIME_HELP: Final = "-1h (s, m, h or d ago) or TIME (RFC 3339)"
 @service_options
 def search(
     topic: str,
-    key: str | None,
+    message_key: str | None,
     message_id: str | None,
     tag: str | None,
     header: str | None,
@@ -56,7 +56,7 @@ def search(
         while left > 0:
             page = admin.search_page(
                 topic,
-                key=key,
+                key=message_key,
                 message_id=message_id,
                 tag=tag,
                 header=header,

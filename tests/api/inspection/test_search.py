@@ -199,7 +199,7 @@ def test_look_01_the_sdk_and_the_command_line_search(
             found = list(admin.search(topic, key="k1", since=datetime(2000, 1, 1, tzinfo=UTC)))
             assert sorted(one.payload for one in found) == [b"body %d\x1b[31m" % number for number in (1, 4, 7)]
             assert list(admin.search(topic, until=datetime(2000, 1, 1, tzinfo=UTC))) == []
-        assert cli._status(["search", topic, "--key", "k1", "--from", "-1h", "--url", url]) == 0
+        assert cli._status(["search", topic, "--message-key", "k1", "--from", "-1h", "--url", url]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == 3 and all("\x1b" not in line and "\tk1\t" in line for line in lines)
         assert cli._status(["search", topic, "--max", "2", "--json", "--url", url]) == 0
