@@ -362,6 +362,23 @@ _EXAMPLES: Final[Json] = {
     },
     "LocksReturned": {"partitions": ["flights@broker-a"]},
     "AsideAnswer": {"moved": 1},
+    "InFlightAnswer": {
+        "group": "billing",
+        "total": 1,
+        "messages": [
+            {
+                "topic": "flights",
+                "partition": "flights@broker-a",
+                "offset": 120,
+                "client_id": "worker-1",
+                "since_time": "2013-01-01T05:15:00.456000Z",
+                "visible_time": "2013-01-01T05:16:00.456000Z",
+                "attempt": 1,
+                "retry": False,
+            }
+        ],
+        "by_client": [{"client_id": "worker-1", "messages": 1, "since_time": "2013-01-01T05:15:00.456000Z"}],
+    },
     "LocksGiven": {
         "partitions": ["flights@broker-a"],
         "locks": {"flights@broker-a": 12_884_901_889},

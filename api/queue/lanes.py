@@ -27,7 +27,7 @@ from deltamq.mq.names import broker_of, member_name, split_member
 from deltamq.mq.queue.buffer import Buffer
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.handle import HandleKeys
-from deltamq.mq.queue.lane import BufferSettings, Lane
+from deltamq.mq.queue.lane import BufferSettings, InFlight, Lane
 from deltamq.mq.queue.ordered_pop import OrderedLane
 from deltamq.mq.queue.progress import Bounds, Committed, check_epoch, decide_commit
 from deltamq.tables.clock import Clock
@@ -172,6 +172,18 @@ class Lanes:
         """Return the number of messages that clients hold, or that wait to be delivered again after their time."""
         held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
         return (held.in_flight + held.waiting if held else 0) + (len(ordered.flights) if ordered else 0)
+
+    def flights_of(self, group: str) -> Iterator[InFlight]:
+        """Yield the messages of a group that clients hold, or that wait to be delivered again, as memory knows them."""
+        for key in [key for key in self._states if key.group == group]:
+            self.recall(key)
+        for lane in self.buffer.lanes:
+            if lane.key.group == group:
+                yield from lane.flights()
+        for key, ordered in self.ordered:
+            if key.group == group:
+                for offset, flight in ordered.flights.items():
+                    yield InFlight(key, offset, flight.client_id, flight.pop_time_ms, flight.visible_ms, flight.attempt)
 
     def in_flight_everywhere(self) -> int:
         """Return the number of messages in flight of all groups."""

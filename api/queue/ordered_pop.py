@@ -258,6 +258,10 @@ class OrderedLanes:
             offsets = [delivery.offset for delivery in together]
             spans = spans_of(offsets, tuple(delivery.attempt for delivery in together))
             handles.update(zip(offsets, mint(self._logs.keys, pop, spans), strict=True))
+        for delivery in deliveries:
+            flight = ordered.flights.get(delivery.offset)
+            if flight is not None:
+                flight.client_id = request.whole.client_id
         texts = [handles[delivery.offset] for delivery in deliveries]
         return Taken(pop, rows, texts, tuple(delivery.attempt for delivery in deliveries), weight_of(rows))
 

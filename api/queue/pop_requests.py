@@ -52,6 +52,8 @@ class TopicPopRequest:
     retries_only: bool = False
     #: The id of a pop in order that may be repeated (SPEC POP-20).
     attempt_id: str | None = None
+    #: How the client named itself; empty if it did not.
+    client_id: str = ""
     #: Where the bytes of the answer are reserved, before messages are taken: a refused pop must hide none.
     answer: Ticket
 
@@ -108,6 +110,7 @@ class LanePopRequest(NamedTuple):
             pop_time_ms=pop_time_ms,
             invisible_ms=self.whole.invisible_ms,
             revive_queue=revive_queue,
+            client_id=self.whole.client_id,
         )
 
 

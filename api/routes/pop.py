@@ -336,6 +336,7 @@ def _checked(
         order=in_order,
         retries_only=retries_only,
         attempt_id=None if attempt_id is None else check_attempt_id(attempt_id, in_order=in_order is not False),
+        client_id=request.client_id or "",
         answer=answer,
     )
     if wanted.keeps_order and not retries_only:  # no cluster knows the group's progress in another cluster's stays

@@ -12,7 +12,7 @@ partition "2" would have the same key as topic "t" partition "12".
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -153,6 +153,8 @@ class Pop:
     invisible_ms: int
     #: The queue of the revive log that holds all records about these messages (SPEC POP-6).
     revive_queue: int
+    #: Who popped, as the client named itself; only memory knows it, for those who look (SPEC LOOK-4).
+    client_id: str = field(default="", compare=False)
 
     @property
     def revive_time_ms(self) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
@@ -28,7 +28,7 @@ from deltamq.mq.limits import (
     STRAIGHT_TO_LOG_MS,
 )
 from deltamq.mq.offset_ranges import OffsetRanges
-from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
+from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span, indexes
 from deltamq.mq.queue.revive_log import CheckpointState
 
 
@@ -110,6 +110,18 @@ class Held:
         return Checkpoint(pop=self.pop, span=self.span, bit_map=self.spent & ~self.replaced)
 
 
+class InFlight(NamedTuple):
+    """A message that a client holds, or that waits to be delivered again after `visible_ms`."""
+
+    lane: LaneKey
+    offset: int
+    #: As the client named itself; empty if it did not, or its pop was before a restart.
+    client_id: str
+    since_ms: int
+    visible_ms: int
+    attempt: int
+
+
 class Lane:
     """The in-flight state of one group in one partition, in one epoch (SPEC POP-18). Compared by identity.
 
@@ -179,6 +191,14 @@ class Lane:
     def waiting(self) -> int:
         """The number of messages whose invisible time has ended and that are neither done nor delivered again."""
         return sum((held.full & ~held.spent).bit_count() for held in self.overdue.values())
+
+    def flights(self) -> Iterator[InFlight]:
+        """Yield the messages of `in_flight` and `waiting` (SPEC LOOK-4)."""
+        for held in (*self.live.values(), *self.overdue.values()):
+            pop = held.pop
+            for index in indexes(held.full & ~held.spent):
+                offset, attempt = held.span.offset_of(index), held.span.attempt_of(index)
+                yield InFlight(self.key, offset, pop.client_id, pop.pop_time_ms, pop.revive_time_ms, attempt)
 
     def advance(self) -> bool:
         """Move the committed offset over stored and finished checkpoints, in order of pop; return whether it moved."""

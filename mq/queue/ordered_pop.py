@@ -94,6 +94,8 @@ class Flight:
     visible_ms: int
     #: The id of the pop that got the message; None without one, and when a handle of the delivery was used.
     attempt_id: str | None = None
+    #: Who holds it, as the client named itself; only memory knows it (SPEC LOOK-4).
+    client_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,43 @@ class ResetOffsets(msgspec.Struct, frozen=True, kw_only=True):
     offsets: dict[str, int]
 
 
+class HeldMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message in flight: popped at `since_time` by `client_id`, null if the client did not name itself.
+
+    It is delivered again after `visible_time`, unless it is acknowledged before; if that is over, it waits for the job
+    `revive`. `attempt` is the number of this delivery. `retry`: its partition is the group's retry partition.
+    """
+
+    topic: str
+    partition: str
+    offset: int
+    client_id: str | None = None
+    since_time: Time
+    visible_time: Time
+    attempt: int
+    retry: bool = False
+
+
+class HolderInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How many messages a client holds, and since when the oldest."""
+
+    client_id: str | None = None
+    messages: int
+    since_time: Time
+
+
+class InFlightAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The messages that a group has in flight, the oldest delivery first, and how many each client holds.
+
+    `total` counts also those behind `limit`. Who holds a message that was popped before a restart is not known.
+    """
+
+    group: str
+    total: int
+    messages: tuple[HeldMessage, ...]
+    by_client: tuple[HolderInfo, ...]
+
+
 #: Waits in milliseconds by attempt, `{"fixed_ms": n}` or `{"exponential": {...}}`.
 RetryPolicyJson: TypeAlias = list[int] | dict[str, Any]
 

@@ -1,0 +1,121 @@
+"""`GET /v1/groups/{group}/in-flight`: who holds which message, since when (SPEC LOOK-4).
+
+Each process knows what is in flight at its brokers; the one that is asked asks the others.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request, Response
+
+from deltamq.api.host.peers import Call, is_forwarded
+from deltamq.api.routes.groups import ReaderName
+from deltamq.api.routes.lane_views import ask_others
+from deltamq.api.service.dependencies import Asking, Running
+from deltamq.api.service.service import Service
+from deltamq.api.wire.fields import json_answer, moment
+from deltamq.api.wire.openapi_parts import answers
+from deltamq.mq.limits import NAME_LENGTH_MAX
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.lane import InFlight
+from deltamq.mq.static.logical_queue import UNDECIDED
+from deltamq.mq.wire.groups import HeldMessage, HolderInfo, InFlightAnswer
+
+router = APIRouter(prefix="/v1/groups/{group}/in-flight", tags=["groups"])
+
+LIMIT_MAX: Final = 1_000
+#: Clients that an answer names: those with the most messages.
+_CLIENTS_MAX: Final = 1_000
+
+
+@router.get(
+    "",
+    summary="Messages that clients hold, the oldest delivery first",
+    responses=answers(InFlightAnswer, 400, 404, 422, 500),
+)
+async def show_in_flight(
+    group: ReaderName,
+    service: Running,
+    caller: Asking,
+    request: Request,
+    topic: Annotated[str | None, Query(description="Only messages of this topic.", max_length=NAME_LENGTH_MAX)] = None,
+    limit: Annotated[int, Query(ge=1, le=LIMIT_MAX, description="How many messages at most.")] = 100,
+) -> Response:
+    await service.groups.reader(group)
+    may_describe = caller.filter("topic", "describe")
+    topics = {
+        found.id: found
+        for found in service.topics.state.topics.values()
+        if topic in (None, found.name) and (may_describe is None or may_describe(found.name))
+    }
+    flights = (flight for flight in service.lanes.flights_of(group) if flight.lane.topic_id in topics)
+    held = [_shown(service, topics[flight.lane.topic_id], flight) for flight in flights]
+    parts = [_answer(group, held, limit)]
+    call = Call.of(request.scope)
+    if not is_forwarded(call.headers) and not service.hosting.alone:
+        brokers = service.meta.now.brokers.brokers
+        parts += await ask_others(service.owners, brokers, call, InFlightAnswer, all_of_them=False)
+    return json_answer(_joined(group, parts, limit))
+
+
+def _shown(service: Service, topic: Topic, flight: InFlight) -> HeldMessage:
+    """Return a message as clients know it."""
+    partition, offset = flight.lane.partition, flight.offset
+    place = None if flight.lane.retry else service.topics.place_of(topic.name, partition)
+    if place is not None and place.shown(offset) != UNDECIDED:
+        partition, offset = place.name, place.shown(offset)
+    return HeldMessage(
+        topic=topic.name,
+        partition=partition,
+        offset=offset,
+        client_id=flight.client_id or None,
+        since_time=moment(flight.since_ms),
+        visible_time=moment(flight.visible_ms),
+        attempt=flight.attempt,
+        retry=flight.lane.retry,
+    )
+
+
+def _oldest(messages: Iterable[HeldMessage], limit: int) -> tuple[HeldMessage, ...]:
+    return tuple(heapq.nsmallest(limit, messages, key=lambda held: (held.since_time, held.partition, held.offset)))
+
+
+def _answer(group: str, held: list[HeldMessage], limit: int) -> InFlightAnswer:
+    """Return what this process knows."""
+    holders: dict[str | None, HolderInfo] = {}
+    for message in held:
+        _add(holders, HolderInfo(client_id=message.client_id, messages=1, since_time=message.since_time))
+    return InFlightAnswer(
+        group=group, total=len(held), messages=_oldest(held, limit), by_client=tuple(holders.values())
+    )
+
+
+def _add(holders: dict[str | None, HolderInfo], more: HolderInfo) -> None:
+    before = holders.get(more.client_id)
+    holders[more.client_id] = (
+        more
+        if before is None
+        else HolderInfo(
+            client_id=more.client_id,
+            messages=before.messages + more.messages,
+            since_time=min(before.since_time, more.since_time),
+        )
+    )
+
+
+def _joined(group: str, parts: list[InFlightAnswer], limit: int) -> InFlightAnswer:
+    """Return what all processes know."""
+    holders: dict[str | None, HolderInfo] = {}
+    for part in parts:
+        for holder in part.by_client:
+            _add(holders, holder)
+    most = sorted(holders.values(), key=lambda holder: (-holder.messages, holder.client_id or ""))
+    return InFlightAnswer(
+        group=group,
+        total=sum(part.total for part in parts),
+        messages=_oldest((held for part in parts for held in part.messages), limit),
+        by_client=tuple(most[:_CLIENTS_MAX]),
+    )
