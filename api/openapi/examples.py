@@ -362,6 +362,22 @@ _EXAMPLES: Final[Json] = {
     },
     "LocksReturned": {"partitions": ["flights@broker-a"]},
     "AsideAnswer": {"moved": 1},
+    "DelayedList": {
+        "topic": "flights",
+        "now_time": "2013-01-01T05:15:00.000000Z",
+        "messages": [
+            {
+                "offset": 7,
+                "message_id": "reminder-17",
+                "append_time": "2013-01-01T05:10:00.000000Z",
+                "body": "boarding",
+                "key": "N14228",
+                "deliver_time": "2013-01-01T06:00:00.000000Z",
+                "partition": "flights@broker-a",
+            }
+        ],
+        "cursor": None,
+    },
     "InFlightAnswer": {
         "group": "billing",
         "total": 1,

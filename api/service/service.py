@@ -50,6 +50,7 @@ from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.moved_progress import MovedProgress
 from deltamq.api.queue.popper import Popper
 from deltamq.api.queue.seen_clients import SeenClients
+from deltamq.api.queue.waiting_list import WaitingList
 from deltamq.api.reading.readers import PartitionReader, QueueReader
 from deltamq.api.sending.letters import DeadLetterLogs
 from deltamq.api.service.background import Takeover, Watch
@@ -233,6 +234,7 @@ class Service:
         self.handles = HandleCalls(self.lanes, self.hosting, self.statistics)
         self.delays = Delays(self.partitions, self._cluster, _brokers(self.settings, meta))
         self.waiting = Waiting(self.partitions, self.delays, self._cluster)
+        self.waiting_list = WaitingList(self.partitions, self.delays, self.warehouse, self._cluster)
 
     def _make_groups(self, ports: Ports) -> None:
         length_ms, clock = self.settings.authorization_ms, ports.lease_clock

@@ -51,6 +51,27 @@ class FoundMessage(StoredMessage, kw_only=True):
     partition: str
 
 
+class DelayedMessage(StoredMessage, kw_only=True):
+    """A message that waits until `deliver_time` for its target `partition`, a partition or logical queue.
+
+    `offset` is its offset in the delay log of its broker.
+    """
+
+    partition: str
+
+
+class DelayedList(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that wait for a topic, the next due first; what is due before `now_time` is late.
+
+    `cursor` is where the next page begins, null on the last one. A page may have no messages and a cursor.
+    """
+
+    topic: str
+    now_time: Time
+    messages: list[DelayedMessage]
+    cursor: str | None = None
+
+
 class LookedAt(msgspec.Struct, frozen=True, kw_only=True):
     """What one call has looked at. All messages that were stored up to `through_time` were looked at, null for none."""
 

@@ -75,8 +75,12 @@ class DelayMarks:
             A row of the log is not a mark; the marks folded before stay.
         """
         for rows in self._tail.new_rows():
-            for mark in delay_marks_of(rows):
-                self._add(mark)
+            self.fold(rows)
+
+    def fold(self, rows: pa.Table) -> None:
+        """Fold rows of the marks' log, in order; raises what `refresh` does."""
+        for mark in delay_marks_of(rows):
+            self._add(mark)
 
     def _add(self, mark: DelayMark) -> None:
         if mark.delay_partition != self.delay_partition:

@@ -1,4 +1,4 @@
-"""What operators look at, over REST: messages by what is in them (SPEC LOOK-1)."""
+"""What operators look at, over REST: messages by what is in them, delayed ones, who holds what (SPEC LOOK-1 to 5)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from datetime import datetime
 
 from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
-from deltamq.mq.names import check_topic
-from deltamq.mq.wire.stored import FoundMessage, SearchAnswer
+from deltamq.mq.names import check_reader, check_topic
+from deltamq.mq.wire.groups import InFlightAnswer
+from deltamq.mq.wire.stored import DelayedList, DelayedMessage, FoundMessage, SearchAnswer
 
 
 class InspectionAdmin(Calls):
@@ -96,6 +97,38 @@ class InspectionAdmin(Calls):
                 limit=1_000,
                 cursor=cursor,
             )
+            yield from page.messages
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def in_flight(self, group: str, *, topic: str | None = None, limit: int = 100) -> InFlightAnswer:
+        """Return the messages that clients of a group hold, the oldest delivery first, and how many each client holds.
+
+        Raises
+        ------
+        NotFound
+            There is no such group.
+        """
+        query = {"limit": str(limit)} | ({} if topic is None else {"topic": topic})
+        path = path_of("groups", check_reader(group), "in-flight")
+        return read_answer(self._call("GET", path, query=query), InFlightAnswer)
+
+    def delayed_page(self, topic: str, *, limit: int = 100, cursor: str | None = None) -> DelayedList:
+        """Return a page of the messages that wait for their deliver time; `cursor` is that of the page before."""
+        query = {"limit": str(limit)} | ({} if cursor is None else {"cursor": cursor})
+        return read_answer(
+            self._call("GET", path_of("topics", check_topic(topic), "delayed"), query=query), DelayedList
+        )
+
+    def delayed(self, topic: str) -> Iterator[DelayedMessage]:
+        """Yield the messages that wait for their deliver time, the next due first, page by page.
+
+        `cancel_message` cancels one.
+        """
+        cursor: str | None = None
+        while True:
+            page = self.delayed_page(topic, limit=1_000, cursor=cursor)
             yield from page.messages
             cursor = page.cursor
             if cursor is None:

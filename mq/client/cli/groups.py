@@ -241,6 +241,40 @@ def _row(topic: str, partition: GroupPartition) -> tuple[object, ...]:
     return (topic, partition.partition, *("-" if number is None else number for number in numbers), moment)
 
 
+@group.command("in-flight")
+@click.argument("name")
+@click.option("--topic", help="Only messages of this topic.")
+@click.option("--max", "limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="How many at most.")
+@service_options
+def in_flight(name: str, topic: str | None, limit: int, url: str, access: ClientAccess, as_json: bool) -> None:
+    """Print which client holds which messages of group NAME, since when, the oldest first."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        answer = admin.in_flight(name, topic=topic, limit=limit)
+    if as_json:
+        print_json(answer)
+        return
+    click.echo(f"{name}: {answer.total:,} messages in flight")
+    clients = [
+        (holder.client_id or "-", holder.messages, holder.since_time.isoformat(timespec="seconds"))
+        for holder in answer.by_client
+    ]
+    print_table(("client", "messages", "oldest since"), clients, right=("messages",))
+    rows = [
+        (
+            held.topic,
+            held.partition,
+            held.offset,
+            held.attempt,
+            held.client_id or "-",
+            held.since_time.isoformat(timespec="seconds"),
+            held.visible_time.isoformat(timespec="seconds"),
+        )
+        for held in answer.messages
+    ]
+    columns = ("topic", "partition", "offset", "attempt", "client", "since", "again after")
+    print_table(columns, rows, right=("offset", "attempt"))
+
+
 @group.command()
 @click.argument("name")
 @click.argument("topic")
