@@ -7,7 +7,7 @@ data files, the commit. What went wrong is told, and once there is room everythi
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -51,15 +51,21 @@ def tables(disk: SmallDisk) -> Iterator[QueueTables]:
 
 
 def _refusals(disk: SmallDisk, before: Callable[[int], object], run: Callable[[], object]) -> list[str]:
-    """Run with more and more room, each time with something new to do; what the runs that failed said."""
-    refused = []
+    """Run with more and more room, each time with something new to do; what the runs that failed said.
+
+    Some jobs raise; others say in their facts, which `run` returns, what they had trouble with.
+    """
+    refused: list[str] = []
     for number, pages in enumerate(_PAGES):
         before(number)
         with disk.with_room_for(pages):
             try:
-                run()
+                done = run()
             except Exception as error:
                 refused.append(str(error))
+                continue
+        for facts in done if isinstance(done, tuple) else (done,):
+            refused += [str(facts["trouble"])] if isinstance(facts, Mapping) and "trouble" in facts else []
     assert refused, "it was full"
     wrong = [said[:600] for said in refused if not any(word in said for word in _FULL)]
     assert not wrong, wrong
@@ -95,9 +101,8 @@ def test_f7_revive_and_delay_on_a_full_disk_deliver_each_once_when_there_is_room
         tables.pop(group, topic, offsets[2 * number : 2 * number + 2], at_ms=_NOW_MS + number, queue=number)
         tables.delay(late, (f"late-{number}", _NOW_MS + number))
 
-    def run(now_ms: int = _DUE_MS) -> None:
-        revive(spark, conf, at(now_ms))
-        delay(spark, conf, at(now_ms))
+    def run(now_ms: int = _DUE_MS) -> object:
+        return revive(spark, conf, at(now_ms)), delay(spark, conf, at(now_ms))
 
     _refusals(disk, arrive, run)
     run(_DUE_MS + _HOUR_MS)  # what could not be delivered is not tried again at once
