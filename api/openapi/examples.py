@@ -333,6 +333,12 @@ _EXAMPLES: Final[Json] = {
     "GroupInfo": _GROUP,
     "GroupOffsets": {**_COMMITTED, "partitions": [_LANE]},
     "CommittedOffsets": _COMMITTED,
+    "ResetPlan": {
+        "group": "billing",
+        "topic": "flights",
+        "plan": True,
+        "offsets": {"flights@broker-a": {"from": 120, "to": 0, "messages": 120}},
+    },
     "ResetOffsets": {"group": "billing", "topic": "flights", "epoch": 2, "offsets": {"flights@broker-a": 0}},
     "GroupStatistics": {
         "group": "billing",

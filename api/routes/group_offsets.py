@@ -40,11 +40,20 @@ from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Bounds, Start, reset_position
 from deltamq.mq.static.logical_queue import LogicalQueue
-from deltamq.mq.wire.groups import CommitRequest, CommittedOffsets, GroupOffsets, ResetOffsets, ResetRequest
+from deltamq.mq.wire.groups import (
+    CommitRequest,
+    CommittedOffsets,
+    GroupOffsets,
+    PlannedReset,
+    ResetOffsets,
+    ResetPlan,
+    ResetRequest,
+)
 
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/offsets", tags=["groups"])
 
 _COMMIT: Final = JsonBody(CommitRequest, {"offsets": {"orders@broker-a": 120}, "client_id": "worker-1"})
+_RESET_ANSWER: Final = {"group": "billing", "topic": "orders", "epoch": 2, "offsets": {"orders@broker-a": 0}}
 _RESET: Final = JsonBody(ResetRequest, {"to": "first", "retries": "drop"})
 
 
@@ -125,6 +134,17 @@ class TopicOffsets:
             return await self._in_all(group, hosted, call).reset(asked)
         return await self._reset_here(group, hosted, call, asked)
 
+    async def plan_reset(self, group: str, topic: str, call: Call, asked: ResetRequest) -> ResetPlan:
+        """Return what a reset would do (SPEC POP-21)."""
+        hosted = await self._topics.require(topic)
+        refuse_global(hosted.topic, "a plan of a reset")
+        before = (await self._show_here(group, hosted, call)).offsets
+        planned = {
+            name: PlannedReset(before=before.get(name), to=to, messages=abs(to - before.get(name, to)))
+            for name, to in (await self._resets.plan(group, hosted, asked)).items()
+        }
+        return ResetPlan(group=group, topic=topic, offsets=planned)
+
     def _in_all(self, group: str, hosted: HostedTopic, call: Call) -> GlobalGroup:
         here = Here(
             show=partial(self._show_here, group, hosted, call),
@@ -186,12 +206,14 @@ async def commit_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets,
 
 @router.post(
     "/reset",
-    summary="Reset a group's offsets in a topic, in a new epoch",
-    responses=answers(ResetOffsets, 400, 404, 413, 415, 422, 500, 503, 507),
+    summary="Reset a group's offsets in a topic, in a new epoch; with `plan`, only say what that would do",
+    responses=answers(ResetOffsets | ResetPlan, 400, 404, 413, 415, 422, 500, 503, 507, example=_RESET_ANSWER),
     openapi_extra=_RESET.described,
 )
 async def reset_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, request: Request) -> Response:
     asked = await _RESET.read(request)
+    if asked.plan:
+        return json_answer(await offsets.plan_reset(group, topic, Call.of(request.scope), asked))
     return json_answer(await offsets.reset(group, topic, Call.of(request.scope), asked))
 
 
@@ -218,14 +240,7 @@ class OffsetResets:
     async def store(self, group: str, hosted: HostedTopic, call: Call, asked: ResetRequest) -> ResetOffsets:
         """Reset offsets, in a global topic by this cluster's own names and offsets; return the answer."""
         drop = asked.retries == "drop"
-        target = Start.from_json(asked.to, field="to") if isinstance(asked.to, str) else asked.to
-        check_not_broadcast(await self._groups.reader(group))
-        known_topic = (await self._topics.require(hosted.name)).topic
-        if known_topic.static is not None:
-            await self._meta.refresh()  # the newest segments count
-        offsets, shown = await self._targets(group, known_topic, target)
-        if drop:
-            offsets |= await self._past_retries(group, known_topic)
+        known_topic, offsets, shown = await self._planned(group, hosted, asked)
         epoch, ends = await self._groups.reset(group, known_topic, offsets)
         if drop and any(end > offsets.get(lane, 0) for lane, end in ends.items()):
             # A revive run appended meanwhile: go past that, too. Later runs know of the reset.
@@ -235,6 +250,25 @@ class OffsetResets:
         await self._owners.tell({broker_of(lane.partition) for lane in offsets}, call)
         shown |= {lane.partition: at for lane, at in offsets.items() if known_topic.static is None or lane.retry}
         return ResetOffsets(group=group, topic=hosted.name, epoch=epoch, offsets=shown)
+
+    async def plan(self, group: str, hosted: HostedTopic, asked: ResetRequest) -> dict[str, int]:
+        """Return where a reset would let the group go on, by the names that clients know; change nothing."""
+        topic, offsets, shown = await self._planned(group, hosted, asked)
+        return shown | {lane.partition: at for lane, at in offsets.items() if topic.static is None or lane.retry}
+
+    async def _planned(
+        self, group: str, hosted: HostedTopic, asked: ResetRequest
+    ) -> tuple[Topic, dict[LaneKey, int], dict[str, int]]:
+        """Return the topic, the new offset of each lane, and the logical ones of a static topic's queues."""
+        target = Start.from_json(asked.to, field="to") if isinstance(asked.to, str) else asked.to
+        check_not_broadcast(await self._groups.reader(group))
+        topic = (await self._topics.require(hosted.name)).topic
+        if topic.static is not None:
+            await self._meta.refresh()  # the newest segments count
+        offsets, shown = await self._targets(group, topic, target)
+        if asked.retries == "drop":
+            offsets |= await self._past_retries(group, topic)
+        return topic, offsets, shown
 
     async def _targets(
         self, group: str, topic: Topic, target: Start | Mapping[str, int]

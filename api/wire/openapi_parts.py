@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any, Final
+from types import UnionType
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -60,14 +61,15 @@ _RETRY_AFTER: Final = (429, 503, 507)
 ANSWERS: Final[list[type]] = []
 
 
-def answers(kind: type, *statuses: int, example: Json | None = None, status: int = 200) -> Responses:
-    """Return the `responses` of a call that answers with `kind`, or refuses with these statuses.
+def answers(kind: type | UnionType, *statuses: int, example: Json | None = None, status: int = 200) -> Responses:
+    """Return the `responses` of a call that answers with `kind`, one of several if it is a union, or refuses so.
 
     The call gives it to its route, and answers by `json_answer`.
     """
-    if kind not in ANSWERS:
-        ANSWERS.append(kind)
-    content: Json = {"schema": {"$ref": f"{REF}{kind.__name__}"}}
+    kinds = get_args(kind) or (kind,)
+    ANSWERS.extend(one for one in kinds if one not in ANSWERS)
+    schemas = [{"$ref": f"{REF}{one.__name__}"} for one in kinds]
+    content: Json = {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}
     if example is not None:
         content["example"] = example
     success = {"description": "Success", "content": {"application/json": content}}

@@ -77,6 +77,7 @@ class ResetRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
         Literal["keep", "drop"] | None,
         Meta(description="Whether messages that wait for redelivery are kept (default) or dropped."),
     ] = None
+    plan: Annotated[bool, Meta(description="Only say what the reset would do, and change nothing.")] = False
 
 
 class GroupPartition(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +175,26 @@ class InFlightAnswer(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     messages: tuple[HeldMessage, ...]
     by_client: tuple[HolderInfo, ...]
+
+
+class PlannedReset(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reset would do in one partition: the group goes `from` its committed offset, null for none, `to` another.
+
+    `messages` is how many offsets lie between: they come again, or, if `to` is the higher one, are passed over.
+    """
+
+    before: int | None = msgspec.field(name="from")
+    to: int
+    messages: int
+
+
+class ResetPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reset would do, by partition; nothing was changed."""
+
+    group: str
+    topic: str
+    plan: bool = True
+    offsets: dict[str, PlannedReset]
 
 
 #: Waits in milliseconds by attempt, `{"fixed_ms": n}` or `{"exponential": {...}}`.

@@ -10,7 +10,7 @@ import msgspec
 
 from deltamq.mq.client.admin.dead_letter_admin import DeadLetterAdmin
 from deltamq.mq.client.http.calls import read_answer
-from deltamq.mq.client.http.endpoint import path_of
+from deltamq.mq.client.http.endpoint import Answer, path_of
 from deltamq.mq.errors import NotFound, Unprocessable
 from deltamq.mq.meta.allocation import Strategy
 from deltamq.mq.meta.group_settings import ConsumeStrategy, Ordering
@@ -22,6 +22,7 @@ from deltamq.mq.wire.groups import (
     GroupPlace,
     GroupStatistics,
     ResetOffsets,
+    ResetPlan,
     ResetRequest,
     RetryPolicyJson,
 )
@@ -159,9 +160,16 @@ class GroupAdmin(DeadLetterAdmin):
         keep_retries
             Whether messages that wait for their next delivery are kept.
         """
+        return read_answer(self._reset(group, topic, to, keep_retries=keep_retries), ResetOffsets).offsets
+
+    def plan_reset(self, group: str, topic: str, to: ResetTarget, *, keep_retries: bool = True) -> ResetPlan:
+        """Return what `reset_offsets` would do, and change nothing (POP-21)."""
+        return read_answer(self._reset(group, topic, to, keep_retries=keep_retries, plan=True), ResetPlan)
+
+    def _reset(self, group: str, topic: str, to: ResetTarget, *, keep_retries: bool, plan: bool = False) -> Answer:
         target = dict(to) if isinstance(to, Mapping) else _moment(to) if isinstance(to, datetime) else to
-        body = msgspec.json.encode(ResetRequest(target, "keep" if keep_retries else "drop"))
-        return read_answer(self._call("POST", f"{_offsets_path(group, topic)}/reset", body=body), ResetOffsets).offsets
+        body = msgspec.json.encode(ResetRequest(target, "keep" if keep_retries else "drop", plan))
+        return self._call("POST", f"{_offsets_path(group, topic)}/reset", body=body)
 
     # Delayed messages -------------------------------------------------------------------------------------------
 

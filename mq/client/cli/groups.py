@@ -17,7 +17,15 @@ from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.meta.allocation import STRATEGIES
 from deltamq.mq.meta.group_settings import ConsumeStrategy
 from deltamq.mq.request_values import ago_ms
-from deltamq.mq.wire.groups import GroupClient, GroupInfo, GroupMember, GroupPartition, GroupTopic, TopicStatistics
+from deltamq.mq.wire.groups import (
+    GroupClient,
+    GroupInfo,
+    GroupMember,
+    GroupPartition,
+    GroupTopic,
+    ResetPlan,
+    TopicStatistics,
+)
 
 PLACE_HELP: Final = "first, last, -1h (s, m, h or d ago) or TIME (RFC 3339)"
 
@@ -282,6 +290,7 @@ def in_flight(name: str, topic: str | None, limit: int, url: str, access: Client
 @click.option("--offset", "offsets", multiple=True, help="NAME@BROKER=OFFSET; may be repeated. Others keep theirs.")
 @click.option("--drop-retries", is_flag=True, help="Drop the messages that wait for their next delivery.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--plan", is_flag=True, help="Only print what the reset would do.")
 @service_options
 def reset(
     name: str,
@@ -290,6 +299,7 @@ def reset(
     offsets: tuple[str, ...],
     drop_retries: bool,
     yes: bool,
+    plan: bool,
     url: str,
     access: ClientAccess,
     as_json: bool,
@@ -298,15 +308,30 @@ def reset(
     if (target is None) == (not offsets):
         raise click.UsageError("give either --to or --offset")
     to = parse_offsets(offsets, "--offset") if target is None else parse_place(target, "--to")
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"reset the offsets of group {name} in {topic}?", abort=True, err=True)
     with Admin(url, patience=PATIENCE, **access) as admin:
+        asks = not yes and sys.stdin.isatty()
+        if plan or asks:
+            planned = admin.plan_reset(name, topic, to, keep_retries=not drop_retries)
+            print_json(planned) if as_json and plan else _print_reset(planned)
+        if plan:
+            return
+        if asks:
+            click.confirm(f"reset the offsets of group {name} in {topic}?", abort=True, err=True)
         now = admin.reset_offsets(name, topic, to, keep_retries=not drop_retries)
     if as_json:
         print_json({"group": name, "topic": topic, "offsets": now})
         return
     for partition, offset in sorted(now.items()):
         click.echo(f"{name} goes on at {partition}:{offset}")
+
+
+def _print_reset(planned: ResetPlan) -> None:
+    rows = []
+    for partition, one in sorted(planned.offsets.items()):
+        forward = one.before is None or one.to >= one.before
+        what = "-" if not one.messages else "passed over" if forward else "come again"
+        rows.append((partition, "-" if one.before is None else one.before, one.to, one.messages, what))
+    print_table(("partition", "from", "to", "messages", ""), rows, right=("from", "to", "messages"))
 
 
 @group.command()

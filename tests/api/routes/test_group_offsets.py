@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from deltamq.api.ports import Ports
+from deltamq.mq.client.cli import root as cli
 from deltamq.mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed
@@ -392,3 +393,41 @@ def test_pop_12_a_reset_belongs_to_the_life_of_its_topic(api: Api, topic: str) -
     api.send(topic, "new")
     assert offsets(api, f"{topic}.group", topic) == {}
     assert [m["body"] for m in pop(api, f"{topic}.group", topic)] == ["new"]
+
+
+def test_pop_21_a_planned_reset_says_what_it_would_do_and_does_nothing(api: Api, topic: str) -> None:
+    a, b = f"{topic}@broker-a", f"{topic}@broker-b"
+    api.put_topic(topic, partitions=2)
+    for number in range(5):
+        assert api.send(topic, {"body": str(number), "partition": a}).status == 200
+    assert api.send(topic, {"body": "x", "partition": b}).status == 200
+    put_group(api, topic)
+    assert commit(api, topic, topic, {a: 3}).status == 200
+    before = progress(api, topic, topic)
+    reply = api.call("POST", f"{path_of(topic, topic)}/reset", {"to": "first", "plan": True})
+    assert reply.json == {
+        "group": topic,
+        "topic": topic,
+        "plan": True,
+        "offsets": {a: {"from": 3, "to": 0, "messages": 3}, b: {"from": None, "to": 0, "messages": 0}},
+    }
+    reply = api.call("POST", f"{path_of(topic, topic)}/reset", {"to": {a: 5}, "plan": True})
+    assert reply.json["offsets"] == {a: {"from": 3, "to": 5, "messages": 2}}
+    assert progress(api, topic, topic) == before and offsets(api, topic, topic) == {a: 3}
+    reply = api.call("POST", f"{path_of(topic, topic)}/reset", {"to": {a: 6}, "plan": True})
+    assert (reply.status, reply.json["code"]) == (422, "offset_out_of_range")
+    assert reset(api, topic, topic, "first")["offsets"] == {a: 0, b: 0}
+
+
+@pytest.mark.plain_only("names partitions on the command line")
+def test_pop_21_the_command_line_shows_the_plan(api: Api, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    api.put_topic(topic, partitions=1)
+    assert api.send(topic, "a", "b", "c").status == 200
+    put_group(api, topic)
+    assert commit(api, topic, topic, {f"{topic}@broker-a": 2}).status == 200
+    asked = ["group", "reset", topic, topic, "--to", "first", "--plan", "--url", f"http://127.0.0.1:{api.port}"]
+    assert cli._status(asked) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == [f"{topic}@broker-a", "2", "0", "2", "come", "again"]
+    assert cli._status([*asked, "--json"]) == 0
+    assert '"plan":true' in capsys.readouterr().out
+    assert offsets(api, topic, topic) == {f"{topic}@broker-a": 2}
