@@ -97,7 +97,7 @@ class StaticWorld:
 
     @property
     def queues(self) -> dict[int, LogicalQueue]:
-        """The logical queues that can be had."""
+        """The logical queues that are available."""
         return queues_of(self.meta, self.topic)
 
     def send(self, queue: int, count: int = 1) -> list[int | None]:

@@ -72,7 +72,7 @@ def fetched(jars: JarSet) -> list[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return fetch_jars(folder, jars)
     except (JarsUnusable, JavaMissing) as error:
-        pytest.skip(f"Kafka's jars cannot be had: {error}")
+        pytest.skip(f"Kafka's jars are not available: {error}")
 
 
 class Java:

@@ -22,7 +22,7 @@ _FETCH_S: Final = 1_800
 
 
 class CannotRun(Exception):
-    """A suite cannot be had or built here; the text says what is missing and the remedy."""
+    """A suite is not available here, or cannot be built; the text says what is missing and the remedy."""
 
 
 @dataclass(frozen=True)

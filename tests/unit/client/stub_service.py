@@ -169,7 +169,7 @@ class StubService:
             return answer
 
     def is_unserved(self, name: str, messages: list[dict[str, Any]]) -> bool:
-        """Return whether the mapping of a message's logical queue cannot be had."""
+        """Return whether the mapping of a message's logical queue is not available."""
         topic = self.topics[name]
         static = topic.static
         return static is not None and any(static.queue(self._partition(topic, one)) is None for one in messages)

@@ -1,4 +1,4 @@
-"""Static topics as typed values: create and grow, remap, check, repair; and topics with what cannot be had."""
+"""Static topics as typed values: create and grow, remap, check, repair; and topics with what is not available."""
 
 from __future__ import annotations
 

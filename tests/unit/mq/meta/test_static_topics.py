@@ -252,7 +252,7 @@ def test_static_6_a_mapping_that_was_copied_by_hand_is_reported_and_ignored() ->
     theirs = mapping(world, "A")
     world.apply([replace(theirs, holder="C")])
     assert "copied" in faults(world)
-    assert len(world.queues) == 4 - 1, "the queue that C led cannot be had"
+    assert len(world.queues) == 4 - 1, "the queue that C led is not available"
 
 
 def test_static_5_another_epoch_and_another_number_of_queues_are_named() -> None:
