@@ -30,6 +30,7 @@ CALLS: Final[Mapping[str, str]] = {
     "POST /v1/topics/{topic}/messages": "topic publish; not audited",
     "GET /v1/topics/{topic}/partitions/{partition}/messages": "topic subscribe",
     "DELETE /v1/topics/{topic}/messages/{message_id:path}": "topic publish; not audited",
+    "GET /v1/topics/{topic}/partitions/{partition}/messages/{offset}/deliveries": "topic subscribe",
     "GET /v1/topics/{topic}/delayed": "topic subscribe",
     "DELETE /v1/topics/{topic}/delayed/{message_id:path}": "topic publish; not audited",
     "POST /v1/groups/{group}/topics/{topic}/pop": "group subscribe, topic subscribe; not audited",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltamq.api.inspection import delayed, in_flight, search
+from deltamq.api.inspection import delayed, deliveries, in_flight, search
 
 #: The routers, in the order of the OpenAPI document.
-INSPECTION_ROUTERS: Final = (search.router, delayed.router, in_flight.router)
+INSPECTION_ROUTERS: Final = (search.router, deliveries.router, delayed.router, in_flight.router)

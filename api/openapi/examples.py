@@ -368,6 +368,23 @@ _EXAMPLES: Final[Json] = {
     },
     "LocksReturned": {"partitions": ["flights@broker-a"]},
     "AsideAnswer": {"moved": 1},
+    "DeliveriesAnswer": {
+        "topic": "flights",
+        "partition": "flights@broker-a",
+        "offset": 120,
+        "deliveries": [
+            {
+                "group": "billing",
+                "attempt": 1,
+                "state": "held",
+                "time": "2013-01-01T05:15:00.456000Z",
+                "client_id": "worker-1",
+                "due_time": "2013-01-01T05:16:00.456000Z",
+                "moved_to": None,
+                "reason": None,
+            }
+        ],
+    },
     "DelayedList": {
         "topic": "flights",
         "now_time": "2013-01-01T05:15:00.000000Z",

@@ -132,6 +132,16 @@ class Lanes:
         """Return the group's progress in its present epoch, memory included; None if it has not begun there."""
         return self._progress(lane)
 
+    def has_passed(self, lane: LaneKey, offset: int) -> bool | None:
+        """Return whether a message was delivered or skipped, in memory included; None if the group has not begun."""
+        progress = self._progress(lane)
+        if progress is None:
+            return None
+        held = self.buffer.lane(lane)
+        if held is not None and held.epoch == progress.epoch and (offset < held.latest or offset in held.covered):
+            return True
+        return offset < progress.offset or any(low <= offset < high for low, high in progress.done)
+
     def is_finished(self, lane: LaneKey, end_offset: int) -> bool:
         """Whether the group is done with a lane that gets no messages behind `end_offset`."""
         progress = self._progress(lane)

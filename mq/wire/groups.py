@@ -197,6 +197,37 @@ class ResetPlan(msgspec.Struct, frozen=True, kw_only=True):
     offsets: dict[str, PlannedReset]
 
 
+#: `waiting`: not delivered yet. `held`: a client has it until `due_time`. `overdue`: it had it, and it comes again.
+#: `retried`: a copy waits to be delivered again. `failed`: it was copied to `moved_to`. `done`, `dead`.
+DeliveryState = Literal["waiting", "held", "overdue", "retried", "failed", "done", "dead"]
+
+
+class DeliveryInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One delivery of a message to a group, or what became of it: `attempt` 0 if it was not delivered yet.
+
+    `time` is when it was popped, or when its copy was stored; null where that is not kept. `moved_to` is the retry
+    partition, or the dead letters, with the offset there: `PARTITION:OFFSET`.
+    """
+
+    group: str
+    attempt: int
+    state: DeliveryState
+    time: Time | None = None
+    client_id: str | None = None
+    due_time: Time | None = None
+    moved_to: str | None = None
+    reason: str | None = None
+
+
+class DeliveriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What each group did with a message, by group and attempt; groups that have not begun there are left out."""
+
+    topic: str
+    partition: str
+    offset: int
+    deliveries: tuple[DeliveryInfo, ...]
+
+
 #: Waits in milliseconds by attempt, `{"fixed_ms": n}` or `{"exponential": {...}}`.
 RetryPolicyJson: TypeAlias = list[int] | dict[str, Any]
 

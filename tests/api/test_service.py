@@ -137,6 +137,7 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         *(("get", f"/v1/audit{kind}") for kind in ("", "/refusals")),
         ("get", "/v1/cluster"),
         ("get", "/v1/topics/{topic}/search"),
+        ("get", "/v1/topics/{topic}/partitions/{partition}/messages/{offset}/deliveries"),
         ("get", "/v1/topics/{topic}/delayed"),
         ("delete", "/v1/topics/{topic}/delayed/{message_id}"),
         ("get", "/v1/groups/{group}/in-flight"),

@@ -1,4 +1,4 @@
-"""What operators look at, over REST: messages by what is in them, delayed ones, who holds what (SPEC LOOK-1 to 5)."""
+"""What operators look at, over REST: messages by what is in them, delayed ones, who holds what (SPEC LOOK)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import datetime
 
 from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
-from deltamq.mq.names import check_reader, check_topic
-from deltamq.mq.wire.groups import InFlightAnswer
+from deltamq.mq.names import check_partition, check_reader, check_topic
+from deltamq.mq.wire.groups import DeliveriesAnswer, InFlightAnswer
 from deltamq.mq.wire.stored import DelayedList, DelayedMessage, FoundMessage, SearchAnswer
 
 
@@ -101,6 +101,25 @@ class InspectionAdmin(Calls):
             cursor = page.cursor
             if cursor is None:
                 return
+
+    def deliveries(self, topic: str, partition: str, offset: int) -> DeliveriesAnswer:
+        """Return what each group did with the message at an offset of a partition, or logical queue.
+
+        Raises
+        ------
+        NotFound
+            `message_not_found`, `partition_not_found`, `topic_not_found`.
+        """
+        path = path_of(
+            "topics",
+            check_topic(topic),
+            "partitions",
+            check_partition(partition),
+            "messages",
+            str(offset),
+            "deliveries",
+        )
+        return read_answer(self._call("GET", path), DeliveriesAnswer)
 
     def in_flight(self, group: str, *, topic: str | None = None, limit: int = 100) -> InFlightAnswer:
         """Return the messages that clients of a group hold, the oldest delivery first, and how many each client holds.

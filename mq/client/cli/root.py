@@ -36,6 +36,7 @@ _OWN: Final = {
     "broker": ("deltamq.mq.client.cli.cluster:broker", "Show brokers, close and open them for writes and reads."),
     "consume": ("deltamq.mq.client.cli.consume:consume", "Print the messages of a topic, for a group or without one."),
     "search": ("deltamq.mq.client.cli.search:search", "Find messages by key, id, tag, header, text or time."),
+    "deliveries": ("deltamq.mq.client.cli.search:deliveries", "Show what each group did with a message."),
     "delayed": ("deltamq.mq.client.cli.delayed:delayed", "List delayed messages, cancel one."),
     "group": ("deltamq.mq.client.cli.groups:group", "Create, list, show, reset and delete consumer groups."),
     "outbox": ("deltamq.mq.client.cli.outbox:outbox", "Send what applications have committed in their database."),

@@ -1,4 +1,4 @@
-"""`deltamq search`: messages of a topic by what is in them (SPEC LOOK-1)."""
+"""`deltamq search`: messages by what is in them; `deltamq deliveries`: what groups did with one (SPEC LOOK)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.cli.console import PATIENCE, one_line, service_options
+from deltamq.mq.client.cli.console import PATIENCE, one_line, print_json, print_table, service_options
 from deltamq.mq.client.cli.groups import parse_moment
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.wire.stored import FoundMessage
@@ -92,3 +92,32 @@ def _line(message: FoundMessage) -> str:
     body = message.payload.decode(errors="replace") if message.body is None else message.body
     parts = (message.partition, message.offset, message.append_time, message.key or "-", message.tag or "-", body)
     return "\t".join(one_line(str(part)) for part in parts)
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("partition")
+@click.argument("offset", type=click.IntRange(0))
+@service_options
+def deliveries(topic: str, partition: str, offset: int, url: str, access: ClientAccess, as_json: bool) -> None:
+    """Print what each group did with the message at OFFSET of PARTITION: deliveries, retries, dead letters."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        answer = admin.deliveries(topic, partition, offset)
+    if as_json:
+        print_json(answer)
+        return
+    rows = [
+        (
+            one.group,
+            one.attempt,
+            one.state,
+            "-" if one.time is None else one.time.isoformat(timespec="seconds"),
+            one.client_id or "-",
+            "-" if one.due_time is None else one.due_time.isoformat(timespec="seconds"),
+            one.moved_to or "-",
+            one_line(one.reason or "-"),
+        )
+        for one in answer.deliveries
+    ]
+    columns = ("group", "attempt", "state", "since", "client", "again after", "moved to", "reason")
+    print_table(columns, rows, right=("attempt",))
