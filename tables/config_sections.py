@@ -313,6 +313,10 @@ class JobsSettings:
     snapshot_partitions: Annotated[int, Meta(ge=1, le=100_000)] = 2
     #: Whether the Spark UI opens its port.
     ui: bool = False
+    #: Port of the jobs' /metrics and /readyz, which ask for no key; 0: none.
+    metrics_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
+    #: Address of that port; 0.0.0.0 is every address of the machine.
+    metrics_host: str = "127.0.0.1"
     #: Longest run of a job, in seconds; a longer one is cancelled.
     run_s_max: Annotated[int, Meta(ge=1, le=31_536_000)] = 3_600
     #: Most data that tasks of one Spark action may send to the driver, in Spark's notation; more fails that action.

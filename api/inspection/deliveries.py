@@ -21,9 +21,12 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 
 from deltamq.api.host.global_topics import refuse_global
+from deltamq.api.host.hosted_topic import Topics
+from deltamq.api.log.partition import Partitions
+from deltamq.api.queue.lanes import Lanes
 from deltamq.api.routes.topics import TopicName
+from deltamq.api.sending.letters import DeadLetterLogs
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.service.service import Service
 from deltamq.api.wire.fields import json_answer, moment, moment_us
 from deltamq.api.wire.openapi_parts import answers
 from deltamq.mq.errors import DeltaMQError, NotFound
@@ -76,7 +79,7 @@ async def show_deliveries(
     caller: Asking,
     request: Request,
 ) -> Response:
-    message = await _message(service, topic, partition, offset)
+    message = await _message(service.topics, topic, partition, offset)
     elsewhere: Response | None = await service.peers.elsewhere_as_response(broker_of(message.partition), request, b"")
     if elsewhere is not None:
         return elsewhere
@@ -86,17 +89,27 @@ async def show_deliveries(
         for name, group in sorted(service.groups.state.groups.items())
         if may_describe is None or may_describe(name)
     ]
-    deliveries = [delivery for group in groups for delivery in await _of_group(service, group, message)]
+    rooms = _Rooms(service.partitions, service.lanes, service.dead_letters, service.now_ms())
+    deliveries = [delivery for group in groups for delivery in await _of_group(rooms, group, message)]
     return json_answer(DeliveriesAnswer(topic=topic, partition=partition, offset=offset, deliveries=tuple(deliveries)))
 
 
-async def _message(service: Service, topic: str, partition: str, offset: int) -> _Message:
+class _Rooms(NamedTuple):
+    """What knows of deliveries."""
+
+    partitions: Partitions
+    lanes: Lanes
+    dead_letters: DeadLetterLogs
+    now_ms: int
+
+
+async def _message(topics: Topics, topic: str, partition: str, offset: int) -> _Message:
     """Return where the message is stored; raise `NotFound` if it is not there."""
-    hosted = await service.topics.require(topic)
+    hosted = await topics.require(topic)
     refuse_global(hosted.topic, "a message's deliveries")
     stored, at = partition, offset
     if hosted.topic.static is not None:
-        segment = service.topics.require_queue(hosted, partition, "partition").segment_at(offset)
+        segment = topics.require_queue(hosted, partition, "partition").segment_at(offset)
         stored, at = segment.partition, segment.physical(offset)
     elif partition not in hosted.route.partitions:
         detail = f"partition: topic {topic} has no partition {partition!r}"
@@ -109,16 +122,16 @@ async def _message(service: Service, topic: str, partition: str, offset: int) ->
     return _Message(hosted.topic, stored, at)
 
 
-async def _of_group(service: Service, group: Group, message: _Message) -> list[DeliveryInfo]:
+async def _of_group(rooms: _Rooms, group: Group, message: _Message) -> list[DeliveryInfo]:
     """Return what a group did with the message; nothing if it has not begun in the partition."""
-    lanes, now_ms = service.lanes, service.now_ms()
+    lanes, now_ms = rooms.lanes, rooms.now_ms
     lane = LaneKey(message.topic.id, group.name, False, message.partition)
     is_passed = lanes.has_passed(lane, message.offset)
     if is_passed is None:
         return []
     retry = retry_lane(lane, message.topic.name)
-    retries = await _copies(service, group, message, retry)
-    dead = await _letters(service, group, message)
+    retries = await _copies(rooms, message, retry)
+    dead = await _letters(rooms, group, message)
     flights = {(flight.lane, flight.offset): flight for flight in lanes.flights_of(group.name)}
     first = flights.get((lane, message.offset))
     later = [*retries, *dead]
@@ -179,17 +192,17 @@ def _place(copy: _Copy) -> str:
     return f"{copy.partition}:{copy.offset}"
 
 
-async def _copies(service: Service, group: Group, message: _Message, retry: LaneKey) -> list[_Copy]:
+async def _copies(rooms: _Rooms, message: _Message, retry: LaneKey) -> list[_Copy]:
     """Return the copies in the group's retry partition, the oldest first."""
-    log = await service.lanes.partition_of(retry, message.topic.name).look()
-    return [] if log is None else await service.partitions.run(partial(_with_origin, log, message))
+    log = await rooms.lanes.partition_of(retry, message.topic.name).look()
+    return [] if log is None else await rooms.partitions.run(partial(_with_origin, log, message))
 
 
-async def _letters(service: Service, group: Group, message: _Message) -> list[_Copy]:
+async def _letters(rooms: _Rooms, group: Group, message: _Message) -> list[_Copy]:
     copies = []
-    for letters in (await service.dead_letters.of(group)).values():
+    for letters in (await rooms.dead_letters.of(group)).values():
         if letters is not None:
-            copies += await service.partitions.run(partial(_with_origin, letters.log, message))
+            copies += await rooms.partitions.run(partial(_with_origin, letters.log, message))
     return copies
 
 

@@ -11,11 +11,11 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
+from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.peers import Call, is_forwarded
 from deltamq.api.routes.groups import ReaderName
 from deltamq.api.routes.lane_views import ask_others
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.service.service import Service
 from deltamq.api.wire.fields import json_answer, moment
 from deltamq.api.wire.openapi_parts import answers
 from deltamq.mq.limits import NAME_LENGTH_MAX
@@ -52,7 +52,7 @@ async def show_in_flight(
         if topic in (None, found.name) and (may_describe is None or may_describe(found.name))
     }
     flights = (flight for flight in service.lanes.flights_of(group) if flight.lane.topic_id in topics)
-    held = [_shown(service, topics[flight.lane.topic_id], flight) for flight in flights]
+    held = [_shown(service.topics, topics[flight.lane.topic_id], flight) for flight in flights]
     parts = [_answer(group, held, limit)]
     call = Call.of(request.scope)
     if not is_forwarded(call.headers) and not service.hosting.alone:
@@ -61,10 +61,10 @@ async def show_in_flight(
     return json_answer(_joined(group, parts, limit))
 
 
-def _shown(service: Service, topic: Topic, flight: InFlight) -> HeldMessage:
+def _shown(topics: Topics, topic: Topic, flight: InFlight) -> HeldMessage:
     """Return a message as clients know it."""
     partition, offset = flight.lane.partition, flight.offset
-    place = None if flight.lane.retry else service.topics.place_of(topic.name, partition)
+    place = None if flight.lane.retry else topics.place_of(topic.name, partition)
     if place is not None and place.shown(offset) != UNDECIDED:
         partition, offset = place.name, place.shown(offset)
     return HeldMessage(

@@ -16,18 +16,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial, reduce
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from fastapi import APIRouter, Query, Request, Response
 
 from deltamq.api.host.global_topics import refuse_global
-from deltamq.api.host.hosted_topic import HostedTopic
-from deltamq.api.reading.readers import FetchQuery
-from deltamq.api.routes.topics import TopicName, offsets_at
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.log.partition import Partitions
+from deltamq.api.reading.readers import FetchQuery, PartitionReader, QueueReader
+from deltamq.api.routes.topics import Times, TopicName
 from deltamq.api.service.dependencies import Running
-from deltamq.api.service.service import Service
 from deltamq.api.wire.fields import json_answer, moment_us, parse_time
 from deltamq.api.wire.message_json import stored_messages
 from deltamq.api.wire.openapi_parts import answers
@@ -154,21 +154,32 @@ async def search(
     if cursor is not None:
         places = _places(hosted, names, cursor)
     elif wanted.from_us is not None:
-        begins = {one.partition: one.offset for one in await offsets_at(service, hosted, wanted.from_us)}
+        times = Times(service.topics, service.progress, service.meta, service.partitions, service.settings.refresh_ms)
+        begins = {one.partition: one.offset for one in await times.offsets_at(hosted, wanted.from_us)}
         places = [_Place(name, begins[name]) for name in names]
     else:
         places = [_Place(name, 0) for name in names]
+    reading = _Reading(service.topics, service.partitions, service.reader, service.queue_reader)
     client = Client(request.scope, request.receive)
     try:
         with service.answers.enter() as ticket:
-            looked = await _look(service, hosted, wanted, places, limit, client, ticket.grow)
+            looked = await _look(reading, hosted, wanted, places, limit, client, ticket.grow)
     finally:
         client.close()
     return json_answer(_answer(hosted, places, looked))
 
 
+class _Reading(NamedTuple):
+    """What reads partitions and logical queues."""
+
+    topics: Topics
+    partitions: Partitions
+    reader: PartitionReader
+    queue_reader: QueueReader
+
+
 async def _look(
-    service: Service,
+    reading: _Reading,
     hosted: HostedTopic,
     wanted: Wanted,
     places: Sequence[_Place],
@@ -183,10 +194,10 @@ async def _look(
         if len(looked.found) >= limit or looked.bytes >= _BYTES_MAX or loop.time() >= until:
             break
         place = min(left, key=lambda one: one.through_us)
-        rows = await _piece(service, hosted, place, client)
+        rows = await _piece(reading, hosted, place, client)
         if not rows.num_rows:
             continue
-        found = await service.partitions.run(partial(wanted.matching, rows))
+        found = await reading.partitions.run(partial(wanted.matching, rows))
         room = limit - len(looked.found)
         if found.num_rows > room:
             # The rest of the piece is looked at by the next call.
@@ -200,14 +211,14 @@ async def _look(
     return looked
 
 
-async def _piece(service: Service, hosted: HostedTopic, place: _Place, client: Client) -> pa.Table:
+async def _piece(reading: _Reading, hosted: HostedTopic, place: _Place, client: Client) -> pa.Table:
     """Return the next rows of a partition; none, and the place is over or has moved, if there are none there."""
     query = FetchQuery(place.offset, _PIECE_MESSAGES, _PIECE_BYTES, 0, None)
     if hosted.topic.static is not None:
-        read = await service.queue_reader.read(hosted, place.name, query, client)
+        read = await reading.queue_reader.read(hosted, place.name, query, client)
     else:
-        check = partial(service.topics.check_readable, hosted, place.name)
-        read = await service.reader.read(hosted.partition(place.name), query, client, check=check)
+        check = partial(reading.topics.check_readable, hosted, place.name)
+        read = await reading.reader.read(hosted.partition(place.name), query, client, check=check)
     if read.status is FetchStatus.OFFSET_TOO_SMALL:  # retention took the messages before
         place.offset = read.min_offset
     elif not read.rows.num_rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from deltamq.api.auth.caller import permit_put
 from deltamq.api.host.clusters import from_cluster
+from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.peers import Call
 from deltamq.api.host.static_topics import UNSERVED, queue_states
-from deltamq.api.log.partition import Partition
+from deltamq.api.log.partition import Partition, Partitions
 from deltamq.api.progress.group_progress import QueueProgress
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.service.service import Service
 from deltamq.api.wire.fields import After, Limit, access_fields, json_answer, moment, moment_us, page, parse_time
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, answers, answers_or_makes, problems
@@ -213,29 +213,39 @@ async def offsets_by_time(
         await service.meta.refresh()
         offsets = await service.global_times.offsets_at(hosted, time_us, Call.of(request.scope))
     else:
-        offsets = await offsets_at(service, hosted, time_us)
+        times = Times(service.topics, service.progress, service.meta, service.partitions, service.settings.refresh_ms)
+        offsets = await times.offsets_at(hosted, time_us)
     return json_answer(OffsetsByTime(topic=topic, time=moment_us(time_us), offsets=offsets))
 
 
-async def offsets_at(service: Service, hosted: HostedTopic, time_us: int) -> list[PartitionOffset]:
-    """Return for each partition, or logical queue, of this cluster the first offset at or after a time.
+class Times(NamedTuple):
+    """What finds the offsets of a time."""
 
-    Raises
-    ------
-    Corrupt
-        A partition is damaged.
-    """
-    if hosted.topic.static is not None:
-        await service.meta.refresh()  # the newest segments count
-        return await _queue_offsets(hosted, service.topics, service.progress, time_us)
-    logs = await brought_up(hosted, service.settings.refresh_ms)
-    offsets = []
-    for name in hosted.route.partitions:
-        if name not in logs:
-            raise Corrupt(f"partition {name} is damaged; its offsets are not known")
-        offset = await service.partitions.run(partial(logs[name].offset_at, time_us))
-        offsets.append(PartitionOffset(name, offset))
-    return offsets
+    topics: Topics
+    progress: QueueProgress
+    meta: HostedMeta
+    partitions: Partitions
+    refresh_ms: int
+
+    async def offsets_at(self, hosted: HostedTopic, time_us: int) -> list[PartitionOffset]:
+        """Return for each partition, or logical queue, of this cluster the first offset at or after a time.
+
+        Raises
+        ------
+        Corrupt
+            A partition is damaged.
+        """
+        if hosted.topic.static is not None:
+            await self.meta.refresh()  # the newest segments count
+            return await _queue_offsets(hosted, self.topics, self.progress, time_us)
+        logs = await brought_up(hosted, self.refresh_ms)
+        offsets = []
+        for name in hosted.route.partitions:
+            if name not in logs:
+                raise Corrupt(f"partition {name} is damaged; its offsets are not known")
+            offset = await self.partitions.run(partial(logs[name].offset_at, time_us))
+            offsets.append(PartitionOffset(name, offset))
+        return offsets
 
 
 async def _queue_offsets(

@@ -25,6 +25,7 @@ from deltamq.jobs.cli.scheduled_commands import scheduled_group
 from deltamq.jobs.cli.text import as_json, as_text
 from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.last_run import utc_now
+from deltamq.jobs.run.meters import Meters, serving
 from deltamq.jobs.run.registry import Job, all_jobs, jobs_named
 from deltamq.jobs.run.schedule import Scheduler
 from deltamq.jobs.run.state import job_state
@@ -90,6 +91,12 @@ jobs_command.add_command(scheduled_group)
     metavar="SECONDS",
     help="Wait this long for a service that is about to make the warehouse (0).",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    metavar="N",
+    help="Instead of jobs.metrics_port: serve /metrics and /readyz there, for Prometheus and Kubernetes.",
+)
 @click.option("--no-wait", is_flag=True, help="Fail if another application has a shard, instead of standing by.")
 @with_warehouse
 def run_command(
@@ -99,6 +106,7 @@ def run_command(
     once: bool,
     every: float | None,
     wait_s: float,
+    metrics_port: int | None,
     no_wait: bool,
     warehouse: str | None,
     profile: str | None,
@@ -114,11 +122,14 @@ def run_command(
     # The queue's state is millions of objects without cycles: looking for cycles doubles the cost of a burst.
     gc.set_threshold(100_000, 50, 100)
     with errors_shown(), contextlib.ExitStack() as ending:
-        conf = conf_of(profile, warehouse, engine=engine, master=master)
+        conf = conf_of(profile, warehouse, engine=engine, master=master, metrics_port=metrics_port)
         jobs = _that_can_run(jobs_named(names), conf, all_are_meant=not names)
+        meters = Meters([job.name for job in jobs])
+        if conf.jobs.metrics_port:
+            ending.enter_context(serving(meters, conf.jobs.metrics_host, conf.jobs.metrics_port))
         ending.callback(close_warehouses)
         _await_warehouse(conf, wait_s)
-        _run(jobs, conf, ending, once=once, every_s=every, wait=not no_wait)
+        _run(jobs, conf, ending, meters, once=once, every_s=every, wait=not no_wait)
 
 
 def _that_can_run(jobs: list[Job], conf: Config, *, all_are_meant: bool) -> list[Job]:
@@ -140,7 +151,14 @@ def _that_can_run(jobs: list[Job], conf: Config, *, all_are_meant: bool) -> list
 
 
 def _run(
-    jobs: list[Job], conf: Config, ending: contextlib.ExitStack, *, once: bool, every_s: float | None, wait: bool
+    jobs: list[Job],
+    conf: Config,
+    ending: contextlib.ExitStack,
+    meters: Meters,
+    *,
+    once: bool,
+    every_s: float | None,
+    wait: bool,
 ) -> None:
     lost: list[str] = []
 
@@ -157,6 +175,7 @@ def _run(
         _existing(conf),
         runner=runner,
         tell=click.echo,
+        ran=meters.ran,
         every_s=every_s,
         wait=wait,
         me=me,

@@ -83,10 +83,16 @@ def _served(url: str) -> str:
 
 
 def conf_of(
-    profile: str | None, warehouse: str | None, *, engine: str | None = None, master: str | None = None
+    profile: str | None,
+    warehouse: str | None,
+    *,
+    engine: str | None = None,
+    master: str | None = None,
+    metrics_port: int | None = None,
 ) -> Config:
     """Return the settings with the command line's changes; the path of a folder is made absolute."""
-    conf = load(profile, {"warehouse.uri": warehouse, "jobs.engine": engine, "jobs.master": master})
+    flags = {"warehouse.uri": warehouse, "jobs.engine": engine, "jobs.master": master}
+    conf = load(profile, {**flags, "jobs.metrics_port": metrics_port})
     return replace(conf, warehouse=replace(conf.warehouse, uri=absolute(conf.warehouse.uri)))
 
 

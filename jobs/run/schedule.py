@@ -62,17 +62,19 @@ class Scheduler:
         *,
         runner: Runner,
         tell: Callable[[str], None],
+        ran: Callable[[LastRun], None] = lambda _: None,
         every_s: float | None = None,
         now: Callable[[], datetime] = utc_now,
         wait: bool = True,
         me: Holder | None = None,
         stop_s: float = STOP_S,
     ) -> None:
-        """Wait for shards of other applications if `wait`; otherwise a held shard is an error."""
+        """Wait for shards of other applications if `wait`; otherwise a held shard is an error. `ran` gets each run."""
         self._conf = conf
         self._store = store
         self._runner = runner
         self._tell = tell
+        self._ran = ran
         self._now = now
         self._wait = wait
         self._stop_s = stop_s
@@ -219,7 +221,7 @@ class Scheduler:
                 run = self._run(work, locks)
             finally:
                 work.shards.end_run()
-            work.telling.ran(run)
+            self._ended_run(work, run)
             self._record(recorder, run)
         self._record(recorder, None)
 
@@ -238,8 +240,12 @@ class Scheduler:
         finally:
             work.shards.end_run()
             work.shards.release()
-        work.telling.ran(run)
+        self._ended_run(work, run)
         return run.ok and not refused
+
+    def _ended_run(self, work: Work, run: LastRun) -> None:
+        work.telling.ran(run)
+        self._ran(run)
 
     def _run(self, work: Work, locks: Sequence[ShardLock]) -> LastRun:
         now, began = self._now(), time.monotonic()
