@@ -11,11 +11,10 @@ from deltamq.api.queue.waiting_list import WaitingPlace
 from deltamq.api.routes.cancel import MessageId, cancel_message
 from deltamq.api.routes.topics import TopicName
 from deltamq.api.service.dependencies import Running
-from deltamq.api.wire.fields import json_answer, moment
+from deltamq.api.wire.fields import is_offset, json_answer, moment
 from deltamq.api.wire.message_json import stored_messages
 from deltamq.api.wire.openapi_parts import answers, problems
 from deltamq.mq.errors import Refused
-from deltamq.mq.limits import OFFSET_MAX
 from deltamq.mq.wire.stored import DelayedList, DelayedMessage, StoredMessage
 
 router = APIRouter(prefix="/v1/topics/{topic}/delayed", tags=["messages"])
@@ -72,6 +71,6 @@ def _shown(message: StoredMessage) -> DelayedMessage:
 def _place(cursor: str) -> WaitingPlace:
     due, _, rest = cursor.partition(":")
     offset, _, broker = rest.partition(":")
-    if not broker or not all(text.isascii() and text.isdigit() and int(text) <= OFFSET_MAX for text in (due, offset)):
+    if not broker or not is_offset(due) or not is_offset(offset):
         raise Refused("cursor: send the cursor of the page before as it is", field="cursor")
     return WaitingPlace(int(due), broker, int(offset))

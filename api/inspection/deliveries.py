@@ -5,7 +5,7 @@
     the group's dead letters                  rows           --> dead, with the reason
 
 The process that serves the message's broker answers: it knows what is in flight there. Rows are searched by their
-origin, one column of each file, the newest files first, for `_LOOK_S` seconds at most.
+origin, without the bodies, the newest files first, for `_LOOK_S` seconds at most.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from deltamq.api.wire.openapi_parts import answers
 from deltamq.mq.errors import DeltaMQError, NotFound
 from deltamq.mq.limits import OFFSET_MAX
 from deltamq.mq.meta.group import Group
-from deltamq.mq.meta.topics import Topic
+from deltamq.mq.meta.topics import Topic, no_partition
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.lane import InFlight
@@ -112,8 +112,7 @@ async def _message(topics: Topics, topic: str, partition: str, offset: int) -> _
         segment = topics.require_queue(hosted, partition, "partition").segment_at(offset)
         stored, at = segment.partition, segment.physical(offset)
     elif partition not in hosted.route.partitions:
-        detail = f"partition: topic {topic} has no partition {partition!r}"
-        raise NotFound(detail, code="partition_not_found", field="partition")
+        raise no_partition(topic, partition)
     log = await hosted.partition(stored).look()
     if log is None or not log.min_offset <= at < log.end_offset:
         low, end = (0, 0) if log is None else (log.min_offset, log.end_offset)
@@ -147,7 +146,7 @@ async def _of_group(rooms: _Rooms, group: Group, message: _Message) -> list[Deli
             attempt=copy.attempts,
             state="dead",
             time=moment_us(copy.stored_us),
-            moved_to=f"{copy.partition}:{copy.offset}",
+            moved_to=_place(copy),
             reason=copy.reason,
         )
         for copy in dead

@@ -26,14 +26,15 @@ from deltamq.api.host.global_topics import refuse_global
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.reading.readers import FetchQuery, PartitionReader, QueueReader
-from deltamq.api.routes.topics import Times, TopicName
+from deltamq.api.routes.topics import TopicName
 from deltamq.api.service.dependencies import Running
-from deltamq.api.wire.fields import json_answer, moment_us, parse_time
+from deltamq.api.wire.fields import is_offset, json_answer, moment_us, parse_time
 from deltamq.api.wire.message_json import stored_messages
 from deltamq.api.wire.openapi_parts import answers
 from deltamq.api.wire.request import Client
-from deltamq.mq.errors import Conflict, NotFound, Refused, Unprocessable
-from deltamq.mq.limits import MIB, OFFSET_MAX
+from deltamq.mq.errors import Conflict, Refused, Unprocessable
+from deltamq.mq.limits import MIB
+from deltamq.mq.meta.topics import no_partition
 from deltamq.mq.wire.stored import FoundMessage, LookedAt, SearchAnswer
 from deltamq.tables.log.fetch import FetchStatus
 
@@ -148,14 +149,12 @@ async def search(
     names = hosted.topic.client_partitions
     if partition is not None:
         if partition not in names:
-            detail = f"partition: topic {topic} has no partition {partition!r}"
-            raise NotFound(detail, code="partition_not_found", field="partition")
+            raise no_partition(topic, partition)
         names = (partition,)
     if cursor is not None:
         places = _places(hosted, names, cursor)
     elif wanted.from_us is not None:
-        times = Times(service.topics, service.progress, service.meta, service.partitions, service.settings.refresh_ms)
-        begins = {one.partition: one.offset for one in await times.offsets_at(hosted, wanted.from_us)}
+        begins = {one.partition: one.offset for one in await service.times.offsets_at(hosted, wanted.from_us)}
         places = [_Place(name, begins[name]) for name in names]
     else:
         places = [_Place(name, 0) for name in names]
@@ -282,15 +281,11 @@ def _places(hosted: HostedTopic, names: Sequence[str], cursor: str) -> list[_Pla
         offset, _, through = text.partition("_")
         if text == "-":
             place.is_over = True
-        elif not _is_number(offset) or not _is_number(through.removeprefix("-")):
+        elif not is_offset(offset) or not is_offset(through.removeprefix("-")):
             raise Refused("cursor: send the cursor of the answer before as it is", field="cursor")
         else:
             place.offset, place.through_us = int(offset), int(through)
     return places
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text) <= OFFSET_MAX
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from deltamq.api.host.peers import Call, is_forwarded, json_of
 from deltamq.api.progress.global_times import GlobalTimes
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unprocessable
 from deltamq.mq.meta.global_topics import require_world
-from deltamq.mq.meta.topics import Topic
+from deltamq.mq.meta.topics import Topic, no_partition
 from deltamq.mq.queue.progress import Start, check_epoch
 from deltamq.mq.static.global_queues import GlobalQueues, global_queue_index, global_queue_name
 from deltamq.mq.static.logical_queue import GLOBAL_BROKER, LOGICAL_BROKER, queue_index, queue_name
@@ -325,11 +325,7 @@ class GlobalGroup:
     def _queue(self, name: str, field: str) -> int:
         index = global_queue_index(name)
         if index is None or index >= len(require_world(self._hosted.topic).queues):
-            raise NotFound(
-                f"{field}: topic {self._hosted.name} has no partition {name!r}",
-                code="partition_not_found",
-                field=f"{field}.{name}",
-            )
+            raise no_partition(self._hosted.name, name, field, at=f"{field}.{name}")
         return index
 
 

@@ -24,8 +24,9 @@ from deltamq.api.auth.gate import guarded_warehouse
 from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.static_topics import queue_states
 from deltamq.api.log.metrics import QueueGauges, of_partitions, of_queues, rendered
+from deltamq.api.progress.times import brought_up
 from deltamq.api.routes.jobs import missing_jobs
-from deltamq.api.routes.topics import TopicName, brought_up
+from deltamq.api.routes.topics import TopicName
 from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.fields import AccessAsked, access_fields, json_answer

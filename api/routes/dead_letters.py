@@ -21,7 +21,7 @@ from deltamq.api.routes.groups import GroupName
 from deltamq.api.sending.letters import KEPT_STATES, LetterCount, LetterFailures, Letters, LettersWanted, some_letters
 from deltamq.api.sending.replay import Replayer
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.wire.fields import json_answer, parse_time
+from deltamq.api.wire.fields import is_offset, json_answer, parse_time
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.message_json import dead_letters, shown_origins
 from deltamq.api.wire.openapi_parts import answers
@@ -299,7 +299,7 @@ def named(letters: Mapping[str, Letters | None], partition: str, field: str) -> 
 def begin_at(chosen: Mapping[str, Chosen], cursor: str) -> None:
     """Drop what comes before a cursor, as `cursor_to` writes it."""
     broker, _, text = cursor.rpartition(":")
-    if not broker or not text.isascii() or not text.isdigit() or int(text) > OFFSET_MAX:
+    if not broker or not is_offset(text):
         raise Refused("cursor: send the cursor of the page before as it is", field="cursor")
     for name, part in chosen.items():
         if broker_of(name) < broker:

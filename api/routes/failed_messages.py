@@ -28,9 +28,9 @@ from deltamq.api.statistics import Outcome
 from deltamq.api.wire.fields import json_answer
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import answers
-from deltamq.mq.errors import Conflict, NotFound, Unprocessable
+from deltamq.mq.errors import Conflict, Unprocessable
 from deltamq.mq.meta.group import Group
-from deltamq.mq.meta.topics import Topic
+from deltamq.mq.meta.topics import Topic, no_partition
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.retry import RetryTopic, check_reason
@@ -96,8 +96,7 @@ def _check_allowed(group: Group, topic: Topic, queues: TopicQueues | None, asked
         )
     queue = None if queues is None else queues.require(asked.partition, topic.name)
     if queue is None and asked.partition not in topic.route.partitions:
-        detail = f"partition: topic {topic.name} has no partition {asked.partition!r}"
-        raise NotFound(detail, code="partition_not_found", field="partition")
+        raise no_partition(topic.name, asked.partition)
     if asked.to == "retry" and topic.settings.order_strategy == "strict":
         raise Conflict(
             f"topic {topic.name} is strict: nothing may overtake a message that failed", code="topic_strict", field="to"

@@ -55,7 +55,7 @@ from deltamq.api.wire.request import (
     parse_query,
     unquoted,
 )
-from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unprocessable
+from deltamq.mq.errors import Conflict, DeltaMQError, Unprocessable
 from deltamq.mq.limits import (
     FETCH_BYTES_DEFAULT,
     FETCH_BYTES_MAX,
@@ -64,7 +64,7 @@ from deltamq.mq.limits import (
     OFFSET_MAX,
     WAIT_MS_MAX,
 )
-from deltamq.mq.meta.topics import Topic
+from deltamq.mq.meta.topics import Topic, no_partition
 from deltamq.mq.static.logical_queue import queue_index
 from deltamq.mq.wire.stored import FetchAnswer
 from deltamq.tables.log.fetch import Fetched, FetchStatus
@@ -147,8 +147,7 @@ class FetchEndpoint:
         if topic.topic.static is not None:
             self._topics.require_queue(topic, partition_name, "partition")
         elif partition_name not in topic.route.partitions:
-            detail = f"partition: topic {topic_name} has no partition {partition_name!r}"
-            raise NotFound(detail, code="partition_not_found", field="partition")
+            raise no_partition(topic_name, partition_name)
         headers = headers_of(scope)
         events = accepts(headers, EVENTS_TYPE)
         client = Client(scope, receive)

@@ -19,10 +19,10 @@ from deltamq.api.queue.group_topic import begin
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.routes.order_request import check_named
 from deltamq.api.statistics import GroupStatistics
-from deltamq.mq.errors import Conflict, NotFound
+from deltamq.mq.errors import Conflict
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.reset import lanes_of
-from deltamq.mq.meta.topics import Topic
+from deltamq.mq.meta.topics import Topic, no_partition
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Bounds, Committed, check_epoch, check_metadata
@@ -264,9 +264,5 @@ def named(
         elif queues is not None:
             in_queues[queues.require(partition, topic.name, f"{field}.{partition}")] = offset
         else:
-            raise NotFound(
-                f"{field}: topic {topic.name} has no partition {partition!r}",
-                code="partition_not_found",
-                field=f"{field}.{partition}",
-            )
+            raise no_partition(topic.name, partition, field, at=f"{field}.{partition}")
     return in_queues, in_lanes

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 from deltamq.api.wire.fields import message_filter
 from deltamq.api.wire.json_body import JsonBody
-from deltamq.mq.errors import NotFound, Refused, Unprocessable
+from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.mq.limits import NAME_LENGTH_MAX, WAIT_MS_MAX
 from deltamq.mq.meta.online import Subscription
-from deltamq.mq.meta.topics import Topic
+from deltamq.mq.meta.topics import Topic, no_partition
 from deltamq.mq.names import check_client_topic
 from deltamq.mq.static.logical_queue import TopicQueues
 from deltamq.mq.wire.groups import CLIENT_PATTERN, HeartbeatRequest, LocksRequest, ReleaseRequest, SubscriptionRequest
@@ -111,9 +111,7 @@ def _partitions(names: Collection[str], field: str, topic: Topic, queues: TopicQ
         if partition not in there:
             if queues is not None:
                 queues.require(partition, topic.name, field)
-            raise NotFound(
-                f"{field}: topic {topic.name} has no partition {partition!r}", code="partition_not_found", field=field
-            )
+            raise no_partition(topic.name, partition, field)
     return tuple(dict.fromkeys(names))
 
 

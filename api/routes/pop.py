@@ -56,10 +56,11 @@ from deltamq.api.wire.request import (
     read_body,
     unquoted,
 )
-from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
+from deltamq.mq.errors import Conflict, DeltaMQError
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.group_settings import InvisibleBounds
 from deltamq.mq.meta.online import Subscription
+from deltamq.mq.meta.topics import no_partition
 from deltamq.mq.names import broker_of, check_topic
 from deltamq.mq.queue.ordered_pop import check_attempt_id
 from deltamq.mq.static.logical_queue import TopicQueues
@@ -306,8 +307,7 @@ def _checked(
     if partition is not None and queues is not None:
         queues.require(partition, topic.name)
     elif request.partition is not None and request.partition not in topic.route.partitions:
-        detail = f"partition: topic {topic.name} has no partition {request.partition!r}"
-        raise NotFound(detail, code="partition_not_found", field="partition")
+        raise no_partition(topic.name, request.partition)
     retries_only = request.retry is not None
     if group.settings.consume_strategy == "broadcast":
         raise Conflict(

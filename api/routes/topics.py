@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Annotated, Final, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
@@ -15,17 +13,16 @@ from msgspec.structs import replace
 
 from deltamq.api.auth.caller import permit_put
 from deltamq.api.host.clusters import from_cluster
-from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.peers import Call
 from deltamq.api.host.static_topics import UNSERVED, queue_states
-from deltamq.api.log.partition import Partition, Partitions
-from deltamq.api.progress.group_progress import QueueProgress
+from deltamq.api.log.partition import Partition
+from deltamq.api.progress.times import brought_up
 from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.fields import After, Limit, access_fields, json_answer, moment, moment_us, page, parse_time
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, answers, answers_or_makes, problems
-from deltamq.mq.errors import Corrupt, Unprocessable
+from deltamq.mq.errors import Unprocessable
 from deltamq.mq.limits import (
     BROKERS_NAMED_MAX,
     LOGICAL_PARTITIONS,
@@ -40,8 +37,7 @@ from deltamq.mq.meta.topic_settings import FlushMode, OrderStrategy, TopicReques
 from deltamq.mq.names import broker_of, check_client_topic
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.static.global_queues import GlobalQueues, global_queue_name
-from deltamq.mq.wire.topics import OffsetsByTime, PartitionInfo, PartitionOffset, QueueInfo, TopicInfo, TopicList
-from deltamq.tables.log.log import PartitionLog
+from deltamq.mq.wire.topics import OffsetsByTime, PartitionInfo, QueueInfo, TopicInfo, TopicList
 from deltamq.tables.log.warehouse import Warehouse
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"])
@@ -213,57 +209,8 @@ async def offsets_by_time(
         await service.meta.refresh()
         offsets = await service.global_times.offsets_at(hosted, time_us, Call.of(request.scope))
     else:
-        times = Times(service.topics, service.progress, service.meta, service.partitions, service.settings.refresh_ms)
-        offsets = await times.offsets_at(hosted, time_us)
+        offsets = await service.times.offsets_at(hosted, time_us)
     return json_answer(OffsetsByTime(topic=topic, time=moment_us(time_us), offsets=offsets))
-
-
-class Times(NamedTuple):
-    """What finds the offsets of a time."""
-
-    topics: Topics
-    progress: QueueProgress
-    meta: HostedMeta
-    partitions: Partitions
-    refresh_ms: int
-
-    async def offsets_at(self, hosted: HostedTopic, time_us: int) -> list[PartitionOffset]:
-        """Return for each partition, or logical queue, of this cluster the first offset at or after a time.
-
-        Raises
-        ------
-        Corrupt
-            A partition is damaged.
-        """
-        if hosted.topic.static is not None:
-            await self.meta.refresh()  # the newest segments count
-            return await _queue_offsets(hosted, self.topics, self.progress, time_us)
-        logs = await brought_up(hosted, self.refresh_ms)
-        offsets = []
-        for name in hosted.route.partitions:
-            if name not in logs:
-                raise Corrupt(f"partition {name} is damaged; its offsets are not known")
-            offset = await self.partitions.run(partial(logs[name].offset_at, time_us))
-            offsets.append(PartitionOffset(name, offset))
-        return offsets
-
-
-async def _queue_offsets(
-    hosted: HostedTopic, topics: Topics, progress: QueueProgress, time_us: int
-) -> list[PartitionOffset]:
-    """Return for each logical queue the first logical offset at or after a time (SPEC STATIC-15)."""
-    queues = [topics.require_queue(hosted, name, "topic") for name in hosted.topic.client_partitions]
-    return [PartitionOffset(queue.name, await progress.offset_at(hosted.topic, queue, time_us)) for queue in queues]
-
-
-async def brought_up(hosted: HostedTopic, refresh_ms: int) -> Mapping[str, PartitionLog]:
-    """Return the topic's logs, refreshed if older than `refresh_ms`: an end offset must not seem to go back."""
-    logs = await hosted.logs()
-    since = asyncio.get_running_loop().time() - refresh_ms / 1000
-    old = [partition for partition in hosted.partitions if partition.name in logs and partition.refreshed_at < since]
-    # A damaged partition is shown with its error.
-    await asyncio.gather(*(partition.refresh() for partition in old), return_exceptions=True)
-    return logs
 
 
 def _in_clusters(queue: QueueInfo, world: GlobalQueues) -> QueueInfo:

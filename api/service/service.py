@@ -42,6 +42,7 @@ from deltamq.api.order.pull_locks import Locks
 from deltamq.api.ports import REAL, Ports
 from deltamq.api.progress.global_times import GlobalTimes
 from deltamq.api.progress.group_progress import GroupCommits, LaneCommits, QueueProgress
+from deltamq.api.progress.times import Times
 from deltamq.api.queue.delays import Delays, Waiting
 from deltamq.api.queue.group_topic import begin
 from deltamq.api.queue.handle_calls import HandleCalls
@@ -216,6 +217,7 @@ class Service:
         self.commits = LaneCommits(self.lanes, self.hosting, self.owners)
         self.progress = QueueProgress(self.lanes, self.moved, self.commits)
         self.group_commits = GroupCommits(self.meta, self.commits, self.progress, self.statistics)
+        self.times = Times(self.topics, self.progress, self.meta, self.partitions, self.settings.refresh_ms)
         self.global_times = GlobalTimes(self.global_copies, self.topics, self.progress)
 
     def _make_pops(self, meta: MetaLog, ports: Ports) -> None:

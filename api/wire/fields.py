@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.mq.filters.parser import parse_filter
-from deltamq.mq.limits import REASON_LENGTH_MAX, TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX
+from deltamq.mq.limits import OFFSET_MAX, REASON_LENGTH_MAX, TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX
 from deltamq.mq.meta.access import Access
 from deltamq.mq.names import is_tag
 from deltamq.tables.row_filter import MessageFilter
@@ -86,6 +86,11 @@ class AccessFields(TypedDict):
     writable: bool
     reason: str | None
     until: datetime | None
+
+
+def is_offset(text: str) -> bool:
+    """Return whether the text of a cursor is an offset, or a time that is not negative."""
+    return text.isascii() and text.isdigit() and int(text) <= OFFSET_MAX
 
 
 def access_fields(access: Access) -> AccessFields:

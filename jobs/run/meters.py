@@ -59,7 +59,6 @@ class Meters:
         )
         self._failures = Gauge("deltamq_job_failures", "Failed runs since the last good one.", _JOB, registry=registry)
         self._shards = Gauge("deltamq_job_shards", "Shards in the last run here.", _JOB, registry=registry)
-        self._jobs = tuple(jobs)
         self._errors: dict[str, str | None] = {}
         self._lock = threading.Lock()
         for job in jobs:

@@ -125,6 +125,12 @@ class TopicDeleted:
 Event = TopicPut | TopicDeleted
 
 
+def no_partition(topic: str, partition: str, field: str = "partition", *, at: str | None = None) -> NotFound:
+    """Return the error for a partition that the topic does not have; `at` names the request's field if longer."""
+    detail = f"{field}: topic {topic} has no partition {partition!r}"
+    return NotFound(detail, code="partition_not_found", field=at or field)
+
+
 class StoredTopic(msgspec.Struct):
     """The stored form of a topic; its route is read separately, because damage in it has its own error code."""
 
