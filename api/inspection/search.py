@@ -189,7 +189,7 @@ async def _look(
     """Look at the partition that lags in time, piece by piece, until enough is found, or enough was looked at."""
     looked, loop = _Looked(), asyncio.get_running_loop()
     until = loop.time() + _LOOK_S
-    while (left := [place for place in places if not place.is_over]) and not client.gone.done():
+    while (left := [place for place in places if not place.is_over]) and not client.has_left():
         if len(looked.found) >= limit or looked.bytes >= _BYTES_MAX or loop.time() >= until:
             break
         place = min(left, key=lambda one: one.through_us)

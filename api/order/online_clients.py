@@ -218,6 +218,7 @@ class OnlineClients:
             return granted
         if wait_s > 0 and not self._stopping:
             await self._change(beat, wait_s, client)
+            client.has_left()
             _, granting = self._mine()
             # If the client went offline while this process slept, it must send a heartbeat of its own.
             granted = self._grant(beat, granting) or Granted(True, 0, {}, 0)

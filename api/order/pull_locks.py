@@ -182,7 +182,7 @@ class Locks:
             if taken.locks or taken.unanswered or asked.held or left_s <= 0 or self._stopping:
                 return taken
             await self._change(asked, min(left_s, _LOOK_S), client)
-            if client.gone.done():
+            if client.has_left():
                 return taken
 
     async def _change(self, asked: LockRequest, within_s: float, client: Client) -> None:

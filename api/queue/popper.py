@@ -105,7 +105,7 @@ class Popper:
         return popped
 
     def _is_over(self, deadline: float, client: Client) -> bool:
-        return self._loop.time() >= deadline or self.stopping or client.gone.done()
+        return self._loop.time() >= deadline or self.stopping or client.has_left()
 
     def check(self, popped: Popped) -> None:
         """Raise `Unavailable` unless this process has served the brokers without a break."""

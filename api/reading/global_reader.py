@@ -258,7 +258,7 @@ class GlobalPops:
             if failure is not None and (empty is None or not _is_away(failure)):
                 raise failure
             assert empty is not None, "some cluster has answered"
-            if self._loop.time() >= deadline or client.gone.done() or self._is_stopping():
+            if self._loop.time() >= deadline or client.has_left() or self._is_stopping():
                 return empty
             waits = True
 

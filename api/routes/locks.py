@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
@@ -17,7 +18,7 @@ from deltamq.api.host.global_topics import refuse_global
 from deltamq.api.host.hosted_group import Groups
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import Topics
-from deltamq.api.host.owners import Owners
+from deltamq.api.host.owners import Owners, Relayed
 from deltamq.api.host.peers import Call, Peer, Peers, is_forwarded, json_of
 from deltamq.api.order.lock_handover import LockRequest
 from deltamq.api.order.pull_locks import Locks
@@ -232,11 +233,15 @@ async def _ask(
 
     Raises
     ------
+    Relayed
+        The process refused the caller.
     Unavailable
-        The process did not answer, or answered with a problem, or with something else.
+        The process did not answer, or answered with another problem, or with something else.
     """
     call = Call.of(request.scope, msgspec.json.encode(body), wait_ms=wait_ms)
     answer = await peers.ask(*owner, call, client)
+    if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        raise Relayed.of(answer)
     if answer.status != 200:
         raise Unavailable(f"the process that serves a broker answered {answer.status}; ask again")
     return json_of(answer.body, kind)

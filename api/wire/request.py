@@ -87,6 +87,18 @@ class Client:
             self._unwatch = None if watch is None else watch(self)
         return self._left
 
+    def has_left(self) -> bool:
+        """Whether the client has gone, so that a wait ends with what there is.
+
+        Raises
+        ------
+        ClientDisconnected
+            The request's access has ended: its refusal is the answer (SPEC SEC-5).
+        """
+        if self.refusal is not None:
+            raise ClientDisconnected
+        return self.gone.done()
+
     async def _watch(self, left: asyncio.Future[None]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
