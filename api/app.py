@@ -32,7 +32,7 @@ from deltamq.api.service.service import Service
 from deltamq.api.wire.answer import install
 from deltamq.api.wire.request import Receive, Scope, Send
 from deltamq.mq.errors import DeltaMQError
-from deltamq.tables.config import Config
+from deltamq.tables.config import Config, settings_of
 
 log = logging.getLogger("deltamq.api")
 
@@ -100,6 +100,7 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
         redirect_slashes=False,  # else a path with a slash too many gets an empty 307
     )
     app.state.service = None
+    app.state.settings = settings_of(config)
     app.state.is_guarded = config.service.auth
     for router in _ROUTERS:
         app.include_router(router)

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import gc
 import ipaddress
+import json
 import logging
 import os
 import re
@@ -36,7 +37,7 @@ from deltamq.api.wire.answer import SECURITY_HEADERS
 from deltamq.mq.errors import DeltaMQError, Refused
 from deltamq.mq.limits import MIB
 from deltamq.mq.request_values import is_loopback
-from deltamq.tables.config import Config, describe, load
+from deltamq.tables.config import Config, load, settings_of
 from deltamq.tables.config_sections import ServiceSettings
 
 log = logging.getLogger("deltamq.api")
@@ -95,8 +96,10 @@ def serve_command(
     except DeltaMQError as error:
         raise click.ClickException(error.detail) from error
     _log_to_stderr()
-    for line in describe(config).splitlines():
-        log.info("event=setting %s", line.replace(" = ", "=", 1))
+    for setting in settings_of(config).settings:
+        if setting.differs:
+            value = json.dumps(setting.value, ensure_ascii=False)
+            log.info("event=setting %s=%s source=%s", setting.name, value, json.dumps(setting.source))
     _warn_of_open_access(config)
     sys.exit(run(config, listener, tls))
 

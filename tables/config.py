@@ -4,14 +4,13 @@
 
 An unknown key, a value of the wrong type and a value out of range are errors, which name the key, where it was set, and
 the remedy. `conf/local.toml` shows every setting with its default, and a test compares the two, so an installation
-without the file behaves the same. Secrets are hidden in `repr` and in `describe`.
+without the file behaves the same. Secrets are hidden in `repr` and in what is shown.
 """
 
 from __future__ import annotations
 
 import difflib
 import enum
-import json
 import os
 import sys
 import tomllib
@@ -25,6 +24,7 @@ import msgspec
 from msgspec.inspect import BoolType, EnumType, IntType, Type, VarTupleType, type_info
 
 from deltamq.mq.errors import Refused
+from deltamq.mq.wire.cluster import SettingInfo, SettingList
 from deltamq.tables.config_sections import (
     ClientSettings,
     JobsSettings,
@@ -73,9 +73,11 @@ class Config:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     jobs: JobsSettings = field(default_factory=JobsSettings)
     client: ClientSettings = field(default_factory=ClientSettings)
+    #: Where each given setting comes from, by dotted key: a file, a variable, or a flag.
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
-_SECTIONS: Final[dict[str, Any]] = get_type_hints(Config)
+_SECTIONS: Final[dict[str, Any]] = {name: hint for name, hint in get_type_hints(Config).items() if name != "sources"}
 #: The type of each setting, with its bounds, by dotted key.
 _TYPES: Final[dict[str, Any]] = {
     f"{section}.{name}": hint
@@ -122,7 +124,8 @@ def load(
     for key in given:
         if key not in _TYPES:
             raise _unknown(key, given[key].source)
-    return Config(**{name: _section(name, kind, given) for name, kind in _SECTIONS.items()})
+    sections = {name: _section(name, kind, given) for name, kind in _SECTIONS.items()}
+    return Config(**sections, sources={key: one.source for key, one in given.items()})
 
 
 def conf_folder(environ: Mapping[str, str] | None = None) -> Path | None:
@@ -137,14 +140,28 @@ def conf_folder(environ: Mapping[str, str] | None = None) -> Path | None:
     return next((candidate for candidate in candidates if (candidate / "local.toml").is_file()), None)
 
 
-def describe(config: Config) -> str:
-    """Return one line `section.key = value` for each setting, with secrets hidden."""
-    values = ((key, attrgetter(key)(config)) for key in _TYPES)
-    return "\n".join(f"{key} = {json.dumps(value, default=_shown, ensure_ascii=False)}" for key, value in values)
+def settings_of(config: Config) -> SettingList:
+    """Return every setting with its default and source; secrets are hidden, so all that is told of one is if it is set.
+
+    A value that a profile gives as it is by default does not differ.
+    """
+    default = Config()
+    return SettingList(settings=tuple(_setting(key, config, default) for key in _TYPES))
 
 
-def _shown(value: Secret | enum.Enum) -> object:
-    return value.value if isinstance(value, enum.Enum) else "***" if value else ""
+def _setting(key: str, config: Config, default: Config) -> SettingInfo:
+    value, usual = attrgetter(key)(config), attrgetter(key)(default)
+    return SettingInfo(
+        name=key,
+        value=msgspec.to_builtins(value, enc_hook=_hidden),
+        default=msgspec.to_builtins(usual, enc_hook=_hidden),
+        source=config.sources.get(key, "default"),
+        differs=value != usual,
+    )
+
+
+def _hidden(value: Secret) -> str:
+    return "***" if value else ""
 
 
 def _from_file(profile: str, folder: Path | None) -> dict[str, _Given]:

@@ -96,6 +96,7 @@ CALLS: Final[Mapping[str, str]] = {
     "POST /v1/cluster/upgrade": "cluster admin; audited",
     "PUT /v1/brokers/{broker}": "cluster admin; audited",
     "GET /v1/jobs": "cluster metrics",
+    "GET /v1/settings": "cluster metrics",
     "GET /metrics": "cluster metrics",
     # the console: its files show nothing, and ask for a key
     "GET /": "any",

@@ -448,6 +448,17 @@ _EXAMPLES: Final[Json] = {
     "DeadLetterCounts": {"group": "billing", **_COUNTS, "counts": [{"reason": "cannot be parsed", **_COUNTS}]},
     "ClusterInfo": _CLUSTER,
     "UpgradeInfo": {"on": [], "ready": [_FEATURE], "waiting": []},
+    "SettingList": {
+        "settings": [
+            {
+                "name": "service.port",
+                "value": 8090,
+                "default": 8080,
+                "source": "environment variable DELTAMQ_SERVICE_PORT",
+                "differs": True,
+            }
+        ]
+    },
     "JobList": {"warehouse": "/var/lib/deltamq", "jobs": [_JOB]},
     "BrokerAccess": {"broker": "broker-a", **_CLOSED},
     "PrincipalList": {"principals": ["left", "reports"], "disabled": ["left"], "next": None},

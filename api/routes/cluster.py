@@ -49,6 +49,7 @@ from deltamq.mq.wire.cluster import (
     MetaInfo,
     PartitionAccess,
     Readiness,
+    SettingList,
     StoppedPartition,
     UpgradeInfo,
 )
@@ -132,6 +133,11 @@ def _visible_to(caller: Caller) -> Callable[[StoppedPartition], bool]:
     return lambda stopped: (
         sees_all or (stopped.space == Space.TOPICS.value and caller.allows("topic", stopped.topic, "describe"))
     )
+
+
+@router.get("/v1/settings", summary="Settings of this process", responses=answers(SettingList, 500))
+async def settings(request: Request) -> Response:
+    return json_answer(request.app.state.settings)
 
 
 @router.get("/healthz", summary="Liveness", responses=answers(Health, example={"status": "alive"}))

@@ -169,6 +169,25 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     shards: tuple[JobShard, ...] = ()
 
 
+class SettingInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting of the process that answers: `source` is where it was given, `differs` whether from its default.
+
+    A secret is shown as `***`, and as an empty text if it is not set.
+    """
+
+    name: str
+    value: bool | int | float | str | tuple[str, ...] | None
+    default: bool | int | float | str | tuple[str, ...] | None
+    source: str
+    differs: bool
+
+
+class SettingList(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings of the process that answers."""
+
+    settings: tuple[SettingInfo, ...]
+
+
 class JobList(msgspec.Struct, frozen=True, kw_only=True):
     """All jobs that have run in this warehouse or that the queue needs, by name."""
 

@@ -142,6 +142,7 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         ("delete", "/v1/topics/{topic}/delayed/{message_id}"),
         ("get", "/v1/groups/{group}/in-flight"),
         ("get", "/v1/jobs"),
+        ("get", "/v1/settings"),
         ("get", "/v1/cluster/upgrade"),
         ("post", "/v1/cluster/upgrade"),
         ("put", "/v1/brokers/{broker}"),

@@ -17,7 +17,7 @@ from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
 from deltamq.mq.names import check_broker, check_client_topic, check_topic
 from deltamq.mq.wire.answers import AccessInfo
-from deltamq.mq.wire.cluster import ClusterInfo, UpgradeInfo
+from deltamq.mq.wire.cluster import ClusterInfo, JobList, SettingInfo, SettingList, UpgradeInfo
 from deltamq.mq.wire.topics import OffsetsByTime, TopicInfo, TopicList
 
 
@@ -141,6 +141,14 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, Inspect
     def cluster(self) -> ClusterInfo:
         """Return the brokers, the service processes and the warehouse."""
         return read_answer(self._call("GET", path_of("cluster")), ClusterInfo)
+
+    def jobs(self) -> JobList:
+        """Return the jobs of the warehouse, each with its last run and its shards."""
+        return read_answer(self._call("GET", path_of("jobs")), JobList)
+
+    def settings(self) -> list[SettingInfo]:
+        """Return the settings of the process that answers; secrets are hidden."""
+        return list(read_answer(self._call("GET", path_of("settings")), SettingList).settings)
 
     def upgrade_state(self) -> UpgradeInfo:
         """Return the features that are on, ready to be switched on, or waiting for processes of older releases."""

@@ -1,4 +1,4 @@
-"""`deltamq cluster`, `broker show|set` and `upgrade`: a warehouse's processes, brokers and features.
+"""`deltamq cluster`, `settings`, `broker show|set` and `upgrade`: processes, their settings, brokers and features.
 
 `broker set` opens and closes a broker, or one partition, for reads and writes (SPEC ROUTE-9). Commands that people run
 when messages do not come warn of jobs that the queue needs and that run nowhere (SPEC RETRY-7).
@@ -6,6 +6,7 @@ when messages do not come warn of jobs that the queue needs and that run nowhere
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -98,6 +99,27 @@ def _print_upgrade(info: UpgradeInfo, *, plan: bool) -> None:
         click.echo("without --plan, what is ready is switched on; older releases then refuse to start")
     elif not info.ready and not info.waiting:
         click.echo("every feature that this release knows is on")
+
+
+@click.command()
+@click.option("--all", "show_all", is_flag=True, help="Also the settings that are as they are by default.")
+@service_options
+def settings(show_all: bool, url: str, access: ClientAccess, as_json: bool) -> None:
+    """Print the settings of the process that answers, and where each was given."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        shown = [one for one in admin.settings() if show_all or one.differs]
+    if as_json:
+        print_json(shown)
+        return
+    if not shown:
+        click.echo("every setting is as it is by default; --all prints them")
+        return
+    rows = [(one.name, _json(one.value), _json(one.default), one.source) for one in shown]
+    print_table(("setting", "value", "default", "given in"), rows)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 @click.group()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deltamq.mq.limits import RETENTION_MS_MAX
-from deltamq.tables.config import Config, ConfigInvalid, conf_folder, describe, load
+from deltamq.tables.config import Config, ConfigInvalid, conf_folder, load, settings_of
 from deltamq.tables.config_sections import Secret
 from deltamq.tables.settings import Flush, LogSettings
 
@@ -34,6 +34,7 @@ def _shown(config: Config) -> dict[str, dict[str, object]]:
             for setting in dataclasses.fields(getattr(config, section.name))
         }
         for section in dataclasses.fields(config)
+        if section.name != "sources"
     }
 
 
@@ -163,22 +164,28 @@ def test_a_profile_cannot_leave_its_folder(profile: str) -> None:
 def test_secrets_show_nowhere() -> None:
     config = load(environ={"DELTAMQ_CLIENT_TOKEN": "hunter2"})
     assert config.client.token.reveal() == "hunter2"
-    assert "hunter2" not in repr(config) + describe(config) + str(config.client.token)
+    assert "hunter2" not in repr(config) + str(settings_of(config)) + str(config.client.token)
     with pytest.raises(ConfigInvalid) as caught:
         load(overrides={"client.token": 5}, environ={})
     assert "5" not in str(caught.value)
 
 
-def test_describe_shows_every_setting_as_toml_has_it() -> None:
-    lines = describe(Config()).splitlines()
-    assert "service.port = 8080" in lines
-    assert 'service.brokers = ["broker-a", "broker-b"]' in lines
-    assert "jobs.ui = false" in lines
-    assert len(lines) == sum(len(dataclasses.fields(section)) for section in vars_of(Config()))
-
-
-def vars_of(config: Config) -> list[object]:
-    return [getattr(config, section.name) for section in dataclasses.fields(config)]
+def test_settings_of_shows_every_setting_with_its_source_and_whether_it_differs() -> None:
+    config = load(environ={"DELTAMQ_SERVICE_PORT": "8081", "DELTAMQ_CLIENT_TOKEN": "hunter2"})
+    shown = {one.name: one for one in settings_of(config).settings}
+    sections = (getattr(config, one.name) for one in dataclasses.fields(config) if one.name != "sources")
+    assert len(shown) == sum(len(dataclasses.fields(section)) for section in sections)
+    port = shown["service.port"]
+    assert (port.value, port.default, port.source, port.differs) == (
+        8081,
+        8080,
+        "environment variable DELTAMQ_SERVICE_PORT",
+        True,
+    )
+    assert shown["service.brokers"].value == ("broker-a", "broker-b") and not shown["service.brokers"].differs
+    assert shown["service.brokers"].source.endswith("local.toml")
+    assert (shown["client.token"].value, shown["client.token"].default) == ("***", "")
+    assert {name for name, one in shown.items() if one.differs} == {"service.port", "client.token"}
 
 
 def _refused(key: str, value: object) -> ConfigInvalid:
