@@ -334,6 +334,10 @@ class Partitions:
             partition = self._known[ref] = Partition(self, ref)
         return partition
 
+    def find(self, ref: PartitionRef) -> Partition | None:
+        """Return a partition that this process has touched, else None."""
+        return self._known.get(ref)
+
     async def finish(self) -> None:
         """Return when all queued commits have ended; no more may come."""
         await asyncio.gather(*(partition.queue.finish() for partition in self))

@@ -130,11 +130,11 @@ class Lanes:
 
     async def committed(self, lane: LaneKey) -> Committed | None:
         """Return the group's progress in its present epoch, memory included; None if it has not begun there."""
-        return self._progress(lane)
+        return self.progress(lane)
 
     def has_passed(self, lane: LaneKey, offset: int) -> bool | None:
         """Return whether a message was delivered or skipped, in memory included; None if the group has not begun."""
-        progress = self._progress(lane)
+        progress = self.progress(lane)
         if progress is None:
             return None
         held = self.buffer.lane(lane)
@@ -144,10 +144,11 @@ class Lanes:
 
     def is_finished(self, lane: LaneKey, end_offset: int) -> bool:
         """Whether the group is done with a lane that gets no messages behind `end_offset`."""
-        progress = self._progress(lane)
+        progress = self.progress(lane)
         return progress is not None and progress.offset >= end_offset
 
-    def _progress(self, lane: LaneKey) -> Committed | None:
+    def progress(self, lane: LaneKey) -> Committed | None:
+        """Do as `committed`, for what this process knows now."""
         known = self.known(lane)
         held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
         if known is not None and held is not None and held.epoch == known.epoch:
@@ -165,9 +166,13 @@ class Lanes:
 
         It looks only at lanes that groups have touched, not at thousands of partitions that no group reads.
         """
-        opened = [lane.key for lane in self.buffer.lanes], (key for key, _ in self.ordered)
-        known = chain(self._offsets.lanes, self._states, self._consumed_ms, self.groups.resets, *opened)
+        known = chain(self.begun(), self._consumed_ms, self.groups.resets)
         return {key.topic_id for key in known if key.group == group}
+
+    def begun(self) -> Iterator[LaneKey]:
+        """Yield the lanes in which this process knows progress of a group, some of them twice."""
+        opened = [lane.key for lane in self.buffer.lanes], (key for key, _ in self.ordered)
+        return chain(self._offsets.lanes, self._states, *opened)
 
     def members_of(self, group: str) -> set[str]:
         """Return the clients of a broadcast group of which this process has state, as `GROUP@CLIENT`."""
@@ -248,7 +253,7 @@ class Lanes:
         bounds = Bounds(0, 0) if opened is None else Bounds(opened.min_offset, opened.end_offset)
 
         def decided() -> tuple[Committed, range]:
-            epoch, present = self._epoch(lane), self._progress(lane)
+            epoch, present = self._epoch(lane), self.progress(lane)
             check_epoch(lane.partition, began if meant is None else meant, epoch)
             before, now_ms = present or Committed(epoch, 0), self.logs.now_ms()
             committed = decide_commit(before, offset, bounds, attempts=attempts, now_ms=now_ms, metadata=metadata)

@@ -7,7 +7,7 @@ authorization, and as long as it may hold messages: until the invisible time of 
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -87,6 +87,11 @@ class SeenClients:
         for key in [key for key, seen in self._seen.items() if not self._is_here(seen, now_ms)]:
             del self._seen[key]
         return {client: seen for (name, client), seen in sorted(self._seen.items(), key=_name) if name == group}
+
+    def counts(self) -> dict[str, int]:
+        """Return how many clients each group has."""
+        now_ms = self._now_ms()
+        return Counter(group for (group, _), seen in self._seen.items() if self._is_here(seen, now_ms))
 
     def _is_here(self, seen: Seen, now_ms: int) -> bool:
         return now_ms - seen.last_ms < self._keep_ms or now_ms < seen.holds_until_ms

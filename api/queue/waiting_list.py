@@ -138,17 +138,26 @@ class WaitingList:
         last = None if at >= len(order.times) else order.place(names, at - 1)
         return WaitingPage(pa.concat_tables(pieces), last)
 
+    async def next_due(self, broker: str) -> tuple[int, int | None]:
+        """Return how many messages wait at a broker, and when the first is due, in milliseconds; raise as `page`."""
+        log = await self._delays.partition(broker).look()
+        times = np.empty(0, np.int64) if log is None else (await self._left(broker, log))[0]
+        return len(times), int(times[0]) if len(times) else None
+
+    async def _left(self, broker: str, log: PartitionLog) -> tuple[Int64s, Int64s]:
+        marks = self._marks.get(broker)
+        if marks is None:
+            marks = self._marks[broker] = _Marks(self._warehouse, self._cluster, broker)
+        marks_log = await self._partitions.of(marks.ref).look()
+        async with marks.lock:
+            return await self._partitions.run(partial(marks.left, log, marks_log))
+
     async def _order(self, names: list[str], logs: Mapping[str, PartitionLog]) -> _Order:
         parts = [_Order(*(np.empty(0, np.int64) for _ in _Order._fields))]
         for number, name in enumerate(names):
             if name not in logs:
                 continue
-            marks = self._marks.get(name)
-            if marks is None:
-                marks = self._marks[name] = _Marks(self._warehouse, self._cluster, name)
-            marks_log = await self._partitions.of(marks.ref).look()
-            async with marks.lock:
-                times, offsets = await self._partitions.run(partial(marks.left, logs[name], marks_log))
+            times, offsets = await self._left(name, logs[name])
             parts.append(_Order(times, np.full(len(times), number, np.int64), offsets))
         times, brokers, offsets = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         order = np.lexsort((offsets, brokers, times))

@@ -116,6 +116,9 @@ class LetterCount:
         self.deleted += deleted
 
 
+_NEW: Final = LettersWanted(states=frozenset[LetterState]({"new"}))
+
+
 class LetterFailures:
     """Dead letters for which a call failed, with their codes: the first of them, and their number."""
 
@@ -245,6 +248,11 @@ class DeadLetterLogs:
             dead_ref(group.name, group.epoch, broker).name: await self._on(group, broker) for broker in sorted(known)
         }
 
+    async def new_on(self, group: Group, broker: str) -> int:
+        """Return how many of the group's dead letters on a broker are neither sent back nor deleted."""
+        letters = await self._on(group, broker)
+        return 0 if letters is None else await self._partitions.run(partial(_new, letters))
+
     async def _on(self, group: Group, broker: str) -> Letters | None:
         log = await self._partitions.of(dead_ref(group.name, group.epoch, broker)).look()
         if log is None:
@@ -273,6 +281,10 @@ class DeadLetterLogs:
         log: RecordLog[DeadMark] = RecordLog(self._partitions.of(ref), rows_of_dead_marks)
         for record in mark_ranges(offsets, mark):
             await log.append([record])
+
+
+def _new(letters: Letters) -> int:
+    return sum(letters.count(_NEW))
 
 
 def some_letters(log: PartitionLog, offsets: Int64s, bytes_max: int) -> tuple[Picked, int]:

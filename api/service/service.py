@@ -55,7 +55,9 @@ from deltamq.api.queue.waiting_list import WaitingList
 from deltamq.api.reading.readers import PartitionReader, QueueReader
 from deltamq.api.sending.letters import DeadLetterLogs
 from deltamq.api.service.background import Takeover, Watch
+from deltamq.api.service.gauges import Gauges
 from deltamq.api.service.health import JobWatch, RequestRate, Stops, counters_of, gauges_of, gauges_of_stops
+from deltamq.api.service.looks import Looks
 from deltamq.api.statistics import GroupStatistics
 from deltamq.api.tls import peer_context
 from deltamq.api.wire.request import Admission
@@ -119,6 +121,19 @@ class Service:
             is_used=lambda: bool(self.meta.now.groups.groups),
         )
         self.stops = Stops(warehouse, lambda: meta.stopped, self.topics.place_of)
+        serving, now_ms = self.hosting.taking, self.now_ms
+        #: What groups have before them, for metrics and history.
+        self.gauges = Gauges(self.meta, self.lanes, self.partitions, self.seen, serving=serving, now_ms=now_ms)
+        self.looks = Looks(
+            self.gauges,
+            self.meta,
+            self.lanes,
+            self.partitions,
+            self.dead_letters,
+            self.waiting_list,
+            serving=serving,
+            now_ms=now_ms,
+        )
         self.metrics.gauges = [
             *gauges_of(
                 self.admission, self.answers, warehouse, self.meta, self.hosting, self.lanes, self.locks, self.job_watch
@@ -288,6 +303,7 @@ class Service:
             raise
         service._watch.start()
         service.job_watch.start()
+        service.looks.start()
         service.online.start()
         service.global_copies.start()
         if service.audit is not None:
@@ -354,6 +370,7 @@ class Service:
         steps: tuple[Callable[[], Awaitable[None] | None], ...] = (
             self._watch.stop,
             self.job_watch.stop,
+            self.looks.stop,
             self._access.stop,
             self.online.stop,
             self.global_copies.stop,

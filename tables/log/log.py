@@ -200,6 +200,11 @@ class PartitionLog:
         self._stop.check()
         return self._reader.last_born_ms()
 
+    def append_us_at(self, offset: int) -> int | None:
+        """Return the append time of a stored message; None if it is not stored (any more)."""
+        self._stop.check()
+        return self._reader.append_us_at(offset)
+
     def known_producer(self, producer_id: str) -> ProducerSeen | None:
         """Return what is remembered of an idempotent producer; None if it is unknown (SPEC SEND-5)."""
         return self._requests.seen(producer_id)

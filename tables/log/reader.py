@@ -150,6 +150,23 @@ class LogReader:
         """Return the first offset whose append time is at or after `time_us`; the end offset if there is none."""
         return self._on_live_files(lambda files, end: offset_at(files, self._files, time_us, end))
 
+    def append_us_at(self, offset: int) -> int | None:
+        """Return the append time of a stored message; None if it is not stored (any more)."""
+        return self._on_live_files(lambda files, _: self._append_us_at(files, offset))
+
+    def _append_us_at(self, files: Sequence[DataFile], offset: int) -> int | None:
+        at = bisect_left(files, offset + 1, key=lambda f: f.end)
+        if at == len(files) or offset < files[at].start:
+            return None
+        file = files[at]
+        if file.append_min_us == file.append_max_us:
+            return file.append_min_us
+        rows = self._tail.rows(offset, offset + 1)
+        if rows is None:
+            rows = next(self._files.groups(file, offset, offset + 1, ["append_time"], by_page=True))
+        time_us: int = rows.column("append_time").cast(pa.int64())[0].as_py()
+        return time_us
+
     def born_at(self, time_us: int) -> Born | None:
         """Return the first message whose born time is at or after `time_us`; None if there is none."""
         return self._on_live_files(lambda files, _: self._born_at(files, time_us))

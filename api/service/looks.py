@@ -1,0 +1,168 @@
+"""Looks for the gauges at what memory does not know: tables of other processes, and files.
+
+    each EVERY_S, on threads:   partitions that no call has opened, or that jobs or Spark may have appended to
+                                append times of oldest messages, dead letters, delayed messages
+
+A round takes a bounded number of looks and goes on where the last one stopped: with thousands of groups, what it finds
+is some minutes old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.log.partition import Partitions
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.waiting_list import WaitingList
+from deltamq.api.sending.letters import DeadLetterLogs
+from deltamq.api.service.gauges import Gauges, LaneAt
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.meta.brokers import META_ROLE
+from deltamq.mq.meta.group import Group
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue.refs import dead_ref
+
+log = logging.getLogger("deltamq.api")
+
+T = TypeVar("T")
+
+EVERY_S: Final = 15.0
+#: Seconds from the start to the first round.
+_FIRST_S: Final = 1.0
+#: Most looks of each kind in one round.
+_LOOKS: Final = 400
+#: A partition that a call or a look has refreshed within this time needs no other.
+_FRESH_S: Final = 10.0
+
+
+class Looks:
+    """Looks from `start` to `stop`; used on the event loop."""
+
+    def __init__(
+        self,
+        gauges: Gauges,
+        meta: HostedMeta,
+        lanes: Lanes,
+        partitions: Partitions,
+        dead_letters: DeadLetterLogs,
+        waiting: WaitingList,
+        *,
+        serving: Callable[[], frozenset[str]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`serving` returns the roles of this process."""
+        self._gauges = gauges
+        self._meta = meta
+        self._lanes = lanes
+        self._partitions = partitions
+        self._dead_letters = dead_letters
+        self._waiting = waiting
+        self._serving = serving
+        self._now_ms = now_ms
+        #: Where the next round goes on.
+        self._lane_turn = self._group_turn = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._task = self._partitions.loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the looks, if they were started."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        wait_s = _FIRST_S
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = EVERY_S
+            try:
+                await self.round()
+            except Exception as error:
+                log.error("event=look_failed kind=%s", type(error).__name__, exc_info=error)
+
+    async def round(self) -> None:
+        """Look once at each kind."""
+        brokers = sorted(self._serving() - {META_ROLE})
+        for broker in brokers:
+            await _guarded(self._lanes.follow_streams(broker))
+            await _guarded(self._look_at_delayed(broker))
+        await self._look_at_lanes()
+        await self._look_at_dead_letters(brokers)
+        await self._gauges.now(fresh_s=0.0)  # says which append times are wanted
+        for lane, offset in list(self._gauges.seen.wanted.values())[:_LOOKS]:
+            await _guarded(self._look_at_time(lane, offset))
+
+    async def _look_at_delayed(self, broker: str) -> None:
+        count, due_ms = await self._waiting.next_due(broker)
+        late_ms = 0 if due_ms is None else max(0, self._now_ms() - due_ms)
+        self._gauges.seen.delayed[broker] = count, late_ms / 1_000
+
+    async def _look_at_lanes(self) -> None:
+        """Open or refresh the partitions of lanes: first those of topics that are not open."""
+        since_s = self._partitions.loop.time() - _FRESH_S
+        closed: list[LaneAt] = []
+        others: list[LaneAt] = []
+        async for lane in self._gauges.lanes():
+            partition = self._partitions.find(lane.ref)
+            if partition is not None and partition.log is not None:
+                if partition.refreshed_at < since_s:
+                    others.append(lane)
+            elif lane.key.retry:
+                others.append(lane)
+            else:
+                closed.append(lane)
+        self._lane_turn, turn = _turn(others, self._lane_turn)
+        there = await self._existing(lane.ref for lane in turn)
+        for lane in (*closed[:_LOOKS], *(lane for lane in turn if lane.ref in there)):
+            await _guarded(self._lanes.bounds(lane.key, lane.reading[1]))
+
+    async def _look_at_time(self, lane: LaneAt, offset: int) -> None:
+        opened = await self._lanes.partition_of(lane.key, lane.reading[1]).opened()
+        append_us = await self._partitions.run(partial(opened.append_us_at, offset))
+        if append_us is not None:
+            self._gauges.seen.times[lane.key] = offset, append_us
+
+    async def _look_at_dead_letters(self, brokers: Sequence[str]) -> None:
+        seen, groups = self._gauges.seen.dead_letters, self._meta.now.groups.groups
+        for name, epoch, broker in list(seen):
+            if broker not in brokers or name not in groups or groups[name].epoch != epoch:
+                del seen[name, epoch, broker]
+        self._group_turn, turn = _turn(
+            [(group, broker) for group in groups.values() for broker in brokers], self._group_turn
+        )
+        refs = {dead_ref(group.name, group.epoch, broker): (group, broker) for group, broker in turn}
+        for ref in await self._existing(refs):
+            await _guarded(self._count_dead_letters(*refs[ref]))
+
+    async def _count_dead_letters(self, group: Group, broker: str) -> None:
+        count = await self._dead_letters.new_on(group, broker)
+        self._gauges.seen.dead_letters[group.name, group.epoch, broker] = count
+
+    async def _existing(self, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
+        """Return those of these partitions that have a table: most groups have no retries and no dead letters."""
+        asked, exists = list(refs), self._partitions.warehouse.exists
+        return await self._partitions.run(lambda: {ref for ref in asked if exists(ref)})
+
+
+def _turn(items: Sequence[T], at: int) -> tuple[int, Sequence[T]]:
+    """Return where the next round begins, and the items of this one, from `at` on."""
+    if len(items) <= _LOOKS:
+        return 0, items
+    at %= len(items)
+    return at + _LOOKS, [*items[at : at + _LOOKS], *items[: max(0, at + _LOOKS - len(items))]]
+
+
+async def _guarded(look: Awaitable[object]) -> None:
+    """Take a look; a partition that is deleted or damaged, or another process's by now, must not hide the others."""
+    try:
+        await look
+    except DeltaMQError as error:
+        log.debug("event=look_refused code=%s detail=%r", error.code, error.detail)
