@@ -166,6 +166,9 @@ RETRY_WAIT_MS_MAX: Final = INVISIBLE_MS_MAX
 # A reason is shown in tables and sent in headers.
 REASON_LENGTH_MAX: Final = 255
 
+# How often a pop or fetch that waits looks whether its group is still paused (SPEC CONS-12), in seconds.
+PAUSED_LOOK_S: Final = 0.5
+
 # Time after which a pop that still reads loses its lane to a waiting pop (SPEC POP-2): far more than a read takes, and
 # less than clients wait. It doubles each time, so that a slow read gets through and a hanging one holds few threads.
 LANE_BUSY_MS: Final = 15 * _SECOND

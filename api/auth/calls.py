@@ -57,6 +57,8 @@ CALLS: Final[Mapping[str, str]] = {
     "GET /v1/groups": "any",
     "GET /v1/groups/{group}": "group describe",
     "PUT /v1/groups/{group}": "group alter; audited",
+    "POST /v1/groups/{group}/pause": "group alter; audited",
+    "POST /v1/groups/{group}/resume": "group alter; audited",
     "DELETE /v1/groups/{group}": "group delete; audited",
     "GET /v1/groups/{group}/topics/{topic}/offsets": "group describe, topic describe",
     "PUT /v1/groups/{group}/topics/{topic}/offsets": "group subscribe, topic subscribe; not audited",

@@ -20,7 +20,16 @@ from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.owners import together
 from deltamq.api.log.partition import Partitions
 from deltamq.mq.meta.fold import Meta
-from deltamq.mq.meta.group import Group, GroupEvent, GroupsState, decide_begin, decide_delete_group, decide_put_group
+from deltamq.mq.meta.group import (
+    Group,
+    GroupEvent,
+    GroupsState,
+    Pause,
+    decide_begin,
+    decide_delete_group,
+    decide_pause_group,
+    decide_put_group,
+)
 from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.meta.reset import decide_reset, lanes_of
 from deltamq.mq.meta.topics import Topic
@@ -101,6 +110,12 @@ class Groups:
         meta = await self._meta.submit_groups(decide)
         log.info("event=group_put group=%r created=%s", name, created)
         return meta.groups.group(name), created
+
+    async def pause(self, name: str, pause: Pause | None) -> Group:
+        """Pause a group, or with None let it go on (SPEC CONS-12)."""
+        meta = await self._meta.submit_groups(lambda meta: decide_pause_group(meta.groups, name, pause))
+        log.info("event=group_%s group=%r", "resumed" if pause is None else "paused", name)
+        return meta.groups.group(name)
 
     async def reset(self, name: str, topic: Topic, offsets: Mapping[LaneKey, int]) -> tuple[int, dict[LaneKey, int]]:
         """Put the group at `offsets` of lanes in `topic`, in a new epoch (SPEC POP-18); return that epoch.

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from deltamq.api.order.pull_locks import Locks
 from deltamq.api.queue.lanes import Lanes
-from deltamq.api.queue.moved_progress import MovedProgress
+from deltamq.api.queue.moved_progress import HELD_BACK_S, MovedProgress
 from deltamq.api.statistics import GroupStatistics
 from deltamq.api.wire.route_batch import first_held_back
+from deltamq.mq.limits import PAUSED_LOOK_S
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
@@ -46,8 +47,8 @@ class Gate:
         self._topic = topic
         self._partition = partition
         self._client = client
-        #: Whether the last `cut` removed messages that the group may have later.
-        self.holds_back = False
+        #: If the last `cut` removed messages that the group may have later: after how many seconds to look again.
+        self.again_s: float | None = None
 
     @property
     def is_owners(self) -> bool:
@@ -75,20 +76,24 @@ class Gate:
             self._statistics.pulled(group, self._topic, self._partition, broker_of(read), rows)
 
     async def cut(self, fetched: Fetched, segment: str | None = None, earlier: Collection[str] = ()) -> Fetched:
-        """Cut `fetched` before the first message of a key that must wait.
+        """Cut `fetched` before the first message of a key that must wait; a paused group gets none.
 
         If the partition is a logical queue, `segment` is the physical partition that was read, and `earlier` are the
         segments before it, which the client has read: it reads a queue in order.
         """
-        self.holds_back = False
+        self.again_s = None
         if fetched.status is not FetchStatus.FOUND or not fetched.rows.num_rows:
             return fetched
-        read = segment or self._partition
-        blocked = await self._moved.blocked(self._topic, self._group, read, pop=False, done=earlier)
-        count = first_held_back(blocked, fetched.rows)
-        if count == fetched.rows.num_rows:
-            return fetched
-        self.holds_back = True
+        known_group = self._lanes.groups.find(self._group.name)
+        if known_group is not None and known_group.paused is not None:
+            count, self.again_s = 0, PAUSED_LOOK_S
+        else:
+            read = segment or self._partition
+            blocked = await self._moved.blocked(self._topic, self._group, read, pop=False, done=earlier)
+            count = first_held_back(blocked, fetched.rows)
+            if count == fetched.rows.num_rows:
+                return fetched
+            self.again_s = HELD_BACK_S
         status = FetchStatus.FOUND if count else FetchStatus.NO_NEW_MESSAGE
         next_offset = fetched.rows.column("offset")[count].as_py()
         return Fetched(status, fetched.rows.slice(0, count), next_offset, fetched.min_offset, fetched.max_offset)

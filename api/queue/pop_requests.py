@@ -137,6 +137,7 @@ class Empty(enum.Enum):
 
     NOTHING = "there is nothing for the group now"
     PASSED_OVER = "the lane moved on over messages that do not pass the filter"
+    PAUSED = "the group is paused (SPEC CONS-12)"
     HELD_BACK = "keys must wait until the group is done with another partition (SPEC ROUTE-6)"
 
 

@@ -24,6 +24,7 @@ from deltamq.api.queue.moved_progress import HELD_BACK_S
 from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken, TopicPopRequest
 from deltamq.api.wire.request import Client
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Overloaded, Unavailable
+from deltamq.mq.limits import PAUSED_LOOK_S
 from deltamq.mq.meta.access import AccessState
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.static.logical_queue import TopicQueues
@@ -180,6 +181,9 @@ class Popper:
         left = self._visits(request, queues)
         if await self._repeat(left, request, popped):
             return popped
+        if request.group.paused is not None:
+            popped.empty.add(Empty.PAUSED)
+            return popped
         seen: set[LanePartition] = set()
         while left:
             for visit in left:
@@ -274,6 +278,8 @@ class Popper:
             if popped.taken or Empty.PASSED_OVER in popped.empty or _is_final(popped.error):
                 return popped
             until = min(deadline, self._visible_s(visits, request))
+            if Empty.PAUSED in popped.empty:
+                until = min(until, self._loop.time() + PAUSED_LOOK_S)
             if Empty.HELD_BACK in popped.empty:
                 until = min(until, self._loop.time() + HELD_BACK_S)
             timeout = max(0.0, until - self._loop.time())

@@ -32,7 +32,6 @@ from deltamq.api.host.hosting import Hosting
 from deltamq.api.log.partition import Partition, Partitions
 from deltamq.api.order.pull_gate import Gate
 from deltamq.api.queue.filtered_read import scan_filtered
-from deltamq.api.queue.moved_progress import HELD_BACK_S
 from deltamq.api.wire.request import Client, ClientDisconnected
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.static.logical_queue import LogicalQueue, Segment
@@ -109,8 +108,8 @@ class PartitionReader:
             offset = fetched.next_offset
             if self._loop.time() >= deadline:
                 return fetched
-            if gate is not None and gate.holds_back:
-                await later(min(HELD_BACK_S, deadline - self._loop.time()), client)
+            if gate is not None and gate.again_s is not None:
+                await later(min(gate.again_s, deadline - self._loop.time()), client)
             else:
                 has_more = partial(_reaches_beyond, log, offset)
                 if not await more(partition, has_more, deadline - self._loop.time(), client):
@@ -240,8 +239,8 @@ class QueueReader:
             if fetched.status is not FetchStatus.NO_NEW_MESSAGE or self._reader.stopping or left_s <= 0:
                 return fetched
             query = replace(query, offset=fetched.next_offset)
-            if gate is not None and gate.holds_back:
-                await later(min(HELD_BACK_S, left_s), client)
+            if gate is not None and gate.again_s is not None:
+                await later(min(gate.again_s, left_s), client)
             elif not await self._more(topic, queue, query.offset, left_s, client):
                 return fetched
             self._topics.check_there(topic)

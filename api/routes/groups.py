@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Annotated, Final, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
@@ -15,6 +16,7 @@ from fastapi import Path as PathParameter
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
+from deltamq.api.auth.caller import Caller
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.host.owners import Owners
@@ -24,7 +26,7 @@ from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.seen_clients import SeenClients
 from deltamq.api.routes.lane_views import LaneViews, Others, ask_others
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.wire.fields import After, Limit, json_answer, moment, page
+from deltamq.api.wire.fields import After, Limit, check_reason, json_answer, moment, page
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import GROUP_PATTERN, answers, answers_or_makes, problems
 from deltamq.mq.errors import NotFound
@@ -32,11 +34,12 @@ from deltamq.mq.limits import (
     INVISIBLE_MS_MAX,
     INVISIBLE_MS_MIN,
     MAX_ATTEMPTS_MAX,
+    REASON_LENGTH_MAX,
     RETRY_WAIT_MS_MAX,
     RETRY_WAITS_MAX,
 )
 from deltamq.mq.meta.allocation import Strategy
-from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.group import Group, Pause
 from deltamq.mq.meta.group_settings import ConsumeStrategy, GroupRequest, Ordering
 from deltamq.mq.meta.online import Member, Subscription
 from deltamq.mq.names import check_group, split_member
@@ -48,6 +51,7 @@ from deltamq.mq.wire.groups import (
     GroupInfo,
     GroupList,
     GroupMember,
+    GroupPause,
     GroupTopic,
     StartText,
 )
@@ -107,6 +111,15 @@ class GroupPutRequest(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
 
 
+class GroupPauseRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Why a group is paused."""
+
+    reason: Annotated[
+        Annotated[str, Meta(max_length=REASON_LENGTH_MAX)] | None, Meta(description="Why, for those who look.")
+    ] = None
+
+
+_PAUSE: Final = JsonBody(GroupPauseRequest, {"reason": "the bank's interface is down"}, required=False)
 _PUT: Final = JsonBody(GroupPutRequest, {"max_attempts": 5, "retry_policy": {"fixed_ms": 1_000}}, required=False)
 
 
@@ -167,6 +180,7 @@ class GroupViews:
             retry_policy=policy_to_json(settings.retry_policy),
             invisible_ms=settings.invisible_ms,
             created_time=moment(group.created_ms),
+            paused=_pause_view(group.paused),
             clients=tuple(clients),
             allocation=allocation,
             topics=tuple(topics),
@@ -265,6 +279,37 @@ async def put_group(group: GroupName, service: Running, caller: Asking, views: V
     return json_answer(shown, 201 if created else 200)
 
 
+@router.post(
+    "/{group}/pause",
+    summary="Deliver nothing to a group until it is resumed",
+    responses=answers(GroupInfo, 400, 404, 409, 413, 415, 422, 500, 507),
+    openapi_extra=_PAUSE.described,
+)
+async def pause_group(group: GroupName, service: Running, caller: Asking, views: Views, request: Request) -> Response:
+    pause = Pause(check_reason((await _PAUSE.read(request)).reason or ""), service.now_ms(), caller.name)
+    known_group = await service.groups.pause(check_group(group), pause)
+    return json_answer(await _told(known_group, service.owners, service.meta, caller, views, request))
+
+
+@router.post(
+    "/{group}/resume",
+    summary="Deliver messages to a paused group again",
+    responses=answers(GroupInfo, 400, 404, 409, 500, 507),
+)
+async def resume_group(group: GroupName, service: Running, caller: Asking, views: Views, request: Request) -> Response:
+    known_group = await service.groups.pause(check_group(group), None)
+    return json_answer(await _told(known_group, service.owners, service.meta, caller, views, request))
+
+
+async def _told(
+    group: Group, owners: Owners, meta: HostedMeta, caller: Caller, views: GroupViews, request: Request
+) -> GroupInfo:
+    """Let the processes that deliver a group's messages know of its change, and return its view."""
+    call = Call.on_behalf("GET", f"{router.prefix}/{quote(group.name)}", request.scope["headers"])
+    await owners.tell(meta.now.brokers.brokers, call)
+    return _describable(await views.of(group, call), caller.filter("topic", "describe"))
+
+
 def _describable(shown: GroupInfo, may: Callable[[str], bool] | None) -> GroupInfo:
     if may is None:
         return shown
@@ -312,6 +357,12 @@ def client_views(meta: HostedMeta, online: OnlineClients, group: str) -> list[Gr
 
 def _subscribed(subscription: Subscription) -> ClientSubscription:
     return ClientSubscription(order=subscription.order, tags=subscription.tags, filter=subscription.filter)
+
+
+def _pause_view(pause: Pause | None) -> GroupPause | None:
+    if pause is None:
+        return None
+    return GroupPause(reason=pause.reason, since_time=moment(pause.since_ms), by=pause.by)
 
 
 def seen_views(seen_here: SeenClients, group: str, others: Iterable[GroupClient]) -> list[GroupClient]:

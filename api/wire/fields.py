@@ -103,6 +103,13 @@ def access_fields(access: Access) -> AccessFields:
     }
 
 
+def check_reason(reason: str) -> str:
+    """Return a reason that is shown in tables; raise `Unprocessable` if it has unprintable characters."""
+    if not reason.isprintable():
+        raise Unprocessable("reason must be of printable characters", field="reason")
+    return reason
+
+
 class AccessAsked(msgspec.Struct, forbid_unknown_fields=True):
     """The whole access of a broker or partition: what is left out is allowed."""
 
@@ -118,9 +125,7 @@ class AccessAsked(msgspec.Struct, forbid_unknown_fields=True):
 
     def access(self) -> Access:
         """Return the access; raise `Refused` for an unreadable time or a reason with unprintable characters."""
-        reason = self.reason or ""
-        if not reason.isprintable():
-            raise Unprocessable("reason must be of printable characters", field="reason")
+        reason = check_reason(self.reason or "")
         until_ms = None if self.until is None else parse_time(self.until, "until") // 1000
         readable, writable = self.readable is not False, self.writable is not False
         if readable and writable:

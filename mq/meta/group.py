@@ -39,6 +39,16 @@ from deltamq.mq.stored_json import Form, form, forms_of
 NO_OFFSET: Final = -1
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Since when a group gets no messages, why, and who paused it (SPEC CONS-12)."""
+
+    reason: str
+    since_ms: int
+    #: The principal; empty without authentication.
+    by: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """One life of a group, or of a client of a broadcast group."""
@@ -48,6 +58,8 @@ class Group:
     epoch: int
     settings: GroupSettings
     created_ms: int
+    #: None while messages are delivered.
+    paused: Pause | None = None
 
     @property
     def is_broadcast(self) -> bool:
@@ -132,14 +144,17 @@ class StoredGroup(msgspec.Struct):
     epoch: int
     settings: dict[str, object]
     created_ms: int
+    paused: Pause | None = None
 
     @classmethod
     def of(cls, group: Group) -> StoredGroup:
-        return cls(group.name, group.epoch, group.settings.to_json(), group.created_ms)
+        return cls(group.name, group.epoch, group.settings.to_json(), group.created_ms, group.paused)
 
     def group(self) -> Group:
         settings = GroupSettings.from_json(self.settings)
-        return Group(name=self.name, epoch=self.epoch, settings=settings, created_ms=self.created_ms)
+        return Group(
+            name=self.name, epoch=self.epoch, settings=settings, created_ms=self.created_ms, paused=self.paused
+        )
 
 
 class _Put(msgspec.Struct):
@@ -347,6 +362,22 @@ def _refuse_other_case(state: GroupsState, name: str) -> None:
                 field="group",
                 extra={"group": other},
             )
+
+
+def decide_pause_group(state: GroupsState, name: str, pause: Pause | None) -> tuple[GroupEvent, ...]:
+    """Return the event that pauses group `name`, or with None lets it go on; none when nothing changes.
+
+    A pause of a paused group changes its reason, not since when it is paused.
+
+    Raises
+    ------
+    NotFound
+        `group_not_found`.
+    """
+    present = state.groups.get(name) or state.group(name)
+    if pause is not None and present.paused is not None:
+        pause = replace(pause, since_ms=present.paused.since_ms)
+    return () if pause == present.paused else (GroupPut(group=replace(present, paused=pause)),)
 
 
 def decide_delete_group(state: GroupsState, name: str) -> tuple[GroupEvent, ...]:

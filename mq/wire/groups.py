@@ -278,6 +278,14 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[GroupTopic, ...] = ()
 
 
+class GroupPause(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a group gets no messages, since when, and who paused it: a principal, or nobody without authentication."""
+
+    reason: str
+    since_time: Time
+    by: str = ""
+
+
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A group's settings, its clients, and its progress in each topic that it consumed or that a client subscribes to.
 
@@ -297,6 +305,7 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
     retry_policy: RetryPolicyJson
     invisible_ms: int
     created_time: Time
+    paused: GroupPause | None = None
     clients: tuple[GroupClient, ...] = ()
     allocation: dict[str, GroupAllocation] = {}
     topics: tuple[GroupTopic, ...] = ()

@@ -109,6 +109,8 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         ("get", "/v1/groups/{group}"),
         ("put", "/v1/groups/{group}"),
         ("delete", "/v1/groups/{group}"),
+        ("post", "/v1/groups/{group}/pause"),
+        ("post", "/v1/groups/{group}/resume"),
         ("get", "/v1/groups/{group}/topics/{topic}/offsets"),
         ("put", "/v1/groups/{group}/topics/{topic}/offsets"),
         ("post", "/v1/groups/{group}/topics/{topic}/offsets/reset"),

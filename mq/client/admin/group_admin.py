@@ -99,6 +99,18 @@ class GroupAdmin(DeadLetterAdmin):
         path = path_of("groups", check_group(group), "statistics")
         return read_answer(self._call("GET", path, query={"minutes": minutes}), GroupStatistics)
 
+    def pause_group(self, group: str, reason: str = "") -> GroupInfo:
+        """Deliver nothing to a group until `resume_group`; messages in flight can still be acknowledged.
+
+        Kafka's clients do not say for which group they fetch: they go on.
+        """
+        body = msgspec.json.encode({"reason": reason})
+        return read_answer(self._call("POST", path_of("groups", check_group(group), "pause"), body=body), GroupInfo)
+
+    def resume_group(self, group: str) -> GroupInfo:
+        """Deliver messages to a paused group again."""
+        return read_answer(self._call("POST", path_of("groups", check_group(group), "resume")), GroupInfo)
+
     def delete_group(self, group: str) -> None:
         """Remove a group with its progress, retries and dead letters; raises `NotFound` when there is no such group.
 

@@ -236,10 +236,14 @@ def _settings(info: GroupInfo) -> str:
     order = {value: name for name, value in ORDERS.items()}[info.order]
     exclusive = info.consume_strategy == "exclusive"
     strategy = f"{info.consume_strategy} ({info.allocation_strategy})" if exclusive else info.consume_strategy
-    return (
+    settings = (
         f"{info.group}: {strategy}, from {info.consume_from}, order {order}, "
         f"{info.max_attempts:,} attempts, invisible for {info.invisible_ms:,} ms, lag {info.lag:,}"
     )
+    if info.paused is None:
+        return settings
+    by, why = f" by {info.paused.by}" if info.paused.by else "", f": {info.paused.reason}" if info.paused.reason else ""
+    return f"{settings}, paused since {info.paused.since_time.isoformat(timespec='seconds')}{by}{why}"
 
 
 def _row(topic: str, partition: GroupPartition) -> tuple[object, ...]:
@@ -247,6 +251,27 @@ def _row(topic: str, partition: GroupPartition) -> tuple[object, ...]:
     moment = "-" if consumed is None else consumed.isoformat(timespec="milliseconds")
     numbers = (partition.committed_offset, partition.end_offset, partition.lag, partition.in_flight)
     return (topic, partition.partition, *("-" if number is None else number for number in numbers), moment)
+
+
+@group.command()
+@click.argument("name")
+@click.option("--reason", default="", help="Why, for those who look.")
+@service_options
+def pause(name: str, reason: str, url: str, access: ClientAccess, as_json: bool) -> None:
+    """Deliver nothing to group NAME until `group resume`; Kafka's clients, which name no group, go on."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        info = admin.pause_group(name, reason)
+    print_json(info) if as_json else click.echo(_settings(info))
+
+
+@group.command()
+@click.argument("name")
+@service_options
+def resume(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
+    """Deliver messages to group NAME again."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        info = admin.resume_group(name)
+    print_json(info) if as_json else click.echo(_settings(info))
 
 
 @group.command("in-flight")

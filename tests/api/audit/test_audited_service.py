@@ -59,6 +59,8 @@ ACTS: list[tuple[str, str, object, tuple[str, str]]] = [
     ("POST", "/v1/topics/fixed/remap", {"brokers": ["broker-a"], "mode": "strict"}, ("topic", "fixed")),
     ("POST", "/v1/topics/fixed/repair", {"plan": True}, ("topic", "fixed")),
     ("PUT", "/v1/groups/billing", {"max_attempts": 3}, ("group", "billing")),
+    ("POST", "/v1/groups/billing/pause", {"reason": "audit"}, ("group", "billing")),
+    ("POST", "/v1/groups/billing/resume", None, ("group", "billing")),
     ("POST", "/v1/groups/billing/topics/orders/offsets/reset", {"to": "first"}, ("group", "billing")),
     ("POST", "/v1/groups/billing/dead-letters/replay", {"to": "retry"}, ("group", "billing")),
     ("DELETE", "/v1/groups/billing/dead-letters", {"all": True}, ("group", "billing")),

@@ -12,8 +12,11 @@ from deltamq.mq.meta.group import (
     GroupEvent,
     GroupsState,
     OffsetsReset,
+    Pause,
+    StoredGroup,
     decide_begin,
     decide_delete_group,
+    decide_pause_group,
     decide_put_group,
     decide_reset_offsets,
 )
@@ -55,6 +58,23 @@ def test_a_change_of_settings_keeps_the_epoch() -> None:
     assert state.group("billing").epoch == 1
     assert state.group("billing").settings.max_attempts == 3
     assert state.epoch_of(ORDERS_A) == 1
+
+
+def test_cons_12_a_pause_is_stored_once_and_outlives_a_change_of_settings() -> None:
+    state = put(GroupsState())
+    (event,) = decide_pause_group(state, "billing", Pause("why", 7, "ada"))
+    state = put(state.apply_all([event]), max_attempts=3)
+    assert state.group("billing").paused == Pause("why", 7, "ada")
+    assert event_from_json(event.kind, event_to_json(event)) == event
+    assert StoredGroup.of(state.group("billing")).group() == state.group("billing")
+    assert decide_pause_group(state, "billing", Pause("why", 9, "ada")) == ()
+    (reason,) = decide_pause_group(state, "billing", Pause("other", 9, "bob"))
+    assert state.apply_all([reason]).group("billing").paused == Pause("other", 7, "bob")
+    (end,) = decide_pause_group(state, "billing", None)
+    assert state.apply_all([end]).group("billing").paused is None
+    assert decide_pause_group(put(GroupsState()), "billing", None) == ()
+    with pytest.raises(NotFound):
+        decide_pause_group(GroupsState(), "billing", None)
 
 
 def test_pop_18_a_reset_is_a_new_epoch_in_the_partitions_that_it_names() -> None:

@@ -248,7 +248,7 @@ def test_kafka_15_a_snapshot_holds_the_settings_that_kafkas_clients_gave() -> No
         (Topic, {"name", "id", "route", "settings", "created_ms", "generation", "static", "kafka"}),
         (StaticQueues, {"owners", "epoch", "brokers", "made", "world"}),
         (GroupsState, {"groups", "resets", "epoch", "began", "forgotten"}),
-        (Group, {"name", "epoch", "settings", "created_ms"}),
+        (Group, {"name", "epoch", "settings", "created_ms", "paused"}),
         (BrokersState, {"hosts", "roles", "epoch"}),
         (Ownership, {"host", "epoch"}),
         (OnlineState, {"groups", "epoch"}),
