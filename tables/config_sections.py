@@ -288,6 +288,8 @@ class RetentionSettings:
     system_ms: Annotated[int, Meta(ge=60_000, le=RETENTION_MS_MAX)] = 3_600_000
     #: How long administrative acts and refusals are kept, in milliseconds: 400 days.
     audit_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] = 400 * 24 * 3_600_000
+    #: How long samples of lag, rates and other gauges are kept, in milliseconds: 30 days.
+    history_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] = 30 * 24 * 3_600_000
 
 
 class Engine(enum.Enum):

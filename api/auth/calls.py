@@ -99,6 +99,7 @@ CALLS: Final[Mapping[str, str]] = {
     "PUT /v1/brokers/{broker}": "cluster admin; audited",
     "GET /v1/jobs": "cluster metrics",
     "GET /v1/settings": "cluster metrics",
+    "GET /v1/history": "any",
     "GET /metrics": "cluster metrics",
     # the console: its files show nothing, and ask for a key
     "GET /": "any",

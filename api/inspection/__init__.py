@@ -1,10 +1,10 @@
-"""What operators look at: messages by what is in them, what is in flight, what waits."""
+"""What operators look at: messages by what is in them, what is in flight, what waits, what was."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from deltamq.api.inspection import delayed, deliveries, in_flight, search
+from deltamq.api.inspection import delayed, deliveries, history, in_flight, search
 
 #: The routers, in the order of the OpenAPI document.
-INSPECTION_ROUTERS: Final = (search.router, deliveries.router, delayed.router, in_flight.router)
+INSPECTION_ROUTERS: Final = (search.router, deliveries.router, delayed.router, in_flight.router, history.router)

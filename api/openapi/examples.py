@@ -448,6 +448,18 @@ _EXAMPLES: Final[Json] = {
     "DeadLetterCounts": {"group": "billing", **_COUNTS, "counts": [{"reason": "cannot be parsed", **_COUNTS}]},
     "ClusterInfo": _CLUSTER,
     "UpgradeInfo": {"on": [], "ready": [_FEATURE], "waiting": []},
+    "HistoryAnswer": {
+        "process": "0f6c1f6e",
+        "metric": "lag",
+        "step_ms": 15_000,
+        "series": [
+            {
+                "metric": "lag",
+                "labels": {"group": "billing", "topic": "flights"},
+                "points": [["2013-01-01T05:15:00Z", 120.0], ["2013-01-01T05:15:15Z", 90.0]],
+            }
+        ],
+    },
     "SettingList": {
         "settings": [
             {

@@ -58,6 +58,7 @@ from deltamq.api.service.background import Takeover, Watch
 from deltamq.api.service.gauges import Gauges
 from deltamq.api.service.health import JobWatch, RequestRate, Stops, counters_of, gauges_of, gauges_of_stops
 from deltamq.api.service.looks import Looks
+from deltamq.api.service.samples import Samples
 from deltamq.api.statistics import GroupStatistics
 from deltamq.api.tls import peer_context
 from deltamq.api.wire.request import Admission
@@ -133,6 +134,15 @@ class Service:
             self.waiting_list,
             serving=serving,
             now_ms=now_ms,
+        )
+        #: The last day of them.
+        self.samples = Samples(
+            self.gauges,
+            self.metrics,
+            self.statistics.totals,
+            self.partitions,
+            process=lambda: self.hosting.id,
+            now_ms=self.now_ms,
         )
         self.metrics.gauges = [
             *gauges_of(
@@ -304,6 +314,7 @@ class Service:
         service._watch.start()
         service.job_watch.start()
         service.looks.start()
+        service.samples.start()
         service.online.start()
         service.global_copies.start()
         if service.audit is not None:
@@ -371,6 +382,7 @@ class Service:
             self._watch.stop,
             self.job_watch.stop,
             self.looks.stop,
+            self.samples.stop,
             self._access.stop,
             self.online.stop,
             self.global_copies.stop,

@@ -10,6 +10,7 @@
 | `partitions`                      | table | every partition with its offsets, as of the last run                   |
 | `lag`, `in_flight`, `lost`, `brokers`, `clients`, `moves` | view | as the temporary views of `jobs.sql.views`      |
 | `audit_records`                   | table | administrative acts and refusals, as they are stored                   |
+| `history_records`                 | table | samples of lag, rates and other gauges, as they are stored             |
 | `audit`, `refusals`, `access_history` | view | acts, refusals by minute, and access rules over time                  |
 | `lane_lag`, `logical_queues`      | view  | the same, for static topics                                            |
 """
@@ -31,7 +32,7 @@ from deltamq.jobs.sql.views import VIEWS
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER
 from deltamq.tables.log.warehouse import refs
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue.refs import AUDIT, is_dead_marks
+from deltamq.tables.queue.refs import AUDIT, HISTORY, is_dead_marks
 from deltamq.tables.schema import DELTA_SCHEMA, MESSAGE_SCHEMA
 from deltamq.tables.state.table import read_state_log
 from deltamq.tables.store.store import Store
@@ -48,11 +49,15 @@ _VIEWS: Final = {
     "clients": "Clients of exclusive groups, with their partitions.",
     "audit": "What administrators did: each act once.",
     "refusals": "What was refused, by minute.",
+    "history": "Samples of lag, rates and other gauges.",
     "access_history": "Access rules, with the time for which each was in force.",
     "moves": "Moves of keys by expansions, and whether groups have passed them.",
 }
-#: The table of the audit.
-_AUDIT: Final = "audit_records"
+#: The tables of the warehouse's own partitions.
+_SYSTEM: Final = {
+    "audit_records": (AUDIT, "What administrators did and what was refused, as it is stored."),
+    "history_records": (HISTORY, "Samples of gauges, as they are stored."),
+}
 _COLUMNS: Final = ", ".join(quoted(name) for name in MESSAGE_SCHEMA.names)
 _TOPIC_ROW: Final = MESSAGE_SCHEMA.append(pa.field("topic", pa.string())).append(pa.field("partition", pa.string()))
 _DEAD: Final = (
@@ -119,10 +124,12 @@ def _state(store: Store, schema: str) -> Iterator[CatalogEntry]:
     about = "Every partition with its offsets, as of the last catalog run."
     yield CatalogEntry(name="partitions", about=about, location=store.uri(PARTITIONS))
     empty = {}
-    if AUDIT in refs(store, Space.SYS):
-        yield _table(store, _AUDIT, AUDIT, "What administrators did and what was refused, as it is stored.")
-    else:
-        empty[_AUDIT] = f"({_nothing(MESSAGE_SCHEMA)})"
+    existing = set(refs(store, Space.SYS))
+    for name, (ref, about) in _SYSTEM.items():
+        if ref in existing:
+            yield _table(store, name, ref, about)
+        else:
+            empty[name] = f"({_nothing(MESSAGE_SCHEMA)})"
     for table, columns in STATE_TABLES.items():
         name = f"state_{table.rpartition('/')[2]}"
         if read_state_log(store, table) is None:

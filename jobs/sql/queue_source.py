@@ -41,12 +41,12 @@ from deltamq.tables.delta.snapshot import PartitionNotFound, load
 from deltamq.tables.log.warehouse import refs
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.dead_marks import LETTER_STATES, add_marks, states_at
-from deltamq.tables.queue.refs import AUDIT, dead_marks_ref, is_dead_marks
+from deltamq.tables.queue.refs import AUDIT, HISTORY, dead_marks_ref, is_dead_marks
 from deltamq.tables.schema import MESSAGE_SCHEMA, TIME
 from deltamq.tables.store.store import Store
 
 _CACHE_BYTES: Final = 0
-_AUDIT: Final = "audit"
+_SYSTEM: Final = {"audit": AUDIT, "history": HISTORY}
 PARTITION_ROW: Final = pa.schema(
     [
         ("space", pa.string()),
@@ -317,10 +317,10 @@ class SpaceSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
         space = self.options.get("space", "")
-        if space == _AUDIT:
-            return SpaceReader(_warehouse(self.options), (Space.SYS,), AUDIT)
+        if space in _SYSTEM:
+            return SpaceReader(_warehouse(self.options), (Space.SYS,), _SYSTEM[space])
         if space not in (Space.RETRY.value, Space.DLQ.value):
-            raise Refused(f"option space must be retry, dlq or audit, not {space!r}", field="space")
+            raise Refused(f"option space must be retry, dlq, audit or history, not {space!r}", field="space")
         if space == Space.DLQ.value:
             return DeadReader(_warehouse(self.options))
         return SpaceReader(_warehouse(self.options), (Space.RETRY,))

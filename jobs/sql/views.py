@@ -17,6 +17,7 @@
 | `mq_audit`        | administrative act: principal, call, address, `outcome`, `before`, `after` |
 | `mq_refusals`     | minute, principal, call and reason of refusals, with their `count`         |
 | `mq_access_history` | access rule and time for which a principal had it, from `since` to `until` |
+| `mq_history`      | sample of a gauge or rate: its `metric`, group, topic, process and `value` |
 | `job_shards`      | shard of a job that has run: its owner, its last run, its lag    |
 
 Where a row is about a partition as it is stored, a segment of a static topic has `logical_queue`, the name that clients
@@ -311,6 +312,23 @@ _ACCESS_HISTORY: Final = """
     )
 """
 
+#: Each minute once, however often its record is stored.
+_HISTORY: Final = """
+    SELECT timestamp_millis(r.start_ms + r.step_ms * step) AS time, metric, nullif(r.`group`, '') AS `group`,
+           nullif(r.topic, '') AS topic, r.process, max(value) AS value
+    FROM (
+        SELECT metric, r, step, value
+        FROM (
+            SELECT tag AS metric, from_json(cast(body AS string), '`group` STRING, topic STRING, process STRING,
+                start_ms BIGINT, step_ms BIGINT, values ARRAY<DOUBLE>') AS r
+            FROM mq_history_records
+        )
+        LATERAL VIEW posexplode(r.values) AS step, value
+    )
+    WHERE value IS NOT NULL
+    GROUP BY ALL
+"""
+
 #: The views by name, in an order in which each view uses only earlier ones.
 VIEWS: Final = {
     "mq_partitions": _PARTITIONS,
@@ -328,6 +346,7 @@ VIEWS: Final = {
     "mq_audit": _AUDIT,
     "mq_refusals": _REFUSALS,
     "mq_access_history": _ACCESS_HISTORY,
+    "mq_history": _HISTORY,
 }
 
 
@@ -357,6 +376,7 @@ def register_views(spark: SparkSession, conf: Config | None = None) -> list[str]
     _source_view(spark, "mq_retry_messages", "mq_space", warehouse=warehouse, space="retry")
     _source_view(spark, "mq_dead_messages", "mq_space", warehouse=warehouse, space="dlq")
     _source_view(spark, "mq_audit_records", "mq_space", warehouse=warehouse, space="audit")
+    _source_view(spark, "mq_history_records", "mq_space", warehouse=warehouse, space="history")
     _source_view(spark, "job_shards", "mq_jobs", warehouse=warehouse)
     for table in STATE_TABLES:
         _state_view(spark, table, warehouse)

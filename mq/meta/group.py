@@ -137,7 +137,7 @@ class ClientForgotten:
 GroupEvent = GroupPut | GroupDeleted | OffsetsReset | GroupBegan | ClientForgotten
 
 
-class StoredGroup(msgspec.Struct):
+class StoredGroup(msgspec.Struct, omit_defaults=True):
     """The stored form of a group; its settings have the form of the API, and `GroupSettings.from_json` reads them."""
 
     name: str

@@ -169,6 +169,23 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     shards: tuple[JobShard, ...] = ()
 
 
+class HistorySeries(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of a metric of one group, topic or both, which `labels` name: a time and the last value of each step."""
+
+    metric: str
+    labels: dict[str, str]
+    points: tuple[tuple[Time, float], ...]
+
+
+class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of a metric; `process` has answered, with what it knows of the others."""
+
+    process: str
+    metric: str
+    step_ms: int
+    series: tuple[HistorySeries, ...]
+
+
 class SettingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One setting of the process that answers: `source` is where it was given, `differs` whether from its default.
 

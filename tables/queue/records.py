@@ -20,6 +20,7 @@ from deltamq.mq.audit import AuditRecord
 from deltamq.mq.audit import record_from_json as audit_from_json
 from deltamq.mq.audit import record_to_json as audit_to_json
 from deltamq.mq.errors import Corrupt
+from deltamq.mq.history import HistoryRecord
 from deltamq.mq.queue.dead_letters import DeadMark, dead_mark_from_json, dead_mark_to_json
 from deltamq.mq.queue.delay import DelayMark, mark_from_json, mark_to_json
 from deltamq.mq.queue.progress import OffsetRecord
@@ -116,6 +117,16 @@ def rows_of_audit(records: Sequence[AuditRecord]) -> pa.RecordBatch:
 def audit_records_of(rows: pa.Table) -> list[AuditRecord]:
     """Return the records in rows of the audit."""
     return _decoded(rows, lambda tag, body, _: audit_from_json(tag, body))
+
+
+def rows_of_history(records: Sequence[HistoryRecord]) -> pa.RecordBatch:
+    """Return samples as rows for their partition; the tag is the metric."""
+    return _plain([(record.metric, record.to_json()) for record in records])
+
+
+def history_of(rows: pa.Table) -> list[HistoryRecord]:
+    """Return the samples in rows of their partition."""
+    return _decoded(rows, lambda _, body, __: HistoryRecord.from_json(body))
 
 
 def _plain(tagged: Sequence[tuple[str, bytes]]) -> pa.RecordBatch:

@@ -9,12 +9,14 @@
 | delayed messages       | sys   | `rmq_sys_DELAY_{cluster}`       | `{topic}@{broker}`                |       |
 | marks about these      | sys   | `rmq_sys_DELAY_MARKS_{cluster}` | `{topic}@{broker}`                |       |
 | acts, refusals         | sys   | `audit`                         | `audit@audit`                     |       |
+| samples of gauges      | sys   | `history`                       | `history@history`                 |       |
 | messages to be retried | retry | `{group}/{topic}`               | `%RETRY%{group}_{topic}@{broker}` | both  |
 | dead letters           | dlq   | `{group}`                       | `%DLQ%{group}@{broker}`           | group |
 | marks about these      | dlq   | `{group}`                       | `%DLQ_MARKS%{group}@{broker}`     | group |
 
 Each broker has its own partitions, so that brokers in different processes do not race for the same one. The audit has
-one partition for the warehouse, as the metadata has: administrative acts are few, and have one order.
+one partition for the warehouse, as the metadata has: administrative acts are few, and have one order. So has the
+history, to which a process appends every five minutes at most.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ DELAY_MARKS: Final = "rmq_sys_DELAY_MARKS"
 
 #: What administrators did, and what was refused (SPEC SEC-40).
 AUDIT: Final = PartitionRef(Space.SYS, "audit", "audit@audit")
+
+#: Samples of lag, rates and other gauges (SPEC CONS-13).
+HISTORY: Final = PartitionRef(Space.SYS, "history", "history@history")
 
 #: Number of lives of one topic name for which a retry partition's generation has room, besides its group's epoch.
 TOPIC_LIVES_MAX: Final = 1 << 20

@@ -12,6 +12,7 @@
 | delayed messages     | deliver time, `retention.delayed_ms` | it and all before it have ended                 |
 | marks about these    | `retention.system_ms`                | the messages that they are about are removed    |
 | acts, refusals       | `retention.audit_ms`                 |                                                 |
+| samples of gauges    | `retention.history_ms`               |                                                 |
 | all others           | for ever (`MetaLog` trims metadata)  |                                                 |
 
 Messages of a deleted topic or group are kept as long (a topic's for the default time), but no group holds them back.
@@ -60,6 +61,7 @@ from deltamq.tables.queue.refs import (
     AUDIT,
     DELAY,
     DELAY_MARKS,
+    HISTORY,
     LOST,
     OFFSETS,
     REVIVE_LOG,
@@ -171,6 +173,8 @@ class Rules:
             return Rule(keep_ms=self._settings.dead_ms)
         if ref == AUDIT:
             return Rule(keep_ms=self._settings.audit_ms)
+        if ref == HISTORY:
+            return Rule(keep_ms=self._settings.history_ms)
         kind = self._kind(ref)
         if kind in _MERGED:
             return Rule(keep_ms=self._settings.system_ms, holds=lambda: [self._unmerged(ref)])

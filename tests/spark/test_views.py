@@ -20,6 +20,7 @@ from deltamq.jobs.sql.queue_source import SpaceSource
 from deltamq.jobs.sql.views import VIEWS, register_views
 from deltamq.mq.audit import ActBegun, ActEnded, AuditRecord, RefusalCount
 from deltamq.mq.errors import Refused
+from deltamq.mq.history import HistoryRecord
 from deltamq.mq.meta.group import decide_delete_group
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.dead_letters import Deleted, SentBack
@@ -31,11 +32,12 @@ from deltamq.tables.log.batch import Batch
 from deltamq.tables.queue.records import (
     rows_of_audit,
     rows_of_dead_marks,
+    rows_of_history,
     rows_of_lost_records,
     rows_of_offset_records,
     rows_of_statistics,
 )
-from deltamq.tables.queue.refs import AUDIT, LOST, OFFSETS, STATISTICS, dead_marks_ref, dead_ref, system_ref
+from deltamq.tables.queue.refs import AUDIT, HISTORY, LOST, OFFSETS, STATISTICS, dead_marks_ref, dead_ref, system_ref
 from deltamq.tables.schema import INTERNAL_SCHEMA
 from tests.api.audit.test_killed_acts import OUTCOMES, killed_at_each_point
 from tests.queue_tables import BROKER, CLUSTER, QueueTables, config
@@ -320,6 +322,23 @@ def test_sec_43_sql_shows_refusals_by_minute(spark: SparkSession, tables: QueueT
     register_views(spark, tables.conf)
     found = rows(spark, "SELECT principal, sum(count) AS count FROM mq_refusals GROUP BY principal")
     assert found == [{"principal": "poor", "count": 7}]
+
+
+def test_cons_13_sql_shows_the_samples_of_each_process_once(spark: SparkSession, tables: QueueTables) -> None:
+    register_views(spark, tables.conf)
+    assert rows(spark, "SELECT * FROM mq_history") == []
+    record = HistoryRecord("lag", "billing", "orders", "p1", NOW_MS, 60_000, [5.0, None, 7.0])
+    delayed = HistoryRecord("delayed", "", "", "p1", NOW_MS, 60_000, [1.5])
+    log = tables.warehouse.create(HISTORY)
+    log.append([Batch(rows_of_history([record, delayed])), Batch(rows_of_history([record]))])
+    of_lag = "SELECT unix_millis(time) AS ms, `group`, topic, process, value FROM mq_history WHERE metric = 'lag'"
+    its = {"group": "billing", "topic": "orders", "process": "p1"}
+    assert rows(spark, f"{of_lag} ORDER BY time") == [
+        {"ms": NOW_MS, **its, "value": 5.0},
+        {"ms": NOW_MS + 120_000, **its, "value": 7.0},
+    ]
+    of_delayed = "SELECT `group`, topic, value FROM mq_history WHERE metric = 'delayed'"
+    assert rows(spark, of_delayed) == [{"group": None, "topic": None, "value": 1.5}]
 
 
 def test_sec_43_sql_shows_who_could_do_what_when(spark: SparkSession, tables: QueueTables) -> None:

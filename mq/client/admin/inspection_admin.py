@@ -7,7 +7,8 @@ from datetime import datetime
 
 from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
-from deltamq.mq.names import check_partition, check_reader, check_topic
+from deltamq.mq.names import check_group, check_partition, check_reader, check_topic
+from deltamq.mq.wire.cluster import HistoryAnswer, HistorySeries
 from deltamq.mq.wire.groups import DeliveriesAnswer, InFlightAnswer
 from deltamq.mq.wire.stored import DelayedList, DelayedMessage, FoundMessage, SearchAnswer
 
@@ -152,3 +153,34 @@ class InspectionAdmin(Calls):
             cursor = page.cursor
             if cursor is None:
                 return
+
+    def history(
+        self,
+        metric: str,
+        *,
+        group: str | None = None,
+        topic: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step_ms: int | None = None,
+    ) -> list[HistorySeries]:
+        """Return samples of a metric over the last day at most, by default over the last hour.
+
+        Parameters
+        ----------
+        metric
+            `lag`, `oldest_s`, `in_flight`, `clients`, `dead_letters`, `delayed`, or a rate a second: `sent`,
+            `sent_bytes`, `consumed`.
+        step_ms
+            Time between two points: a multiple of 15,000. By default a series has 240 points at most.
+        """
+        wanted = {
+            "metric": metric,
+            "group": None if group is None else check_group(group),
+            "topic": None if topic is None else check_topic(topic),
+            "from_time": None if since is None else time_text(since, "since"),
+            "to_time": None if until is None else time_text(until, "until"),
+            "step_ms": None if step_ms is None else str(step_ms),
+        }
+        query = {name: value for name, value in wanted.items() if value is not None}
+        return list(read_answer(self._call("GET", path_of("history"), query=query), HistoryAnswer).series)

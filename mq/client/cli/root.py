@@ -38,6 +38,7 @@ _OWN: Final = {
     "consume": ("deltamq.mq.client.cli.consume:consume", "Print the messages of a topic, for a group or without one."),
     "search": ("deltamq.mq.client.cli.search:search", "Find messages by key, id, tag, header, text or time."),
     "deliveries": ("deltamq.mq.client.cli.search:deliveries", "Show what each group did with a message."),
+    "history": ("deltamq.mq.client.cli.history:history", "Show lag, rates and other gauges over the last day."),
     "delayed": ("deltamq.mq.client.cli.delayed:delayed", "List delayed messages, cancel one."),
     "group": ("deltamq.mq.client.cli.groups:group", "Create, list, show, reset and delete consumer groups."),
     "outbox": ("deltamq.mq.client.cli.outbox:outbox", "Send what applications have committed in their database."),

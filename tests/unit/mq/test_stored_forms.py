@@ -33,7 +33,7 @@ from deltamq.mq.auth.state import (
 from deltamq.mq.errors import Corrupt, Unavailable
 from deltamq.mq.meta.brokers import Host, HostLeft, HostRegistered, HostRenewed, RoleTaken
 from deltamq.mq.meta.fold import Meta, event_from_json, event_to_json
-from deltamq.mq.meta.group import ClientForgotten, Group, GroupBegan, GroupDeleted, GroupPut, OffsetsReset
+from deltamq.mq.meta.group import ClientForgotten, Group, GroupBegan, GroupDeleted, GroupPut, OffsetsReset, Pause
 from deltamq.mq.meta.group_settings import GroupSettings
 from deltamq.mq.meta.moved_keys import KeysMoved, MoveSealed, moves_between
 from deltamq.mq.meta.online import Allocated, ClientGone, ClientPut, OnlineClient, Subscription
@@ -206,6 +206,14 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
     "a group": (META, GroupPut(group=Group(name="billing", epoch=1, settings=GroupSettings(), created_ms=5))),
     "an exclusive group": (META, GroupPut(group=Group(name="billing", epoch=1, settings=EXCLUSIVE, created_ms=5))),
     "a group with one wait": (META, GroupPut(group=Group(name="billing", epoch=1, settings=FIXED, created_ms=5))),
+    "a paused group": (
+        META,
+        GroupPut(
+            group=Group(
+                name="billing", epoch=1, settings=FIXED, created_ms=5, paused=Pause("the bank is down", 7, "ada")
+            )
+        ),
+    ),
     "a group's end": (META, GroupDeleted(name="billing", epoch=4)),
     "a client that is forgotten": (META, ClientForgotten(group="billing", client="one", epoch=4)),
     "a reset": (META, OffsetsReset(group="billing", topic="orders", epoch=5, offsets=((LANE, 120), (RETRIES, 0)))),
@@ -351,7 +359,7 @@ STORED: Mapping[str, tuple[str, Any]] = {
 
 #: Fields that are written only where there is something in them, or have a default.
 OPTIONAL = {
-    *("machine", "kafka", "done", "delivered", "d", "rp", "dr", "filter"),
+    *("machine", "kafka", "done", "delivered", "d", "rp", "dr", "filter", "paused"),
     # without static or global topics
     *("world", "held_by", "local_end", "at_once"),
     *("features", "on"),
@@ -366,7 +374,7 @@ OPTIONAL = {
 }
 #: Fields that may be null.
 NULLABLE = {
-    *("flush", "d", "rp", "dr", "static", "world", "filter", "until_ms"),
+    *("flush", "d", "rp", "dr", "static", "world", "filter", "until_ms", "paused"),
     *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
 }
 #: The keys of objects whose keys are names, where another key is another entry.

@@ -10,14 +10,15 @@ import pytest
 
 from deltamq.mq.audit import ActEnded
 from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.history import HistoryRecord
 from deltamq.mq.meta.retention_holds import Dated
 from deltamq.mq.queue.delay import Ended
 from deltamq.tables.config_sections import RetentionSettings
 from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.paths import PartitionRef
-from deltamq.tables.queue.records import rows_of_audit
-from deltamq.tables.queue.refs import AUDIT, DELAY, system_ref
+from deltamq.tables.queue.records import rows_of_audit, rows_of_history
+from deltamq.tables.queue.refs import AUDIT, DELAY, HISTORY, system_ref
 from deltamq.tables.queue.retention import Retention
 from deltamq.tables.queue.retention_rules import Rules
 from deltamq.tables.store.store import FileMissing, MemoryStore
@@ -86,3 +87,14 @@ def test_sec_40_the_audit_is_kept_as_long_as_its_setting_says(tables: QueueTable
     gone = list(Retention(tables.warehouse, settings, CLUSTER).run([BROKER], now_us + 6_000_000))
     assert [one.removed.messages for one in gone if one.ref == AUDIT] == [1]
     assert RetentionSettings().audit_ms == 400 * 24 * 3_600_000
+
+
+def test_cons_13_samples_are_kept_as_long_as_their_setting_says(tables: QueueTables) -> None:
+    log = tables.warehouse.create(HISTORY)
+    log.append([Batch(rows_of_history([HistoryRecord("lag", "billing", "orders", "p1", 0, 60_000, [1.0])]))])
+    now_us = tables.warehouse.clock.wall_us()
+    settings = replace(SETTINGS, history_ms=5_000)
+    kept = list(Retention(tables.warehouse, settings, CLUSTER).run([BROKER], now_us + 4_000_000))
+    assert [one.removed.files for one in kept if one.ref == HISTORY] == [0]
+    gone = list(Retention(tables.warehouse, settings, CLUSTER).run([BROKER], now_us + 6_000_000))
+    assert [one.removed.messages for one in gone if one.ref == HISTORY] == [1]
