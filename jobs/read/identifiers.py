@@ -36,10 +36,10 @@ def partition_name(topic: str, partition: str, generation: int) -> str:
     return _bounded(f"partition_{_encoded(topic)}{own}_at_{_encoded(broker)}{_life(generation)}")
 
 
-def dead_letters_name(group: str, partition: str, generation: int) -> str:
-    """Return the name of the table of a group's dead letters on a broker."""
-    broker = broker_of(partition)
-    return _bounded(f"dlq_{_encoded(group)}_at_{_encoded(broker)}{_life(generation)}")
+def dead_letters_name(group: str, partition: str, generation: int, *, marks: bool = False) -> str:
+    """Return the name of the table of a group's dead letters on a broker, or with `marks` of the marks about them."""
+    broker, what = broker_of(partition), "_marks" if marks else ""
+    return _bounded(f"dlq_{_encoded(group)}_at_{_encoded(broker)}{what}{_life(generation)}")
 
 
 def quoted(*parts: str) -> str:

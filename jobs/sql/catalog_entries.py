@@ -4,8 +4,8 @@
 |-----------------------------------|-------|------------------------------------------------------------------------|
 | `topic_<topic>`                   | view  | the messages of a topic, with `topic` and `partition`                  |
 | `partition_<topic>_at_<broker>`   | table | a partition; of a static topic a segment, with the offsets stored      |
-| `dead_letters`                    | view  | the dead letters of all groups, with `group` and `reason`              |
-| `dlq_<group>_at_<broker>`         | table | a group's dead letters on a broker                                     |
+| `dead_letters`                    | view  | the dead letters of all groups, with `group`, `reason` and `state`     |
+| `dlq_<group>_at_<broker>`         | table | a group's dead letters on a broker; `..._marks`: which were sent back  |
 | `state_<table>`                   | table | written by the merge job: `state_groups`, `state_consumer_offsets`...  |
 | `partitions`                      | table | every partition with its offsets, as of the last run                   |
 | `lag`, `in_flight`, `lost`, `brokers`, `clients`, `moves` | view | as the temporary views of `jobs.sql.views`      |
@@ -29,10 +29,11 @@ from deltamq.jobs.read.identifiers import dead_letters_name, literal, partition_
 from deltamq.jobs.read.topics import Catalog, TopicPartition
 from deltamq.jobs.sql.catalog_plan import CatalogEntry
 from deltamq.jobs.sql.views import VIEWS
+from deltamq.mq.names import broker_of
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER
 from deltamq.tables.log.warehouse import refs
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue.refs import AUDIT, HISTORY, is_dead_marks
+from deltamq.tables.queue.refs import AUDIT, HISTORY, dead_marks_ref, is_dead_marks
 from deltamq.tables.schema import DELTA_SCHEMA, MESSAGE_SCHEMA
 from deltamq.tables.state.table import read_state_log
 from deltamq.tables.store.store import Store
@@ -60,11 +61,31 @@ _SYSTEM: Final = {
 }
 _COLUMNS: Final = ", ".join(quoted(name) for name in MESSAGE_SCHEMA.names)
 _TOPIC_ROW: Final = MESSAGE_SCHEMA.append(pa.field("topic", pa.string())).append(pa.field("partition", pa.string()))
+#: The newest marks of dead letters by offset. Ranges are joined, not spread out: one mark may be about a million.
+_MARKED: Final = """
+    SELECT d.offset, max(m.tag = 'deleted') AS is_deleted,
+           max_by(struct(m.time_ms, m.by), m.at) FILTER (WHERE m.tag = 'sent_back') AS sent
+    FROM {table} d JOIN (
+        SELECT tag, at, one.time_ms, one.by, range[0] AS low, range[1] AS high
+        FROM (
+            SELECT tag, offset AS at,
+                   from_json(cast(body AS string), 'ranges ARRAY<ARRAY<BIGINT>>, time_ms BIGINT, by STRING') AS one
+            FROM {marks}
+        ) LATERAL VIEW explode(one.ranges) AS range
+    ) m ON d.offset >= m.low AND d.offset < m.high
+    GROUP BY d.offset
+"""
+_UNMARKED: Final = """
+    SELECT CAST(NULL AS bigint) AS offset, false AS is_deleted,
+           CAST(NULL AS struct<time_ms: bigint, by: string>) AS sent WHERE false
+"""
 _DEAD: Final = (
     "SELECT {group} AS `group`, headers['" + DEAD_REASON_HEADER + "'] AS reason, reconsume_times AS attempts, "
     "origin.topic AS topic, origin.partition AS origin_partition, origin.offset AS origin_offset, "
-    "{partition} AS partition, offset, message_id, key, tag, headers, body, born_time, append_time AS dead_time "
-    "FROM {table}"
+    "{partition} AS partition, d.offset, message_id, key, tag, headers, body, born_time, append_time AS dead_time, "
+    "CASE WHEN k.is_deleted THEN 'deleted' WHEN k.sent IS NOT NULL THEN 'sent_back' ELSE 'new' END AS state, "
+    "timestamp_millis(k.sent.time_ms) AS sent_back_time, nullif(k.sent.by, '') AS sent_back_by "
+    "FROM {table} d LEFT JOIN ({marked}) k ON k.offset = d.offset"
 )
 
 
@@ -103,16 +124,26 @@ def _nothing(schema: pa.Schema) -> str:
 
 
 def _dead_letters(store: Store, schema: str) -> Iterator[CatalogEntry]:
-    selects = []
-    for ref in refs(store, Space.DLQ):
+    selects, found = [], list(refs(store, Space.DLQ))
+    existing = set(found)
+    for ref in found:
         if is_dead_marks(ref):
             continue
         table = dead_letters_name(ref.topic, ref.name, ref.generation)
         yield _table(store, table, ref, f"Dead letters of group {ref.topic}, {ref.name}.")
         group, partition = literal(ref.topic), literal(ref.name)
-        selects.append(_DEAD.format(group=group, partition=partition, table=_qualified(schema, table)))
+        stored, marked, marks_of = _qualified(schema, table), _UNMARKED, _marks_ref(ref)
+        if marks_of in existing:
+            marks = dead_letters_name(ref.topic, ref.name, ref.generation, marks=True)
+            yield _table(store, marks, marks_of, f"What was sent back or deleted of the dead letters of {ref.topic}.")
+            marked = _MARKED.format(table=stored, marks=_qualified(schema, marks))
+        selects.append(_DEAD.format(group=group, partition=partition, table=stored, marked=marked))
     if selects:
         yield CatalogEntry(name="dead_letters", about="Dead letters of all groups.", query=" UNION ALL ".join(selects))
+
+
+def _marks_ref(dead: PartitionRef) -> PartitionRef:
+    return dead_marks_ref(dead.topic, dead.generation, broker_of(dead.name))
 
 
 def _table(store: Store, name: str, ref: PartitionRef, about: str) -> CatalogEntry:

@@ -18,12 +18,13 @@ from deltamq.jobs.sql.catalog import catalog, register_tables
 from deltamq.jobs.tasks.warehouses import close_warehouses
 from deltamq.mq.errors import Conflict, Refused
 from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.dead_letters import Deleted, SentBack
 from deltamq.mq.queue.progress import Committed, OffsetRecord
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.ops.verification import Gravity, verify
 from deltamq.tables.paths import Space
-from deltamq.tables.queue.records import rows_of_offset_records
-from deltamq.tables.queue.refs import OFFSETS, dead_ref, system_ref
+from deltamq.tables.queue.records import rows_of_dead_marks, rows_of_offset_records
+from deltamq.tables.queue.refs import OFFSETS, dead_marks_ref, dead_ref, system_ref
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.unit.jobs.warehouses import rows
 
@@ -111,14 +112,23 @@ def test_spark_11_groups_dead_letters_and_lag_are_there_once_they_are_merged(
     lane = LaneKey(topic.id, group.name, False, topic.route.partitions[0])
     record = OffsetRecord(lane=lane, topic=topic.name, committed=Committed(group.epoch, 1))
     tables.warehouse.create(system_ref(OFFSETS, CLUSTER, BROKER)).append([Batch(rows_of_offset_records([record]))])
-    tables.warehouse.create(dead_ref(group.name, group.epoch, BROKER)).append([Batch(rows([b"dead"]))])
+    dead = tables.warehouse.create(dead_ref(group.name, group.epoch, BROKER))
+    dead.append([Batch(rows([b"new", b"sent", b"sent twice", b"deleted"]))])
+    marks = tables.warehouse.create(dead_marks_ref(group.name, group.epoch, BROKER))
+    by_ada, by_bob = SentBack(((1, 4),), "retry", 5_000, "ada"), SentBack(((2, 3),), "origin", 9_000, "bob")
+    marks.append([Batch(rows_of_dead_marks([by_ada, by_bob, Deleted(((3, 4),), 7_000)]))])
     merge(spark, tables.conf, datetime.now(UTC))
     register_tables(spark, schema, tables.conf)
     (lag,) = spark.sql(f"SELECT * FROM {schema}.lag WHERE NOT retry").collect()
     assert (lag["group"], lag.topic, lag.lag) == (group.name, topic.name, 2)
     assert spark.table(f"{schema}.in_flight").count() == 3
-    (dead,) = spark.table(f"{schema}.dead_letters").collect()
-    assert (dead["group"], bytes(dead.body)) == (group.name, b"dead")
+    letters = spark.sql(f"SELECT *, unix_millis(sent_back_time) AS ms FROM {schema}.dead_letters ORDER BY offset")
+    assert [(one["group"], bytes(one.body), one.state, one.ms, one.sent_back_by) for one in letters.collect()] == [
+        (group.name, b"new", "new", None, None),
+        (group.name, b"sent", "sent_back", 5_000, "ada"),
+        (group.name, b"sent twice", "sent_back", 9_000, "bob"),
+        (group.name, b"deleted", "deleted", 5_000, "ada"),
+    ]
     assert spark.table(f"{schema}.state_groups").count() == 1
     assert {row.space for row in spark.table(f"{schema}.partitions").collect()} >= {"topics", "dlq", "sys"}
 
