@@ -106,6 +106,21 @@ def _load_ca(context: ssl.SSLContext, path: str, key: str) -> None:
         raise ConfigInvalid(f"{key}: {path} is no readable file of certificates in PEM: {error}", field=key) from error
 
 
+def certificate_end_s(path: str) -> float:
+    """Return when the first certificate of a chain to end does, in seconds since 1970; `path` is a file in PEM.
+
+    Raises
+    ------
+    OSError, ValueError
+        There is no such file, or it is no such chain.
+    """
+    from cryptography import x509  # a seventh of a second, which a service without TLS saves
+
+    with open(path, "rb") as file:
+        chain = x509.load_pem_x509_certificates(file.read())
+    return min(certificate.not_valid_after_utc.timestamp() for certificate in chain)
+
+
 log = logging.getLogger("deltamq.api")
 
 #: Seconds between two looks at the files.

@@ -185,6 +185,8 @@ class ServiceSettings:
     connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     #: Idle time after which a connection is closed, in seconds.
     keep_alive_s: Annotated[int, Meta(ge=1, le=3_600)] = 75
+    #: Most groups and partitions with series of their own in each gauge of /metrics: those with the greatest values.
+    metrics_top: Annotated[int, Meta(ge=1, le=10_000)] = 100
 
     @property
     def is_audited(self) -> bool:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -53,6 +54,7 @@ class CommitQueue:
     """
 
     __slots__ = (
+        "_began_s",
         "_busy",
         "_ended_s",
         "_expected",
@@ -64,6 +66,7 @@ class CommitQueue:
         "_lock",
         "_loop",
         "_owner",
+        "_took_s",
         "_waiting",
         "_workers",
     )
@@ -95,6 +98,8 @@ class CommitQueue:
         self._ended_s = 0.0
         #: Begins the commit that waits for parts, if one does.
         self._gathering: asyncio.TimerHandle | None = None
+        #: When the commit under way began, and the seconds that the last one took.
+        self._began_s = self._took_s = 0.0
         #: Whether the loop begins the next commit after it has delivered the last one's outcomes.
         self._is_handed_over = False
         #: Done when nothing waits any more; None while the queue goes on.
@@ -157,7 +162,7 @@ class CommitQueue:
         with self._lock:
             self._note_end(parts)
             self._is_handed_over = self._busy
-        self._delivered(parts, goes_on=False)
+        self._delivered(parts, self._took_s, goes_on=False)
 
     def _run(self) -> None:
         """Commit on a thread until nothing waits, the loop takes over, or another partition wants this thread."""
@@ -180,11 +185,12 @@ class CommitQueue:
             goes_on = self._busy and self._expected <= len(self._waiting)
             self._is_handed_over = self._busy and not goes_on
             # Within the lock: a client that gets its answer and puts the next part finds the queue in this state.
-            self._loop.call_soon_threadsafe(self._delivered, parts, goes_on)
+            self._loop.call_soon_threadsafe(self._delivered, parts, self._took_s, goes_on)
             return goes_on
 
     def _note_end(self, parts: Sequence[RequestPart]) -> None:
         self._ended_s = self._loop.time()
+        self._took_s = time.perf_counter() - self._began_s
         self._busy = bool(self._waiting)
         if self._busy:
             # Clients that were answered send again.
@@ -192,6 +198,7 @@ class CommitQueue:
             self._expected = len(parts) + len(self._waiting) if together <= _GATHER_BYTES_MAX else 1
 
     def _take(self) -> list[RequestPart]:
+        self._began_s = time.perf_counter()
         with self._lock:
             waiting = self._waiting
             nbytes = messages = end = 0
@@ -205,14 +212,14 @@ class CommitQueue:
             self._expected = end if nbytes <= _GATHER_BYTES_MAX else 1
             return waiting[:end]
 
-    def _delivered(self, parts: list[RequestPart], goes_on: bool) -> None:
+    def _delivered(self, parts: list[RequestPart], took_s: float, goes_on: bool) -> None:
         """Give the waiting requests their outcomes, and begin the next commit unless a thread makes it."""
         if not goes_on:
             self._here.leave()
         try:
             for part in parts:
                 _deliver(part)
-            self._owner.committed(parts)
+            self._owner.committed(parts, took_s)
         finally:
             if self._is_handed_over:
                 self._is_handed_over = False
@@ -242,5 +249,5 @@ class Owner(Protocol):
     def open(self) -> PartitionLog:
         """Return the log, opened if need be; blocking."""
 
-    def committed(self, parts: Sequence[RequestPart]) -> None:
-        """Note a commit, for waiting readers, upkeep and metrics; called on the event loop."""
+    def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
+        """Note a commit, and its seconds, for waiting readers, upkeep and metrics; called on the event loop."""

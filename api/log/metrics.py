@@ -121,12 +121,16 @@ class Metrics:
         self.produce_seconds = Histogram()
         self.fetch_seconds = Histogram()
         self.pop_seconds = Histogram()
+        self.commit_seconds = Histogram()
         self.gauges: list[Gauge] = []
         #: Counters that other parts of the service keep.
         self.counters: list[Gauge] = []
+        #: Metrics with labels that other parts of the service keep.
+        self.labelled: list[Callable[[], Iterable[Metric]]] = []
 
-    def committed(self, parts: Sequence[RequestPart]) -> None:
-        """Count one group commit and the requests in it."""
+    def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
+        """Count one group commit, its seconds, and the requests in it."""
+        self.commit_seconds.observe(took_s)
         self.commits += 1
         self.commit_parts += len(parts)
         for part in parts:
@@ -143,6 +147,8 @@ class Metrics:
             yield CounterMetricFamily(counter.name, counter.help, value=counter.read())
         for gauge in self.gauges:
             yield GaugeMetricFamily(gauge.name, gauge.help, value=gauge.read())
+        for families in self.labelled:
+            yield from families()
 
     def of_topics(self, topics: Collection[str]) -> Iterator[Metric]:
         """Yield the counters of these topics."""
@@ -205,8 +211,9 @@ class Metrics:
             ("deltamq_produce_seconds", "From the complete request to its answer.", self.produce_seconds),
             ("deltamq_fetch_seconds", "From the request to its answer, long polls included.", self.fetch_seconds),
             ("deltamq_pop_seconds", "From a pop to its answer, waiting included.", self.pop_seconds),
+            ("deltamq_commit_seconds", "From the beginning of a group commit to its end.", self.commit_seconds),
         ):
-            yield HistogramMetricFamily(name, text, buckets=histogram.cumulative(), sum_value=histogram.sum)
+            yield histogram_family(name, text, [], {(): histogram})
 
 
 def of_partitions(partitions: Iterable[PartitionGauges]) -> Iterator[Metric]:
@@ -260,6 +267,16 @@ class _Collected:
 
     def collect(self) -> Sequence[Metric]:
         return self._families
+
+
+def histogram_family(
+    name: str, text: str, labels: Sequence[str], histograms: Mapping[tuple[str, ...], Histogram]
+) -> Metric:
+    """Return histograms by the values of their labels."""
+    family = HistogramMetricFamily(name, text, labels=labels)
+    for values, histogram in histograms.items():
+        family.add_metric(values, buckets=histogram.cumulative(), sum_value=histogram.sum)
+    return family
 
 
 def _family(name: str, text: str, labels: Sequence[str], counts: Mapping[Labels, float]) -> Metric:

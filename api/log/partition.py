@@ -241,11 +241,11 @@ class Partition:
 
     # The owner of a queue of commits.
 
-    def committed(self, parts: Sequence[RequestPart]) -> None:
+    def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
         """Wake the readers after a commit, and plan upkeep off the request path."""
         if self._waiters:
             self.wake()
-        self._owner.metrics.committed(parts)
+        self._owner.metrics.committed(parts, took_s)
         self._owner.tending.soon(self)
         wait_s = self._pace.committed(self._owner.loop.time())
         if not self._in_upkeep:

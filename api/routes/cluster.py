@@ -181,6 +181,7 @@ async def ready(service: Running) -> Response:
 )
 async def metrics(
     service: Running,
+    request: Request,
     topic: Annotated[
         Sequence[str],
         Query(
@@ -191,7 +192,8 @@ async def metrics(
         ),
     ] = (),
     partitions: Annotated[
-        bool, Query(description="Include every partition open in this process: large with many topics.")
+        bool,
+        Query(description="Include every partition open in this process, not only the largest: many with many topics."),
     ] = False,
 ) -> Response:
     if topic:
@@ -199,10 +201,9 @@ async def metrics(
             await brought_up(await service.topics.require(name), service.settings.refresh_ms)
         families = [*service.metrics.of_topics(topic), *of_partitions(service.partitions.gauges(topic))]
         families += of_queues(_queues(service.topics, topic))
+        families += await service.scrape.of_topics(topic)
     else:
-        families = list(service.metrics.of_process())
-        if partitions:
-            families += of_partitions(service.partitions.gauges())
+        families = await service.scrape.families(request.app.version, partitions=partitions)
     # On a thread: formatting takes some microseconds for each sample.
     text = await service.partitions.run(partial(rendered, families))
     return Response(text, media_type=CONTENT_TYPE_LATEST)

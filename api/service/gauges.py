@@ -14,7 +14,7 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -46,12 +46,33 @@ _STEPS: Final = 32
 _EXACT_US: Final = 1_000_000
 
 
-class LaneAt(NamedTuple):
-    """A lane with its partition, which may not be open yet."""
+@dataclass(slots=True, eq=False)
+class LaneAt:
+    """A lane with its partition."""
 
     key: LaneKey
     reading: Reading
+    broker: str
     ref: PartitionRef
+    partition: Partition | None = None
+
+    def log(self, partitions: Partitions) -> PartitionLog | None:
+        """Return the partition's log; None if it is not open."""
+        if self.partition is None or self.partition.log is None:
+            self.partition = partitions.find(self.ref)
+        return None if self.partition is None else self.partition.log
+
+
+class _ReadingLanes(NamedTuple):
+    """The lanes of a group in a topic, in these lives of both, when this process knew progress in `begun` lanes."""
+
+    group: Group
+    topic: Topic
+    begun: int
+    lanes: Sequence[LaneAt]
+
+    def fits(self, group: Group, topic: Topic, begun: int) -> bool:
+        return self.group is group and self.topic is topic and self.begun == begun
 
 
 @dataclass(slots=True)
@@ -111,6 +132,8 @@ class Gauges:
         self._seen_clients = seen_clients
         self._serving = serving
         self._now_ms = now_ms
+        #: The lanes of each group name and topic id at the last look.
+        self._known: dict[tuple[str, str], _ReadingLanes] = {}
         self._turn = asyncio.Lock()
         self._last = Sample(0)
         self._read_at = float("-inf")
@@ -129,20 +152,25 @@ class Gauges:
         As in REST, the lag of a group counts all messages of partitions in which it has no progress yet, if it begins
         at the first message.
         """
-        slices, roles, groups = _Slices(), self._serving(), self._meta.now.groups.groups
+        slices, roles, groups = Slices(), self._serving(), self._meta.now.groups.groups
         topics = {topic.id: topic for topic in self._meta.now.topics.topics.values()}
         begun: dict[tuple[str, str], set[LaneKey]] = {}
         for key in list(self._lanes.begun()):
             await slices.step()
             if key.group in groups and key.topic_id in topics:
                 begun.setdefault((key.group, key.topic_id), set()).add(key)
-        for (name, topic_id), known in begun.items():
-            group, topic = groups[name], topics[topic_id]
-            known.update(_unbegun(group, topic))
-            for key in known if not group.is_broadcast else ():
+        before, self._known = self._known, {}
+        for name, known in begun.items():
+            group, topic, kept = groups[name[0]], topics[name[1]], before.get(name)
+            if group.is_broadcast:
+                continue
+            if kept is None or not kept.fits(group, topic, len(known)):
+                kept = _ReadingLanes(group, topic, len(known), _lanes(group, topic, known))
+            self._known[name] = kept
+            for lane in kept.lanes:
                 await slices.step()
-                if broker_of(key.partition) in roles:
-                    yield _at(group, topic, key)
+                if lane.broker in roles:
+                    yield lane
 
     async def _read(self) -> Sample:
         sample = Sample(self._now_ms())
@@ -150,7 +178,7 @@ class Gauges:
         oldest_us: dict[Reading, int | None] = {}
         times: dict[LaneKey, tuple[int, int]] = {}
         async for lane in self.lanes():
-            opened = _log(self._partitions.find(lane.ref))
+            opened = lane.log(self._partitions)
             if opened is None:
                 if not lane.key.retry:
                     sample.unknown_lanes += 1
@@ -179,7 +207,7 @@ class Gauges:
         return sample
 
     async def _count_flights(self, sample: Sample) -> None:
-        slices = _Slices()
+        slices = Slices()
         names = {topic.id: topic.name for topic in self._meta.now.topics.topics.values()}
         for lane in self._lanes.buffer.lanes:
             await slices.step()
@@ -202,7 +230,7 @@ class Gauges:
         sample.delayed_late_s = max((late_s for _, late_s in delayed), default=0.0)
 
 
-class _Slices:
+class Slices:
     """Gives the event loop to others after each slice of work."""
 
     def __init__(self) -> None:
@@ -216,27 +244,24 @@ class _Slices:
             self._until_s = time.monotonic() + _SLICE_S
 
 
-def _unbegun(group: Group, topic: Topic) -> Iterable[LaneKey]:
-    """Return lanes of which the group may have no progress, and that lag all the same: its retries, and partitions.
+def _lanes(group: Group, topic: Topic, begun: set[LaneKey]) -> list[LaneAt]:
+    """Return the lanes that have begun, and those that lag all the same: retries, and partitions.
 
-    Partitions count for a group that begins at the first message. Segments of a static topic are left out: a group that
-    has progress in a later one has passed the earlier ones.
+    Partitions without progress count for a group that begins at the first message. Segments of a static topic do not:
+    a group that has progress in a later one has passed the earlier ones.
     """
     is_from_first = topic.static is None and group.settings.consume_from.kind is StartKind.FIRST
-    return (lane for lane in lanes_of(group.name, topic) if lane.retry or is_from_first)
+    others = (lane for lane in lanes_of(group.name, topic) if lane.retry or is_from_first)
+    return [_at(group, topic, key) for key in dict.fromkeys((*sorted(begun), *others))]
 
 
 def _at(group: Group, topic: Topic, key: LaneKey) -> LaneAt:
-    reading = (group.name, topic.name)
+    broker = broker_of(key.partition)
     if key.retry:
-        ref = retry_ref(group.name, group.epoch, topic.name, topic.generation, broker_of(key.partition))
+        ref = retry_ref(group.name, group.epoch, topic.name, topic.generation, broker)
     else:
         ref = PartitionRef(Space.TOPICS, topic.name, key.partition, topic.generation)
-    return LaneAt(key, reading, ref)
-
-
-def _log(partition: Partition | None) -> PartitionLog | None:
-    return None if partition is None else partition.log
+    return LaneAt(key, (group.name, topic.name), broker, ref)
 
 
 def _append_us(log: PartitionLog, offset: int, known: tuple[int, int] | None) -> tuple[int | None, bool]:

@@ -222,8 +222,14 @@ def gauges_of(
         Gauge("deltamq_queue_bytes", "Bytes of produce requests under way.", lambda: admission.bytes),
         Gauge("deltamq_answer_bytes", "Bytes of rows in fetch answers under way.", lambda: answers.bytes),
         Gauge("deltamq_topics", "Topics.", lambda: len(meta.now.topics.topics)),
+        Gauge("deltamq_groups", "Groups.", lambda: len(meta.now.groups.groups)),
         Gauge("deltamq_open_partitions", "Partitions open in this process.", lambda: len(warehouse.open_logs)),
         Gauge("deltamq_in_flight_messages", "Messages popped and not done.", lanes.in_flight_everywhere),
+        Gauge(
+            "deltamq_lease_left_seconds",
+            "Time for which this process may serve unless it renews its lease.",
+            lambda: max(0, hosting.lease.until_ms - hosting.now_ms()) / 1_000,
+        ),
         Gauge("deltamq_hosted_brokers", "Brokers served here.", lambda: len(hosting.taking() - {META_ROLE})),
         Gauge("deltamq_online_clients", "Exclusive clients.", lambda: len(meta.now.online.members())),
         Gauge("deltamq_pull_locks", "Pull locks that clients hold in this process.", lambda: locks.held),
@@ -251,9 +257,16 @@ def gauges_of_stops(stops: Stops) -> list[Gauge]:
     ]
 
 
-def counters_of(lanes: Lanes, peers: Peers, hosting: Hosting, online: OnlineClients) -> list[Gauge]:
+def counters_of(
+    warehouse: Warehouse, lanes: Lanes, peers: Peers, hosting: Hosting, online: OnlineClients
+) -> list[Gauge]:
     """Return the counters that parts of the service keep themselves, in the order of the scrape."""
     return [
+        Gauge(
+            "deltamq_commit_conflicts",
+            "Commits that another writer's has beaten, and that were made again.",
+            lambda: warehouse.lost_races,
+        ),
         Gauge("deltamq_stored_checkpoints", "Checkpoints stored.", lambda: lanes.unordered.stored),
         Gauge("deltamq_forwarded_requests", "Requests sent to peers.", lambda: peers.asked),
         Gauge("deltamq_lost_leases", "Times this process was declared dead.", lambda: hosting.lost_leases),

@@ -111,9 +111,8 @@ class Looks:
         closed: list[LaneAt] = []
         others: list[LaneAt] = []
         async for lane in self._gauges.lanes():
-            partition = self._partitions.find(lane.ref)
-            if partition is not None and partition.log is not None:
-                if partition.refreshed_at < since_s:
+            if lane.log(self._partitions) is not None and lane.partition is not None:
+                if lane.partition.refreshed_at < since_s:
                     others.append(lane)
             elif lane.key.retry:
                 others.append(lane)

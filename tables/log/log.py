@@ -61,11 +61,13 @@ class PartitionLog:
         tails: TailBudget,
         on_unsynced: Callable[[Unsynced], None],
         on_stop: Callable[[DeltaMQError], None],
+        on_race: Callable[[], None],
         bounds: LogBounds = BOUNDS,
     ) -> None:
         """Open the partition; `on_unsynced` is called with files that the caller must make durable in time.
 
-        `on_stop` is called with the error for which the partition refuses all calls from then on.
+        `on_stop` is called with the error for which the partition refuses all calls from then on, `on_race` with each
+        commit that another writer's has beaten.
         """
         self.ref = ref
         self.bounds = bounds
@@ -75,7 +77,7 @@ class PartitionLog:
         self._clock = clock
         #: Whose turn it is to change the log.
         self.turn = Turn()
-        self._races = Races(ref.name, bounds.races_max)
+        self._races = Races(ref.name, bounds.races_max, on_race)
         self._files = FileReader(store, ref.folder, cache)
         self._tail = Tail(settings.tail_bytes_max, tails)
         self._requests = Requests(producers_max=bounds.producers_max)

@@ -18,11 +18,15 @@ T = TypeVar("T")
 class Races:
     """The races for one partition's versions."""
 
-    __slots__ = ("_name", "_races_max")
+    __slots__ = ("_name", "_on_lost", "_races_max")
 
-    def __init__(self, name: str, races_max: int) -> None:
-        """After `races_max` lost races in a row, the partition of this name is reported as contended."""
+    def __init__(self, name: str, races_max: int, on_lost: Callable[[], None]) -> None:
+        """After `races_max` lost races in a row, the partition of this name is reported as contended.
+
+        `on_lost` is called with each lost race, on any thread.
+        """
         self._name = name
+        self._on_lost = on_lost
         self._races_max = races_max
 
     async def win(self, attempt: Callable[[], Work[T]]) -> T:
@@ -39,5 +43,5 @@ class Races:
             try:
                 return await attempt()
             except LostRace:
-                continue
+                self._on_lost()
         raise Unavailable(f"{self._name}: lost {self._races_max} races for the next version", code="contention")

@@ -65,6 +65,8 @@ class Warehouse:
         #: The unsynced files of partitions that have any; the other partitions cost the flusher nothing.
         self._unsynced: set[Unsynced] = set()
         self._stopped: dict[PartitionRef, DeltaMQError] = {}
+        #: Commits that another writer's has beaten, so that they were made again.
+        self.lost_races = 0
 
     @classmethod
     def open(
@@ -163,6 +165,7 @@ class Warehouse:
                 tails=self._tails,
                 on_unsynced=self._unsynced.add,
                 on_stop=partial(self._stop, ref),
+                on_race=self._note_race,
                 bounds=self._bounds,
             )
         except Corrupt as error:
@@ -177,6 +180,10 @@ class Warehouse:
         self._stopped[ref] = error
         if is_new:
             log.error("event=partition_stopped folder=%s code=%s detail=%r", ref.folder, error.code, error.detail)
+
+    def _note_race(self) -> None:
+        with self._lock:
+            self.lost_races += 1
 
     @property
     def stopped(self) -> Mapping[PartitionRef, DeltaMQError]:

@@ -90,7 +90,7 @@ class Bench:
     def open(self) -> FakeLog:
         return self.log
 
-    def committed(self, parts: Sequence[RequestPart]) -> None:
+    def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
         self.groups.append(len(parts))
 
     def put(self, *bodies: str, flush: Flush = Flush.SYNC, **part: Any) -> RequestPart:

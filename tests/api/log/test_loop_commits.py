@@ -42,7 +42,7 @@ class Bench:
         self.by_threads += 1
         return self.log
 
-    def committed(self, parts: Sequence[RequestPart]) -> None:
+    def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
         self.commits.append(len(parts))
 
     def put(self, *bodies: str, **part: Any) -> RequestPart:
