@@ -20,6 +20,7 @@ import asyncio
 import functools
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -72,6 +73,9 @@ class Connections(Protocol):
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
 
+    def answered(self, call: str, seconds: float, answer: Message | None) -> None:
+        """Take note of an answer; None if the client wants none, or gets none."""
+
     def refused(self, connection: Connection, call: str, error: Unauthenticated | Forbidden) -> None:
         """Take note of a refusal (SPEC SEC-41)."""
 
@@ -79,7 +83,7 @@ class Connections(Protocol):
 class _Begun:
     """A request under way, with what it reserves until its answer is written."""
 
-    __slots__ = ("_connection", "answer", "ask", "asker", "frame", "is_answered", "meter", "task", "ticket")
+    __slots__ = ("_connection", "answer", "ask", "asker", "began_s", "frame", "is_answered", "meter", "task", "ticket")
 
     def __init__(self, connection: Connection, frame: Frame, asker: Asker, ticket: Ticket, meter: Meter | None) -> None:
         self._connection = connection
@@ -93,6 +97,7 @@ class _Begun:
         self.task: asyncio.Task[None] | None = None
         self.answer: Message | None = None
         self.is_answered = False
+        self.began_s = time.perf_counter()
 
     @property
     def is_append_under_way(self) -> bool:
@@ -452,6 +457,7 @@ class Connection(asyncio.Protocol):
                     break
                 begun = self._begun.popleft()
                 try:
+                    self._connections.answered(begun.asker.call, time.perf_counter() - begun.began_s, begun.answer)
                     if begun.answer is not None and not self._is_lost:
                         self._transport.writelines(_parts(begun))
                 finally:

@@ -16,8 +16,10 @@ from typing import Final
 
 from deltamq.api.kafka.access.session import Session
 from deltamq.api.kafka.calls.door import Door
+from deltamq.api.kafka.messages.codec import Message
 from deltamq.api.kafka.server.arrival import Room
 from deltamq.api.kafka.server.connection import IN_FLIGHT_MAX, Connection
+from deltamq.api.kafka.server.meters import KafkaMeters
 from deltamq.api.service.service import Service
 from deltamq.api.sockets import TlsServer, listening
 from deltamq.api.tls import server_context
@@ -54,6 +56,8 @@ class KafkaServer:
         self._service = service
         self._door = Door(service, listener.advertised)
         self._connections: set[Connection] = set()
+        self._meters = KafkaMeters(lambda: len(self._connections))
+        service.metrics.labelled.append(self._meters.families)
         self._server: asyncio.AbstractServer | TlsServer | None = None
 
     @classmethod
@@ -107,6 +111,10 @@ class KafkaServer:
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
         self._connections.discard(connection)
+
+    def answered(self, call: str, seconds: float, answer: Message | None) -> None:
+        """Count an answer."""
+        self._meters.answered(call.removeprefix("kafka "), seconds, answer)
 
     def refused(self, connection: Connection, call: str, error: Unauthenticated | Forbidden) -> None:
         """Count a refusal (SPEC SEC-41)."""

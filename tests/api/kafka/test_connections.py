@@ -166,6 +166,9 @@ class _Calls:
     def closed(self, connection: Connection) -> None:
         self.closings += 1
 
+    def answered(self, call: str, seconds: float, answer: object) -> None:
+        pass
+
     def begin_at_once(self, frame: Frame, asker: object, ticket: Ticket, reply: Reply) -> bool:
         if self._at_once:
             self.begun.append(frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from deltamq.mq.errors import Corrupt, Unavailable, Unknown
 from deltamq.tables.log.bounds import LogBounds
 from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.settings import Flush
 from deltamq.tables.store.store import MemoryStore, NotDurable
 from tests.faulty_store import FaultyStore, failing
@@ -165,6 +167,18 @@ def test_rely_8_an_append_gives_up_after_a_limit_of_lost_races(store: FaultyStor
     assert refused.value.code == "contention"
     del store.before["put_if_absent"]
     assert all_bodies(one) == [b"other"] * 3
+
+
+def test_a_process_counts_the_commits_that_others_have_beaten(
+    files: MemoryStore, store: FaultyStore, open_log: OpenLog
+) -> None:
+    with contextlib.closing(Warehouse.open("", store=store)) as warehouse:
+        log, other = warehouse.create(REF), open_log()
+        log.append([batch(b"a")])
+        assert warehouse.lost_races == 0
+        store.once("before", "put_if_absent", in_between(lambda: other, b"other"), key="/orders@")
+        log.append([batch(b"b")])
+        assert warehouse.lost_races == 1
 
 
 # RELY-5: no clear answer.

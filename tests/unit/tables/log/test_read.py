@@ -189,6 +189,28 @@ def test_offsets_are_found_by_time(open_log: OpenLog, clock: SetClock) -> None:
         assert finder.offset_at(start + 4_000_001) == 15
 
 
+def test_the_append_time_of_an_offset_is_found_in_memory_and_in_a_file_of_many_times(
+    open_log: OpenLog, clock: SetClock
+) -> None:
+    log = open_log(rollup_files=4)
+    start = clock.wall_us()
+    for i in range(4):
+        log.append([batch(*numbered_bodies(str(i), 3))])
+        clock.advance_ms(1_000)
+    log.maintain()
+    assert len(log.files) == 1
+    for finder in (log, open_log()):
+        assert [finder.append_us_at(offset) for offset in (0, 2, 3, 11)] == [
+            start,
+            start,
+            start + 1_000_000,
+            start + 3_000_000,
+        ]
+        assert finder.append_us_at(12) is None, "there is no such message yet"
+    log.delete_below(12)
+    assert log.append_us_at(0) is None, "nor is there this one any more"
+
+
 def test_offsets_are_found_by_time_inside_a_file_of_many_times(open_log: OpenLog, clock: SetClock) -> None:
     log = open_log(rollup_files=4)
     start = clock.wall_us()
