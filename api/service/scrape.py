@@ -55,6 +55,8 @@ class Scrape:
         self._top = top
         self._folder = folder
         self._certificate = certificate
+        self._delay = Histogram()
+        self._task: asyncio.Task[None] | None = None
         self._process = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._process)
@@ -67,6 +69,8 @@ class Scrape:
             families.append(family)
         families += _of_groups(await self._gauges.now(), self._top)
         families += await self._sizes(slices, is_all=partitions)
+        text = "How late the event loop called what was due, once a second: a pause of the process, or too much work."
+        families.append(histogram_family("deltamq_loop_delay_seconds", text, [], {(): self._delay}))
         families += await self._partitions.run(partial(self._outside, version))
         return families
 
@@ -122,18 +126,11 @@ class Scrape:
         text = "When the certificate in the file `service.tls_cert` ends, or one of its chain."
         yield _by("deltamq_certificate_end_timestamp_seconds", text, ["file"], {self._certificate: end_s})
 
-
-class LoopDelay:
-    """Measures how late the event loop calls what is due, from `start` to `stop`: requests wait as long."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._seconds = Histogram()
-        self._task: asyncio.Task[None] | None = None
-        metrics.labelled.append(self._families)
+    # How late the event loop calls what is due: requests wait as long.
 
     def start(self) -> None:
-        """Begin to measure."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        """Begin to measure the event loop's delay."""
+        self._task = self._partitions.loop.create_task(self._feel())
 
     async def stop(self) -> None:
         """End the measurement, if it was started."""
@@ -141,15 +138,11 @@ class LoopDelay:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self) -> None:
+    async def _feel(self) -> None:
         while True:
             due_s = time.monotonic() + _FEEL_S
             await asyncio.sleep(_FEEL_S)
-            self._seconds.observe(max(0.0, time.monotonic() - due_s))
-
-    def _families(self) -> Iterable[Metric]:
-        text = "How late the event loop called what was due, once a second: a pause of the process, or too much work."
-        yield histogram_family("deltamq_loop_delay_seconds", text, [], {(): self._seconds})
+            self._delay.observe(max(0.0, time.monotonic() - due_s))
 
 
 def _of_readings(

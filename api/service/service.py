@@ -59,7 +59,7 @@ from deltamq.api.service.gauges import Gauges
 from deltamq.api.service.health import JobWatch, RequestRate, Stops, counters_of, gauges_of, gauges_of_stops
 from deltamq.api.service.looks import Looks
 from deltamq.api.service.samples import Samples
-from deltamq.api.service.scrape import LoopDelay, Scrape
+from deltamq.api.service.scrape import Scrape
 from deltamq.api.statistics import GroupStatistics
 from deltamq.api.tls import peer_context
 from deltamq.api.wire.request import Admission
@@ -145,17 +145,15 @@ class Service:
             process=lambda: self.hosting.id,
             now_ms=self.now_ms,
         )
-        settings = self.settings
         #: What `/metrics` shows.
         self.scrape = Scrape(
             self.gauges,
             self.metrics,
             self.partitions,
-            top=settings.metrics_top,
+            top=self.settings.metrics_top,
             folder=warehouse.folder,
-            certificate=settings.tls_cert,
+            certificate=self.settings.tls_cert,
         )
-        self._loop_delay = LoopDelay(self.metrics)
         self.metrics.gauges = [
             *gauges_of(
                 self.admission, self.answers, warehouse, self.meta, self.hosting, self.lanes, self.locks, self.job_watch
@@ -327,7 +325,7 @@ class Service:
         service.job_watch.start()
         service.looks.start()
         service.samples.start()
-        service._loop_delay.start()
+        service.scrape.start()
         service.online.start()
         service.global_copies.start()
         if service.audit is not None:
@@ -396,7 +394,7 @@ class Service:
             self.job_watch.stop,
             self.looks.stop,
             self.samples.stop,
-            self._loop_delay.stop,
+            self.scrape.stop,
             self._access.stop,
             self.online.stop,
             self.global_copies.stop,
