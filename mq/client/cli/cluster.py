@@ -14,7 +14,7 @@ from datetime import datetime
 import click
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options, watchable
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.errors import DeltaMQError, NotFound
 from deltamq.mq.wire.answers import AccessInfo
@@ -41,6 +41,7 @@ def missing_jobs_line(info: ClusterInfo) -> str | None:
 
 @click.command()
 @service_options
+@watchable
 def cluster(url: str, access: ClientAccess, as_json: bool) -> None:
     """Print the brokers, and the process that serves each of them."""
     with Admin(url, patience=PATIENCE, **access) as admin:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 import click
 import msgspec
@@ -110,6 +111,32 @@ def service_options(command: Command) -> Command:
     ):
         decorated = option(decorated)
     return cast("Command", decorated)
+
+
+def watchable(command: Command) -> Command:
+    """Add `--watch SECONDS` to a command that prints: it prints again and again, until Ctrl-C."""
+
+    @wraps(command)
+    def repeated(*arguments: Any, watch: float | None, **options: Any) -> None:
+        if watch is None:
+            command(*arguments, **options)
+            return
+        print_again(lambda: command(*arguments, **options), watch, as_json=options["as_json"])
+
+    shown = click.option(
+        "--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Print again, until Ctrl-C."
+    )
+    return cast("Command", shown(repeated))
+
+
+def print_again(show: Callable[[], object], every_s: float, *, as_json: bool) -> NoReturn:
+    """Print again and again, until Ctrl-C; a terminal shows the newest print alone, unless it is JSON."""
+    while True:
+        if sys.stdout.isatty() and not as_json:
+            click.clear()
+        show()
+        sys.stdout.flush()
+        time.sleep(every_s)
 
 
 def error_line(error: DeltaMQError, *, as_json: bool = False) -> str:

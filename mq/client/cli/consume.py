@@ -125,6 +125,40 @@ def consume(
             write_lines(messages, line)
 
 
+@click.command()
+@click.argument("topic")
+@click.option("--last", type=click.IntRange(0), default=10, show_default=True, help="Begin so far before each end.")
+@click.option("--partition", "partitions", multiple=True, help="NAME@BROKER; may be repeated. Default: all.")
+@click.option("--max", "max_messages", type=click.IntRange(1), help="Stop after this number of messages.")
+@click.option("--tags", default="*", show_default=True, help="TagA||TagB: only messages with one of these tags.")
+@click.option("--filter", help="SQL: only messages that it is true for, such as: region = 'eu' AND amount > 5")
+@service_options
+def tail(
+    topic: str,
+    last: int,
+    partitions: tuple[str, ...],
+    max_messages: int | None,
+    tags: str,
+    filter: str | None,
+    url: str,
+    access: ClientAccess,
+    as_json: bool,
+) -> None:
+    """Print the last messages of TOPIC, and new ones as they come, until Ctrl-C; no group moves.
+
+    Each line is as `consume` prints it. `--last` counts in each partition.
+    """
+    line, named = json_line if as_json else text_line, partitions or None
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        info = admin.get_topic(topic)
+    with PullConsumer(url, topic, partitions=named, start="last", tags=tags, filter=filter, **access) as consumer:
+        lows, ends = info.min_offsets(consumer.partitions()), info.max_offsets(consumer.partitions())
+        for partition, end in ends.items():
+            consumer.seek(partition, max(lows[partition], end - last))
+        for messages in polls(consumer, follow=True, max_messages=max_messages):
+            write_lines(messages, line)
+
+
 def _strategy_of(url: str, group: str, access: ClientAccess) -> str:
     """Return the group's strategy; the first pop makes a missing group, as a shared one."""
     with Admin(url, patience=PATIENCE, **access) as admin:

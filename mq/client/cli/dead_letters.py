@@ -13,7 +13,15 @@ import msgspec
 
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.admin.dead_letter_admin import DeadLetter
-from deltamq.mq.client.cli.console import PATIENCE, error_line, one_line, print_json, print_table, service_options
+from deltamq.mq.client.cli.console import (
+    PATIENCE,
+    error_line,
+    one_line,
+    print_json,
+    print_table,
+    service_options,
+    watchable,
+)
 from deltamq.mq.client.cli.groups import PLACE_HELP, parse_moment, parse_offsets
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.errors import DeltaMQError
@@ -142,6 +150,7 @@ def _json_line(letter: DeadLetter) -> bytes:
 )
 @_which()
 @service_options
+@watchable
 def count(
     group: str,
     by: Literal["reason", "topic"],

@@ -7,7 +7,7 @@ import msgspec
 
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.cluster import warn_of_missing_jobs
-from deltamq.mq.client.cli.console import PATIENCE, one_line, print_json, service_options
+from deltamq.mq.client.cli.console import PATIENCE, one_line, print_json, service_options, watchable
 from deltamq.mq.client.http.calls import ClientAccess
 
 
@@ -20,6 +20,7 @@ def delayed() -> None:
 @click.argument("topic")
 @click.option("--max", "limit", type=click.IntRange(1), default=100, show_default=True, help="How many at most.")
 @service_options
+@watchable
 def list_delayed(topic: str, limit: int, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print the messages that wait for TOPIC, the next due first: deliver time, target, key, id, body."""
     with Admin(url, patience=PATIENCE, **access) as admin:

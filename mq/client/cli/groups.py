@@ -12,7 +12,8 @@ import msgspec
 
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.cluster import warn_of_missing_jobs
-from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options, watchable
+from deltamq.mq.client.cli.history import watch
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.meta.allocation import STRATEGIES
 from deltamq.mq.meta.group_settings import ConsumeStrategy
@@ -168,6 +169,7 @@ def list_groups(url: str, access: ClientAccess, as_json: bool) -> None:
 @group.command()
 @click.argument("name")
 @service_options
+@watchable
 def show(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print the settings and clients of group NAME, and how far it is in each topic that it consumes.
 
@@ -279,6 +281,7 @@ def resume(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
 @click.option("--topic", help="Only messages of this topic.")
 @click.option("--max", "limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="How many at most.")
 @service_options
+@watchable
 def in_flight(name: str, topic: str | None, limit: int, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print which client holds which messages of group NAME, since when, the oldest first."""
     with Admin(url, patience=PATIENCE, **access) as admin:
@@ -373,3 +376,6 @@ def delete(name: str, yes: bool, url: str, access: ClientAccess, as_json: bool) 
         print_json({"deleted": name})
     else:
         click.echo(f"deleted {name}")
+
+
+group.add_command(watch)

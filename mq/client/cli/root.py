@@ -36,6 +36,7 @@ _OWN: Final = {
     "auth": ("deltamq.mq.client.cli.auth:auth", "Principals, keys and access rules: who may do what."),
     "broker": ("deltamq.mq.client.cli.cluster:broker", "Show brokers, close and open them for writes and reads."),
     "consume": ("deltamq.mq.client.cli.consume:consume", "Print the messages of a topic, for a group or without one."),
+    "tail": ("deltamq.mq.client.cli.consume:tail", "Print the last messages of a topic, and new ones as they come."),
     "search": ("deltamq.mq.client.cli.search:search", "Find messages by key, id, tag, header, text or time."),
     "deliveries": ("deltamq.mq.client.cli.search:deliveries", "Show what each group did with a message."),
     "history": ("deltamq.mq.client.cli.history:history", "Show lag, rates and other gauges over the last day."),
@@ -48,6 +49,7 @@ _OWN: Final = {
     ),
     "upgrade": ("deltamq.mq.client.cli.cluster:upgrade", "Switch on the features that every process knows."),
     "doctor": ("deltamq.mq.client.cli.doctor:doctor", "Check Java, jars, warehouse and service."),
+    "completion": ("deltamq.mq.client.cli.root:completion", "Print the script with which a shell completes commands."),
     "up": ("deltamq.mq.client.cli.up:up", "Run the service and the jobs together, on one machine."),
 }
 #: Help lines of other layers' commands, so that printing the help does not load the service or Spark.
@@ -57,6 +59,10 @@ _OTHERS_HELP: Final = {
     "jobs": "Run and list the Spark jobs.",
     "verify": "Read and check every byte of every partition.",
 }
+
+
+#: The variable with which click's scripts ask for completions.
+_COMPLETE: Final = "_DELTAMQ_COMPLETE"
 
 
 class _LazyGroup(click.Group):
@@ -126,12 +132,31 @@ def cli() -> None:
     """DeltaMQ: a message log whose partitions are Delta tables."""
 
 
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script with which SHELL completes commands and options.
+
+    For bash put `eval "$(deltamq completion bash)"` into ~/.bashrc; for zsh the same with zsh into ~/.zshrc; for fish
+    write it to ~/.config/fish/completions/deltamq.fish.
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click has it"
+    click.echo(kind(cli, {}, "deltamq", _COMPLETE).source())
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its status."""
     sys.exit(_status(sys.argv[1:] if arguments is None else list(arguments)))
 
 
 def _status(arguments: list[str]) -> int:
+    if (asked := os.environ.get(_COMPLETE)) is not None:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, "deltamq", _COMPLETE, asked)
     try:
         # Not `cli.main`: it would turn a closed pipe into a failure.
         with cli.make_context("deltamq", arguments) as context:

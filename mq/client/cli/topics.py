@@ -8,7 +8,7 @@ import click
 
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.cluster import warn_of_missing_jobs
-from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options, watchable
 from deltamq.mq.client.cli.static_topics import LONG_PATIENCE, check, print_static_topic, remap, repair, static_line
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.wire.topics import TopicInfo
@@ -115,6 +115,7 @@ def list_topics(url: str, access: ClientAccess, as_json: bool) -> None:
 @topic.command()
 @click.argument("name")
 @service_options
+@watchable
 def show(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print the settings, route and partitions of topic NAME; for a static topic, also its logical queues."""
     with Admin(url, patience=PATIENCE, **access) as admin:
