@@ -50,9 +50,14 @@ HOT_CALLS: Final = (
 )
 
 #: Paths that need no key: health, and the console's files.
-_ALIVE: Final = (b"/healthz", b"/readyz", b"/console.js", b"/console.css")
+_ALIVE: Final = (b"/healthz", b"/readyz")
+_CONSOLE: Final = b"/console/"
 _V1_TOPICS: Final = [b"", b"v1", b"topics"]
 _V1_GROUPS: Final = [b"", b"v1", b"groups"]
+
+
+def _is_open(raw_path: bytes) -> bool:
+    return raw_path in _ALIVE or raw_path.startswith(_CONSOLE)
 
 
 class Guard(NamedTuple):
@@ -124,11 +129,11 @@ class Front:
     def _is_outsider(self, scope: Scope) -> bool:
         """Whether the warehouse is guarded and this process is not: then it believes no caller."""
         calls = self.calls
-        return calls is not None and is_guarded(calls.meta.now) and scope["raw_path"] not in _ALIVE
+        return calls is not None and is_guarded(calls.meta.now) and not _is_open(scope["raw_path"])
 
     async def _check_metadata(self, scope: Scope) -> None:
         """Raise `Unavailable` if this process may have missed the latest revocations (SPEC SEC-45)."""
-        if self.calls is not None and scope["raw_path"] not in _ALIVE:
+        if self.calls is not None and not _is_open(scope["raw_path"]):
             await self.calls.meta.ensure_read()
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:

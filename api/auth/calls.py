@@ -89,6 +89,7 @@ CALLS: Final[Mapping[str, str]] = {
     "DELETE /v1/auth/acls/{acl_id}": "cluster admin; audited",
     "GET /v1/auth/quotas": "cluster admin",
     "PUT /v1/auth/quotas/{principal}": "cluster admin; audited",
+    "GET /v1/auth/may": "any",
     # who did what
     "GET /v1/audit": "cluster audit",
     "GET /v1/audit/refusals": "cluster audit",
@@ -103,8 +104,7 @@ CALLS: Final[Mapping[str, str]] = {
     "GET /metrics": "cluster metrics",
     # the console: its files show nothing, and ask for a key
     "GET /": "any",
-    "GET /console.js": "open",
-    "GET /console.css": "open",
+    "GET /console/{file:path}": "open",
     "GET /openapi.json": "any",
     "HEAD /openapi.json": "any",
     "GET /healthz": "open",

@@ -480,6 +480,12 @@ _EXAMPLES: Final[Json] = {
     "AclList": {"acls": [_ACL], "next": None},
     "AclInfo": _ACL,
     "QuotaInfo": _QUOTA,
+    "Allowed": {
+        "principal": "reports",
+        "cluster": [],
+        "topic": ["subscribe", "describe"],
+        "group": ["subscribe", "describe"],
+    },
     "QuotaList": {"quotas": [_QUOTA], "next": None},
     "ActList": {"acts": [_ACT], "next": None},
     "RefusalList": {"refusals": [_REFUSAL], "next": 1_234},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltamq.api.principals import access_rules, principals
+from deltamq.api.principals import access_rules, allowed, principals
 
 #: The routers, in the order of the OpenAPI document.
-AUTH_ROUTERS: Final = (principals.router, access_rules.router)
+AUTH_ROUTERS: Final = (principals.router, access_rules.router, allowed.router)

@@ -6,13 +6,15 @@ within moments. A feature that not every release knows is switched on once every
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from itertools import islice
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
@@ -33,7 +35,7 @@ from deltamq.api.wire.fields import AccessAsked, access_fields, json_answer
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, answers, problems
 from deltamq.mq.auth.principals import CLUSTER
-from deltamq.mq.errors import Unavailable
+from deltamq.mq.errors import NotFound, Unavailable
 from deltamq.mq.meta.access_changes import decide_broker_access, decide_partition_access
 from deltamq.mq.meta.brokers import META_ROLE, BrokersState
 from deltamq.mq.meta.features import decide_upgrade, upgrade_of
@@ -61,17 +63,43 @@ router = APIRouter(tags=["service"])
 
 _STOPPED_SHOWN: Final = 100
 
-#: The console's page, script and style: bytes and media type.
-_CONSOLE: Final = {
-    name: (files("deltamq.api").joinpath(name).read_bytes(), f"text/{kind}; charset=utf-8")
-    for name, kind in (("console.html", "html"), ("console.js", "javascript"), ("console.css", "css"))
+#: Media types of the console's files, by suffix.
+_CONSOLE_TYPES: Final = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+    "txt": "text/plain; charset=utf-8",
 }
 #: The console's policy: the page runs only this service's files, and calls only this service. Text that it shows can
 #: thus never run, and no other page can frame it.
 _CONSOLE_POLICY: Final = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
 )
+
+
+class _File(NamedTuple):
+    """A file of the console: what it holds, its media type, and the tag by which a browser asks whether it changed."""
+
+    body: bytes
+    kind: str
+    tag: str
+
+
+def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, _File]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _files(entry, f"{above}{entry.name}/")
+        elif (kind := _CONSOLE_TYPES.get(entry.name.rpartition(".")[2])) is not None:
+            body = entry.read_bytes()
+            yield f"{above}{entry.name}", _File(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+
+
+#: All files of the console by their paths: nothing else is served, whatever a path says.
+CONSOLE: Final = dict(_files(files("deltamq.api").joinpath("console")))
+_PAGE: Final = "index.html"
+
 _METRICS_TEXT: Final = """# HELP deltamq_produced_messages_total Messages acknowledged to producers.
 # TYPE deltamq_produced_messages_total counter
 deltamq_produced_messages_total{topic="flights"} 123.0
@@ -219,28 +247,27 @@ def _queues(topics: Topics, names: Sequence[str]) -> Iterator[QueueGauges]:
 
 @router.get("/", summary="The console", response_class=HTMLResponse)
 async def console() -> Response:
-    return _file("console.html")
+    return _shown(CONSOLE[_PAGE])
 
 
-@router.get("/console.js", summary="The console's script", include_in_schema=False)
-async def console_script() -> Response:
-    return _file("console.js")
+@router.get("/console/{file:path}", summary="A file of the console", include_in_schema=False)
+async def console_file(file: str, request: Request) -> Response:
+    found = CONSOLE.get(file)
+    if found is None:
+        raise NotFound("the console has no such file", code="file_not_found")
+    return _shown(found, known=request.headers.get("if-none-match", ""))
 
 
-@router.get("/console.css", summary="The console's style", include_in_schema=False)
-async def console_style() -> Response:
-    return _file("console.css")
-
-
-def _file(name: str) -> Response:
-    body, kind = _CONSOLE[name]
-    headers = {"content-type": kind, "content-security-policy": _CONSOLE_POLICY, "cache-control": "no-cache"}
-    return Response(body, headers=headers)
+def _shown(file: _File, known: str = "") -> Response:
+    headers = {"content-security-policy": _CONSOLE_POLICY, "cache-control": "no-cache", "etag": file.tag}
+    if file.tag in known:
+        return Response(status_code=304, headers=headers)
+    return Response(file.body, headers={"content-type": file.kind, **headers})
 
 
 def asking_console(refusal: Answer) -> Answer:
     """Return the 401 that a browser shows: the console's page, the same for all callers, which asks for a key."""
-    page = _file("console.html")
+    page = _shown(CONSOLE[_PAGE])
     challenge = [header for header in refusal.headers if header[0] == b"www-authenticate"]
     return Answer(refusal.status, [*page.raw_headers, *challenge], bytes(page.body))
 

@@ -53,6 +53,18 @@ class AclList(Page, frozen=True, kw_only=True):
     next: str | None = None
 
 
+class Allowed(msgspec.Struct, frozen=True, kw_only=True):
+    """The verbs that the caller may do on the cluster, and on the topic and group that were named, or on all of them.
+
+    `principal` is the caller; null without authentication, when everybody may do everything.
+    """
+
+    principal: str | None
+    cluster: tuple[str, ...]
+    topic: tuple[str, ...]
+    group: tuple[str, ...]
+
+
 class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a principal may use of each process, per second; null is without a bound."""
 

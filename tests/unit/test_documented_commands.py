@@ -28,7 +28,7 @@ def _lines(document: Path) -> list[str]:
     return [line for quoted, whole in code for line in _COMMAND.findall(quoted or whole)]
 
 
-def _unknown(line: str) -> str | None:
+def unknown_word(line: str) -> str | None:
     """Return the first word of a command line that is neither command, argument nor option; None if all are known."""
     command: click.Command = cli
     context = click.Context(cli)
@@ -50,10 +50,13 @@ def _unknown(line: str) -> str | None:
 
 @pytest.mark.parametrize("document", _DOCUMENTS, ids=lambda path: str(path.relative_to(_ROOT)))
 def test_every_command_that_a_document_names_is_there(document: Path) -> None:
-    assert {line: word for line in _lines(document) if (word := _unknown(line)) is not None} == {}
+    assert {line: word for line in _lines(document) if (word := unknown_word(line)) is not None} == {}
 
 
 def test_the_commands_of_documents_are_found() -> None:
     assert len([line for document in _DOCUMENTS for line in _lines(document)]) > 80
-    assert _unknown("topic shows orders") == "shows" and _unknown("topic create orders --partition 2") == "--partition"
-    assert _unknown("topic create orders --partitions 2") is None
+    assert (
+        unknown_word("topic shows orders") == "shows"
+        and unknown_word("topic create orders --partition 2") == "--partition"
+    )
+    assert unknown_word("topic create orders --partitions 2") is None

@@ -16,6 +16,7 @@ from deltamq.mq.wire.auth import (
     AclList,
     ActInfo,
     ActList,
+    Allowed,
     KeyInfo,
     KeyList,
     NewKey,
@@ -108,6 +109,15 @@ class AuthAdmin(PagedCalls):
         """Return all access rules, or the rules of one principal."""
         asked = {"principal": principal}
         return list(self._rows(["auth", "acls"], AclList, lambda page: page.acls, asked))
+
+    def allowed(self, *, topic: str | None = None, group: str | None = None) -> Allowed:
+        """Return what the caller itself may do on the cluster, and on this topic and group, or else on all of them.
+
+        It needs no `admin`.
+        """
+        named = {"topic": topic, "group": group}
+        query = {name: value for name, value in named.items() if value is not None}
+        return read_answer(self._call("GET", path_of("auth", "may"), query=query), Allowed)
 
     def remove_acl(self, acl_id: str) -> None:
         """Remove an access rule; raises `NotFound`."""

@@ -52,7 +52,7 @@ def test_sec_04_a_call_without_an_entry_stops_the_service_and_so_does_an_entry_w
         ("GET", "/v1/topics/%6Frders", "topic describe", ("orders",)),
         ("GET", "/v1/topics/%D0%BErders", "topic describe", ("оrders",)),  # its first letter is Cyrillic
         ("GET", "/", "any", ()),
-        ("GET", "/console.js", "open", ()),
+        ("GET", "/console/pages/topic.js", "open", ()),
         ("GET", "/v1/topics", "any", ()),
         ("GET", "/healthz", "open", ()),
     ],

@@ -29,7 +29,7 @@ from tests.api.running import until
 
 HERE = Path(__file__).parent
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND")
-OPEN = ("GET /healthz", "GET /readyz", "GET /console.js", "GET /console.css")
+OPEN = ("GET /healthz", "GET /readyz", "GET /console/app.js")
 UNKNOWN = (
     "/docs",
     "/redoc",
@@ -59,7 +59,7 @@ def all_paths(admin: Guarded) -> list[str]:
     assert len(document["paths"]) > 40
     names = {"topic": "orders", "group": "billing", "partition": "orders%40broker-a", "principal": "admin"}
     filled = [re.sub(r"\{(\w+)(:path)?\}", lambda found: names.get(found[1], "x"), one) for one in templates]
-    return [*dict.fromkeys([*filled, *UNKNOWN, "/console.js", "/console.css"])]
+    return [*dict.fromkeys([*filled, *UNKNOWN, "/console/app.js"])]
 
 
 def is_open(method: str, path: str) -> bool:

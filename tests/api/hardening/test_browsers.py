@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deltamq.api.routes.cluster import CONSOLE
 from tests.api.guarded import guarded
 from tests.api.running import Api, config_for, running
 
@@ -37,7 +38,7 @@ def _headers(api: Api, method: str, path: str, body: bytes | None = None) -> lis
         ("GET", "/nowhere", None),
         ("GET", "/openapi.json", None),
         ("GET", "/metrics", None),
-        ("GET", "/console.js", None),
+        ("GET", "/console/app.js", None),
         ("PUT", "/v1/topics/orders", b"no json"),
         ("POST", "/v1/topics/orders/messages", b'{"messages": [{"body": "x"}]}'),
         ("POST", "/v1/topics/orders/messages", b"no json"),
@@ -62,34 +63,44 @@ def test_sec_37_an_answer_to_what_is_no_http_does_too(api: Api) -> None:
     assert b"x-content-type-options: nosniff" in head and b"frame-ancestors 'none'" in head
 
 
+def _scripts(api: Api) -> dict[str, str]:
+    """Every script of ours that the console loads."""
+    names = [name for name in CONSOLE if name.endswith(".js") and not name.startswith("vendor/")]
+    assert len(names) > 10
+    return {name: api.call("GET", f"/console/{name}").body.decode() for name in names}
+
+
 def test_sec_38_the_console_runs_no_text_that_it_shows(api: Api) -> None:
     policies = [value for name, value in _headers(api, "GET", "/") if name == "content-security-policy"]
     assert any("default-src 'none'" in one and "script-src 'self'" in one for one in policies)
     assert not any("unsafe" in one for one in policies)
-    page, script = (api.call("GET", path).body.decode() for path in ("/", "/console.js"))
-    assert not re.search(r"<style|<script>|\bon\w+=|style=|javascript:", page)
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", script)
-    assert dict(_headers(api, "GET", "/console.js"))["content-type"] == "text/javascript; charset=utf-8"
-    assert dict(_headers(api, "GET", "/console.css"))["content-type"] == "text/css; charset=utf-8"
+    assert not re.search(r"<style|<script>|\bon\w+=|style=|javascript:", api.call("GET", "/").body.decode())
+    for name, script in _scripts(api).items():
+        found = re.search(
+            r"[iI]nnerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|dangerously", script
+        )
+        assert not found, name
 
 
 def test_sec_38_the_console_keeps_a_key_in_its_tab_and_sends_it_in_one_header(api: Api) -> None:
-    page, script = (api.call("GET", path).body.decode() for path in ("/", "/console.js"))
-    assert not re.search(r"localStorage|document\.cookie|indexedDB|location\.(search|hash)|console\.log", script)
-    assert set(re.findall(r"sessionStorage\.(\w+)\((\w+)", script)) == {
+    scripts = _scripts(api)
+    everything, requests = "\n".join(scripts.values()), scripts["api.js"]
+    assert not re.search(r"localStorage|document\.cookie|indexedDB|location\.search|console\.\w+\(", everything)
+    assert everything.count("sessionStorage.") == requests.count("sessionStorage.")
+    assert set(re.findall(r"sessionStorage\.(\w+)\((\w+)", requests)) == {
         ("getItem", "KEY"),
         ("setItem", "KEY"),
         ("removeItem", "KEY"),
     }
-    assert script.count('headers.authorization = "Bearer " + key') == 1
-    assert script.count("fetch(") == 1 and 'redirect: "error"' in script
-    assert 'type="password"' in page and 'autocomplete="off"' in page
+    assert everything.count('headers.authorization = "Bearer " + key') == 1
+    assert len(re.findall(r"\bfetch\(|XMLHttpRequest|WebSocket|sendBeacon|EventSource", everything)) == 1
+    assert 'redirect: "error"' in requests and 'credentials: "omit"' in requests
+    form = re.search(r"<input type=\"password\".*?/>", scripts["app.js"], re.DOTALL)
+    assert form and 'autocomplete="off"' in form[0]
 
 
-def test_sec_08_the_console_warns_of_a_service_without_authentication_as_the_log_does(api: Api, tmp_path: Path) -> None:
-    page, script = (api.call("GET", path).body.decode() for path in ("/", "/console.js"))
-    assert re.search(r'<p id="open"[^>]* hidden>Without authentication: anyone who can reach this port', page)
-    assert 'getElementById("open").hidden = cluster === null || cluster.auth !== false;' in script
+def test_sec_08_a_service_without_authentication_says_so_to_the_console(api: Api, tmp_path: Path) -> None:
+    assert 'cluster.data?.auth === false && html`<p class="open">Without authentication: ' in _scripts(api)["app.js"]
     assert api.call("GET", "/v1/cluster").json["auth"] is False
     with guarded(tmp_path) as admin:
         assert admin.call("GET", "/v1/cluster").json["auth"] is True
