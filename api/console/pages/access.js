@@ -68,7 +68,7 @@ function Principal({ name }) {
     <${Facts} of=${[["Note", visible(it.note) || NONE], ["Made", html`<${Time} at=${it.created_time} />`], ["Requests", persecond(quota?.requests_per_s, count)], ["In", persecond(quota?.bytes_in_per_s, bytes)], ["Out", persecond(quota?.bytes_out_per_s, bytes)]]} />
     <h2>Rules</h2><${Rules} of=${it.acls} reload=${live.reload} /><${NewRule} principal=${name} reload=${live.reload} />
     <h2>Keys</h2><${Keys} of=${it.keys} reload=${live.reload} /><${NewKey} principal=${name} reload=${live.reload} />
-    <h2>Quota of each process</h2><${Form} label="Quota" yes="Set" onSend=${bound} cls="filter card" key=${JSON.stringify(quota)}>${[["requests_per_s", "Requests a second"], ["bytes_in_per_s", "Bytes in a second"], ["bytes_out_per_s", "Bytes out a second"]].map(([field, text]) => html`<${Field} key=${field} label=${text} hint="Empty: no bound."><input name=${field} type="number" min="1" value=${quota?.[field] ?? ""} /><//>`)}<//>`}`;
+    <h2>Quota of each process</h2><${Form} label="Quota" yes="Set" onSend=${bound} cls="filter card" key=${JSON.stringify(quota)}>${[["requests_per_s", "Requests a second"], ["bytes_in_per_s", "Bytes in a second"], ["bytes_out_per_s", "Bytes out a second"]].map(([field, text]) => html`<${Field} key=${field} label=${text} hint="Empty: no bound."><input name=${field} type="number" min="1" defaultValue=${quota?.[field] ?? ""} /><//>`)}<//>`}`;
 }
 
 // The rules and the keys of all, and a new principal.

@@ -39,7 +39,7 @@ export function Delayed({ query }) {
   const topic = query.topic ?? known[0]?.topic ?? (listed.length === 1 ? listed[0] : "");
   return html`<${Head} title="Delayed" />
     ${waiting && html`<${Plot} title="Messages that wait" series=${topOf(waiting)} />`}
-    <div class="filter"><${Field} label="Topic"><input list="topics" value=${topic} onChange=${event => ask({ topic: event.target.value }, true)} placeholder="a topic" spellcheck=${false} /><//>
+    <div class="filter"><${Field} label="Topic"><input list="topics" key=${topic} defaultValue=${topic} onChange=${event => ask({ topic: event.target.value }, true)} placeholder="a topic" spellcheck=${false} /><//>
       <datalist id="topics">${listed.slice(0, 1000).map(name => html`<option key=${name} value=${name} />`)}</datalist>
       ${known.length > 0 && html`<p class="ways">${known.slice(0, 12).map(one => html`<a key=${one.topic} href=${to("delayed", { topic: one.topic })}>${visible(one.topic)} <small>${count(one.waits)}</small></a>`)}</p>`}</div>
     <${Trouble} error=${names.error} what="The list of topics" />

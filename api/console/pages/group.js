@@ -118,8 +118,8 @@ function Pause({ info, reload }) {
 function Change({ info }) {
   const change = async ({ max_attempts, invisible_s }) => { await send("PUT", at`v1/groups/${info.group}`, { max_attempts: Number(max_attempts), invisible_ms: Math.round(invisible_s * 1000) }); return "The group is changed."; };
   return html`<${Form} label="Settings of the group" yes="Change" onSend=${change} cls="form card"><h2>Change</h2>
-    <${Field} label="Deliveries at most"><input name="max_attempts" type="number" min="1" max="10000" value=${info.max_attempts} required /><//>
-    <${Field} label="Invisible for, in seconds"><input name="invisible_s" type="number" min="1" step="any" value=${info.invisible_ms / 1000} required /><//><//>`;
+    <${Field} label="Deliveries at most"><input name="max_attempts" type="number" min="1" max="10000" defaultValue=${info.max_attempts} required /><//>
+    <${Field} label="Invisible for, in seconds"><input name="invisible_s" type="number" min="1" step="any" defaultValue=${info.invisible_ms / 1000} required /><//><//>`;
 }
 
 export function Group({ path, query }) {

@@ -46,8 +46,8 @@ function Browse({ info, query, places }) {
   const turn = next => () => ask({ partition: place.partition, offset: Math.max(low, next), time: undefined }, true);
   return html`<${Form} label="Where to read" yes="Read" onSend=${byTime} cls="filter" key=${place.partition + offset}>
       <${Field} label="Partition"><select name="partition" onChange=${event => ask({ partition: event.target.value, offset: undefined, time: undefined }, true)}>${places.map(one => html`<option key=${one.partition} value=${one.partition} selected=${one.partition === place.partition}>${visible(one.partition)} (${count(one.messages)})</option>`)}</select><//>
-      <${Field} label="From offset"><input name="start" type="number" min="0" value=${offset} /><//>
-      <${Field} label="or from a time"><input name="time" type="datetime-local" step="1" value=${asField(query.time)} /><//><//>
+      <${Field} label="From offset"><input name="start" type="number" min="0" defaultValue=${offset} /><//>
+      <${Field} label="or from a time"><input name="time" type="datetime-local" step="1" defaultValue=${asField(query.time)} /><//><//>
     <${Trouble} error=${error} what="This partition" />
     ${data && data.status.startsWith("offset_too") && rows.length === 0 && html`<p class="calm">Offset ${offset} is not there: the partition has ${low} to ${high - 1}.</p>`}
     <div class="turn"><button type="button" disabled=${offset <= low} onClick=${turn(low)}>First</button><button type="button" disabled=${offset <= low} onClick=${turn(offset - PAGE)}>Earlier</button>
@@ -85,9 +85,9 @@ function Search({ info, query, places }) {
     if (FIELDS.every(name => (next[name] ?? "") === (query[name] ?? ""))) go(); else ask(next, true);
   };
   return html`<${Form} label="What to look for" yes="Search" onSend=${start} cls="filter" key=${about}>
-      <${Field} label="Key"><input name="key" value=${query.key ?? ""} spellcheck=${false} /><//><${Field} label="Id"><input name="id" value=${query.id ?? ""} spellcheck=${false} /><//><${Field} label="Tag"><input name="tag" value=${query.tag ?? ""} /><//>
-      <${Field} label="Header"><input name="header" value=${query.header ?? ""} placeholder="name:value" spellcheck=${false} /><//><${Field} label="Text in the body"><input name="text" value=${query.text ?? ""} spellcheck=${false} /><//>
-      <${Field} label="Stored from"><input name="from_time" type="datetime-local" step="1" value=${asField(query.from_time)} /><//><${Field} label="until"><input name="to_time" type="datetime-local" step="1" value=${asField(query.to_time)} /><//>
+      <${Field} label="Key"><input name="key" defaultValue=${query.key ?? ""} spellcheck=${false} /><//><${Field} label="Id"><input name="id" defaultValue=${query.id ?? ""} spellcheck=${false} /><//><${Field} label="Tag"><input name="tag" defaultValue=${query.tag ?? ""} /><//>
+      <${Field} label="Header"><input name="header" defaultValue=${query.header ?? ""} placeholder="name:value" spellcheck=${false} /><//><${Field} label="Text in the body"><input name="text" defaultValue=${query.text ?? ""} spellcheck=${false} /><//>
+      <${Field} label="Stored from"><input name="from_time" type="datetime-local" step="1" defaultValue=${asField(query.from_time)} /><//><${Field} label="until"><input name="to_time" type="datetime-local" step="1" defaultValue=${asField(query.to_time)} /><//>
       <${Field} label="Partition"><select name="in"><option value="">all</option>${places.map(one => html`<option key=${one.partition} selected=${one.partition === query.in}>${one.partition}</option>`)}</select><//><//>
     ${found && html`<p class="progress" role="status">${found.isBusy ? "Searching: " : found.isCancelled ? "Cancelled: " : found.cursor ? "So far: " : "All was looked at: "}${plural(found.messages.length, "message")} found, ${count(found.looked.messages)} looked at (${bytes(found.looked.bytes)})${found.looked.through && found.cursor ? html`, up to <${Time} at=${found.looked.through} />` : ""}
       ${found.isBusy ? html` <button type="button" onClick=${() => abort.current.abort()}>Cancel</button>` : found.cursor && found.messages.length < FOUND_MAX ? html` <button type="button" onClick=${() => go(found.cursor, found)}>Go on</button>` : ""}</p>

@@ -71,10 +71,10 @@ function Settings({ info, may, reload }) {
       ["Kind", info.static ? `static${info.scope === "global" ? ", global" : ""}` : "plain"], ["Kept for", duration(info.retention_ms)], ["Order", info.order_strategy], ["Message type", visible(info.message_type)], ["Flush", info.flush ?? "as the service"]]} />
     ${may("topic", "alter") && html`<${Form} label="Settings of the topic" yes="Change" onSend=${change} cls="form card" key=${JSON.stringify([info.retention_ms, info.order_strategy, now])}>
       <h2>Change</h2>
-      <${Field} label=${info.static ? "Logical queues" : "Partitions"} hint="Can only grow."><input name="partitions" type="number" min=${now} max="1024" value=${now} required /><//>
-      <${Field} label="Keep messages for, in days" hint=${`${info.retention_ms} ms now`}><input name="days" type="number" min="0.00002" step="any" value=${info.retention_ms / 86_400_000} required /><//>
+      <${Field} label=${info.static ? "Logical queues" : "Partitions"} hint="Can only grow."><input name="partitions" type="number" min=${now} max="1024" defaultValue=${now} required /><//>
+      <${Field} label="Keep messages for, in days" hint=${`${info.retention_ms} ms now`}><input name="days" type="number" min="0.00002" step="any" defaultValue=${info.retention_ms / 86_400_000} required /><//>
       <${Field} label="Order when a partition is closed"><select name="order_strategy"><option selected=${info.order_strategy === "best_tried"}>best_tried</option><option selected=${info.order_strategy === "strict"}>strict</option></select><//>
-      <${Field} label="Message type"><input name="message_type" maxlength="64" value=${info.message_type} required /><//>
+      <${Field} label="Message type"><input name="message_type" maxlength="64" defaultValue=${info.message_type} required /><//>
       <${Field} label="Flush"><select name="flush"><option value="" selected=${!info.flush}>as the service</option><option selected=${info.flush === "sync"}>sync</option><option selected=${info.flush === "async"}>async</option></select><//>
     <//>`}
     ${may("topic", "delete") && html`<section class="card"><h2>Delete</h2><p>Routes and data go; groups lose their progress in it.</p>

@@ -28,7 +28,7 @@ function NewTopic({ onClose }) {
   };
   return html`<${Dialog} title="New topic" onClose=${onClose}><${Form} label="New topic" yes="Create" onSend=${create}>
     <${Field} label="Name"><input name="topic" required maxlength="127" autocomplete="off" spellcheck=${false} autofocus /><//>
-    <${Field} label="Partitions" hint="Their number can grow later, never shrink."><input name="partitions" type="number" min="1" max="1024" value="4" required /><//>
+    <${Field} label="Partitions" hint="Their number can grow later, never shrink."><input name="partitions" type="number" min="1" max="1024" defaultValue="4" required /><//>
     <${Field} label="Keep messages for, in days" hint="Empty: as the service does by default."><input name="days" type="number" min="0.001" step="any" /><//>
     <${Field} label="Order when a partition is closed"><select name="order_strategy"><option value="best_tried">best_tried: send elsewhere</option><option value="strict">strict: wait</option></select><//>
   <//><//>`;
