@@ -58,6 +58,7 @@ def test_look_07_jobs_count_their_runs_and_say_whether_they_are_well() -> None:
         assert found["deltamq_job_shards", "revive", ""] == 2
         assert found["deltamq_job_last_success_timestamp_seconds", "revive", ""] == STARTED.timestamp()
         assert found["deltamq_job_run_seconds_count", "revive", ""] == 3
+        assert found["deltamq_build_info", "", ""] == 1
         assert found["process_resident_memory_bytes", "", ""] > 0
         meters.ran(_run("delay", ok=False))
         assert _get(port, "/readyz")[0] == 503 and _get(port, "/healthz")[0] == 200
