@@ -10,9 +10,9 @@ each page reads only what is new in the logs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,7 @@ _CACHE_BYTES: Final = 16 * MIB
 _EVER_MS: Final = 2**53
 
 Int64s = NDArray[np.int64]
+T = TypeVar("T")
 
 
 class WaitingPlace(NamedTuple):
@@ -70,16 +71,22 @@ class _Marks:
         self._next = 0
         self._times = DeliverTimes(RowCache(_CACHE_BYTES))
 
-    def left(self, log: PartitionLog, marks: PartitionLog | None) -> tuple[Int64s, Int64s]:
-        """Return deliver times and offsets of what waits in a delay log and is not cancelled. Blocks."""
+    def left(self, log: PartitionLog, marks: PartitionLog | None, until_ms: int = _EVER_MS) -> tuple[Int64s, Int64s]:
+        """Return deliver times and offsets of what waits in a delay log, is not cancelled, and is due then. Blocks."""
         if marks is not None:
             self._next = max(self._next, marks.min_offset)
             for page in pages(marks, self._next):
                 self.folded.fold(page.rows)
                 self._next = page.next_offset
-        times, offsets = self._times.due(log, self.folded, _EVER_MS)
+        times, offsets = self._times.due(log, self.folded, until_ms)
         waits = ~np.isin(offsets, np.fromiter(self.folded.cancelled, np.int64))
         return times[waits], offsets[waits]
+
+    def overdue(self, log: PartitionLog, marks: PartitionLog | None, now_ms: int) -> tuple[int, int | None]:
+        """Return how many messages wait, and when the first that is due was due. Blocks."""
+        times, _ = self.left(log, marks, now_ms)
+        not_ended = sum(high - low for low, high in self.folded.ended.gaps(log.min_offset, log.end_offset))
+        return max(0, not_ended - len(self.folded.cancelled)), int(times[0]) if len(times) else None
 
 
 class _Order(NamedTuple):
@@ -138,26 +145,30 @@ class WaitingList:
         last = None if at >= len(order.times) else order.place(names, at - 1)
         return WaitingPage(pa.concat_tables(pieces), last)
 
-    async def next_due(self, broker: str) -> tuple[int, int | None]:
-        """Return how many messages wait at a broker, and when the first is due, in milliseconds; raise as `page`."""
+    async def overdue(self, broker: str, now_ms: int) -> tuple[int, int | None]:
+        """Return how many messages wait at a broker, and when the first that is due was due; raise as `page`."""
         log = await self._delays.partition(broker).look()
-        times = np.empty(0, np.int64) if log is None else (await self._left(broker, log))[0]
-        return len(times), int(times[0]) if len(times) else None
+        if log is None:
+            return 0, None
+        return await self._by_marks(broker, log, partial(_Marks.overdue, now_ms=now_ms))
 
-    async def _left(self, broker: str, log: PartitionLog) -> tuple[Int64s, Int64s]:
+    async def _by_marks(
+        self, broker: str, log: PartitionLog, work: Callable[[_Marks, PartitionLog, PartitionLog | None], T]
+    ) -> T:
+        """Run work on a broker's marks, its delay log and the log of the marks on a thread."""
         marks = self._marks.get(broker)
         if marks is None:
             marks = self._marks[broker] = _Marks(self._warehouse, self._cluster, broker)
         marks_log = await self._partitions.of(marks.ref).look()
         async with marks.lock:
-            return await self._partitions.run(partial(marks.left, log, marks_log))
+            return await self._partitions.run(partial(work, marks, log, marks_log))
 
     async def _order(self, names: list[str], logs: Mapping[str, PartitionLog]) -> _Order:
         parts = [_Order(*(np.empty(0, np.int64) for _ in _Order._fields))]
         for number, name in enumerate(names):
             if name not in logs:
                 continue
-            times, offsets = await self._left(name, logs[name])
+            times, offsets = await self._by_marks(name, logs[name], _Marks.left)
             parts.append(_Order(times, np.full(len(times), number, np.int64), offsets))
         times, brokers, offsets = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         order = np.lexsort((offsets, brokers, times))

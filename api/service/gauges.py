@@ -14,7 +14,7 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -30,6 +30,7 @@ from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Bounds, StartKind, lag_messages
+from deltamq.mq.static.logical_queue import TopicQueues
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.refs import retry_ref
@@ -64,15 +65,13 @@ class LaneAt:
 
 
 class _ReadingLanes(NamedTuple):
-    """The lanes of a group in a topic, in these lives of both, when this process knew progress in `begun` lanes."""
+    """The lanes of a group in a topic, as long as these are the same, and progress is known in `begun` lanes."""
 
     group: Group
     topic: Topic
+    queues: TopicQueues | None
     begun: int
     lanes: Sequence[LaneAt]
-
-    def fits(self, group: Group, topic: Topic, begun: int) -> bool:
-        return self.group is group and self.topic is topic and self.begun == begun
 
 
 @dataclass(slots=True)
@@ -121,17 +120,19 @@ class Gauges:
         partitions: Partitions,
         seen_clients: SeenClients,
         *,
-        serving: Callable[[], Collection[str]],
+        queues_of: Callable[[Topic], TopicQueues | None],
+        serving: Callable[[], frozenset[str]],
         now_ms: Callable[[], int],
     ) -> None:
-        """`serving` returns the roles of this process."""
+        """`queues_of` returns a static topic's logical queues, `serving` the roles of this process."""
         self.seen = Seen()
-        self._meta = meta
+        self.meta = meta
         self._lanes = lanes
         self._partitions = partitions
         self._seen_clients = seen_clients
-        self._serving = serving
-        self._now_ms = now_ms
+        self._queues_of = queues_of
+        self.serving = serving
+        self.now_ms = now_ms
         #: The lanes of each group name and topic id at the last look.
         self._known: dict[tuple[str, str], _ReadingLanes] = {}
         self._turn = asyncio.Lock()
@@ -152,8 +153,8 @@ class Gauges:
         As in REST, the lag of a group counts all messages of partitions in which it has no progress yet, if it begins
         at the first message.
         """
-        slices, roles, groups = Slices(), self._serving(), self._meta.now.groups.groups
-        topics = {topic.id: topic for topic in self._meta.now.topics.topics.values()}
+        slices, roles, groups = Slices(), self.serving(), self.meta.now.groups.groups
+        topics = {topic.id: topic for topic in self.meta.now.topics.topics.values()}
         begun: dict[tuple[str, str], set[LaneKey]] = {}
         for key in list(self._lanes.begun()):
             await slices.step()
@@ -164,8 +165,9 @@ class Gauges:
             group, topic, kept = groups[name[0]], topics[name[1]], before.get(name)
             if group.is_broadcast:
                 continue
-            if kept is None or not kept.fits(group, topic, len(known)):
-                kept = _ReadingLanes(group, topic, len(known), _lanes(group, topic, known))
+            queues = self._queues_of(topic)
+            if kept is None or kept[:3] != (group, topic, queues) or kept.begun != len(known):
+                kept = _ReadingLanes(group, topic, queues, len(known), _lanes(group, topic, queues, known))
             self._known[name] = kept
             for lane in kept.lanes:
                 await slices.step()
@@ -173,7 +175,7 @@ class Gauges:
                     yield lane
 
     async def _read(self) -> Sample:
-        sample = Sample(self._now_ms())
+        sample = Sample(self.now_ms())
         seen, wanted = self.seen, dict[LaneKey, tuple[LaneAt, int]]()
         oldest_us: dict[Reading, int | None] = {}
         times: dict[LaneKey, tuple[int, int]] = {}
@@ -203,12 +205,12 @@ class Gauges:
                 sample.oldest_s[reading] = max(0.0, sample.time_ms / 1_000 - append_us / 1_000_000)
         seen.times, seen.wanted = times, wanted
         await self._count_flights(sample)
-        self._add_seen(sample, self._meta.now)
+        self._add_seen(sample, self.meta.now)
         return sample
 
     async def _count_flights(self, sample: Sample) -> None:
         slices = Slices()
-        names = {topic.id: topic.name for topic in self._meta.now.topics.topics.values()}
+        names = {topic.id: topic.name for topic in self.meta.now.topics.topics.values()}
         for lane in self._lanes.buffer.lanes:
             await slices.step()
             _add(sample.in_flight, names, lane.key, lane.in_flight + lane.waiting)
@@ -216,7 +218,7 @@ class Gauges:
             _add(sample.in_flight, names, key, len(ordered.flights))
 
     def _add_seen(self, sample: Sample, meta: Meta) -> None:
-        roles = self._serving()
+        roles = self.serving()
         clients = Counter(self._seen_clients.counts())
         if META_ROLE in roles:
             clients.update({name: len(group.clients) for name, group in meta.online.groups.items()})
@@ -244,15 +246,27 @@ class Slices:
             self._until_s = time.monotonic() + _SLICE_S
 
 
-def _lanes(group: Group, topic: Topic, begun: set[LaneKey]) -> list[LaneAt]:
-    """Return the lanes that have begun, and those that lag all the same: retries, and partitions.
-
-    Partitions without progress count for a group that begins at the first message. Segments of a static topic do not:
-    a group that has progress in a later one has passed the earlier ones.
-    """
-    is_from_first = topic.static is None and group.settings.consume_from.kind is StartKind.FIRST
-    others = (lane for lane in lanes_of(group.name, topic) if lane.retry or is_from_first)
+def _lanes(group: Group, topic: Topic, queues: TopicQueues | None, begun: set[LaneKey]) -> list[LaneAt]:
+    """Return the lanes that have begun, and those that lag all the same: retries, and partitions."""
+    others = _behind(group, topic, queues, begun)
     return [_at(group, topic, key) for key in dict.fromkeys((*sorted(begun), *others))]
+
+
+def _behind(group: Group, topic: Topic, queues: TopicQueues | None, begun: set[LaneKey]) -> Iterator[LaneKey]:
+    """Yield the retries, and the partitions without progress that the group has yet to read.
+
+    A group that begins at the first message has them all before it. Another one has the segments of a logical queue
+    behind the one where it is.
+    """
+    is_from_first = group.settings.consume_from.kind is StartKind.FIRST
+    yield from (lane for lane in lanes_of(group.name, topic) if lane.retry or (is_from_first and queues is None))
+    for queue in () if queues is None else queues.served.values():
+        is_before_it = is_from_first
+        for segment in queue.readable:
+            lane = LaneKey(topic.id, group.name, False, segment.partition)
+            is_before_it |= lane in begun
+            if is_before_it:
+                yield lane
 
 
 def _at(group: Group, topic: Topic, key: LaneKey) -> LaneAt:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.log.partition import Partitions
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.waiting_list import WaitingList
@@ -36,6 +35,9 @@ EVERY_S: Final = 15.0
 _FIRST_S: Final = 1.0
 #: Most looks of each kind in one round.
 _LOOKS: Final = 400
+#: The same for an object store, where a look is a request that takes long and is paid for.
+_FAR_EVERY_S: Final = 60.0
+_FAR_LOOKS: Final = 50
 #: A partition that a call or a look has refreshed within this time needs no other.
 _FRESH_S: Final = 10.0
 
@@ -46,24 +48,18 @@ class Looks:
     def __init__(
         self,
         gauges: Gauges,
-        meta: HostedMeta,
         lanes: Lanes,
         partitions: Partitions,
         dead_letters: DeadLetterLogs,
         waiting: WaitingList,
-        *,
-        serving: Callable[[], frozenset[str]],
-        now_ms: Callable[[], int],
     ) -> None:
-        """`serving` returns the roles of this process."""
         self._gauges = gauges
-        self._meta = meta
         self._lanes = lanes
         self._partitions = partitions
         self._dead_letters = dead_letters
         self._waiting = waiting
-        self._serving = serving
-        self._now_ms = now_ms
+        is_here = partitions.warehouse.folder is not None
+        self._every_s, self._looks = (EVERY_S, _LOOKS) if is_here else (_FAR_EVERY_S, _FAR_LOOKS)
         #: Where the next round goes on.
         self._lane_turn = self._group_turn = 0
         self._task: asyncio.Task[None] | None = None
@@ -82,7 +78,7 @@ class Looks:
         wait_s = _FIRST_S
         while True:
             await asyncio.sleep(wait_s)
-            wait_s = EVERY_S
+            wait_s = self._every_s
             try:
                 await self.round()
             except Exception as error:
@@ -90,19 +86,20 @@ class Looks:
 
     async def round(self) -> None:
         """Look once at each kind."""
-        brokers = sorted(self._serving() - {META_ROLE})
+        brokers = sorted(self._gauges.serving() - {META_ROLE})
         for broker in brokers:
             await _guarded(self._lanes.follow_streams(broker))
             await _guarded(self._look_at_delayed(broker))
         await self._look_at_lanes()
         await self._look_at_dead_letters(brokers)
         await self._gauges.now(fresh_s=0.0)  # says which append times are wanted
-        for lane, offset in list(self._gauges.seen.wanted.values())[:_LOOKS]:
+        for lane, offset in list(self._gauges.seen.wanted.values())[: self._looks]:
             await _guarded(self._look_at_time(lane, offset))
 
     async def _look_at_delayed(self, broker: str) -> None:
-        count, due_ms = await self._waiting.next_due(broker)
-        late_ms = 0 if due_ms is None else max(0, self._now_ms() - due_ms)
+        now_ms = self._gauges.now_ms()
+        count, due_ms = await self._waiting.overdue(broker, now_ms)
+        late_ms = 0 if due_ms is None else now_ms - due_ms
         self._gauges.seen.delayed[broker] = count, late_ms / 1_000
 
     async def _look_at_lanes(self) -> None:
@@ -118,9 +115,9 @@ class Looks:
                 others.append(lane)
             else:
                 closed.append(lane)
-        self._lane_turn, turn = _turn(others, self._lane_turn)
+        self._lane_turn, turn = _turn(others, self._lane_turn, self._looks)
         there = await self._existing(lane.ref for lane in turn)
-        for lane in (*closed[:_LOOKS], *(lane for lane in turn if lane.ref in there)):
+        for lane in (*closed[: self._looks], *(lane for lane in turn if lane.ref in there)):
             await _guarded(self._lanes.bounds(lane.key, lane.reading[1]))
 
     async def _look_at_time(self, lane: LaneAt, offset: int) -> None:
@@ -130,13 +127,12 @@ class Looks:
             self._gauges.seen.times[lane.key] = offset, append_us
 
     async def _look_at_dead_letters(self, brokers: Sequence[str]) -> None:
-        seen, groups = self._gauges.seen.dead_letters, self._meta.now.groups.groups
+        seen, groups = self._gauges.seen.dead_letters, self._gauges.meta.now.groups.groups
         for name, epoch, broker in list(seen):
             if broker not in brokers or name not in groups or groups[name].epoch != epoch:
                 del seen[name, epoch, broker]
-        self._group_turn, turn = _turn(
-            [(group, broker) for group in groups.values() for broker in brokers], self._group_turn
-        )
+        everywhere = [(group, broker) for group in groups.values() for broker in brokers]
+        self._group_turn, turn = _turn(everywhere, self._group_turn, self._looks)
         refs = {dead_ref(group.name, group.epoch, broker): (group, broker) for group, broker in turn}
         for ref in await self._existing(refs):
             await _guarded(self._count_dead_letters(*refs[ref]))
@@ -151,12 +147,12 @@ class Looks:
         return await self._partitions.run(lambda: {ref for ref in asked if exists(ref)})
 
 
-def _turn(items: Sequence[T], at: int) -> tuple[int, Sequence[T]]:
-    """Return where the next round begins, and the items of this one, from `at` on."""
-    if len(items) <= _LOOKS:
+def _turn(items: Sequence[T], at: int, count: int) -> tuple[int, Sequence[T]]:
+    """Return where the next round begins, and `count` items for this one, from `at` on."""
+    if len(items) <= count:
         return 0, items
     at %= len(items)
-    return at + _LOOKS, [*items[at : at + _LOOKS], *items[: max(0, at + _LOOKS - len(items))]]
+    return at + count, [*items[at : at + count], *items[: max(0, at + count - len(items))]]
 
 
 async def _guarded(look: Awaitable[object]) -> None:

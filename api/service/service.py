@@ -123,19 +123,17 @@ class Service:
             is_used=lambda: bool(self.meta.now.groups.groups),
         )
         self.stops = Stops(warehouse, lambda: meta.stopped, self.topics.place_of)
-        serving, now_ms = self.hosting.taking, self.now_ms
         #: What groups have before them, for metrics and history.
-        self.gauges = Gauges(self.meta, self.lanes, self.partitions, self.seen, serving=serving, now_ms=now_ms)
-        self.looks = Looks(
-            self.gauges,
+        self.gauges = Gauges(
             self.meta,
             self.lanes,
             self.partitions,
-            self.dead_letters,
-            self.waiting_list,
-            serving=serving,
-            now_ms=now_ms,
+            self.seen,
+            queues_of=self.topics.queues_of,
+            serving=self.hosting.taking,
+            now_ms=self.now_ms,
         )
+        self.looks = Looks(self.gauges, self.lanes, self.partitions, self.dead_letters, self.waiting_list)
         #: The last day of them.
         self.samples = Samples(
             self.gauges,

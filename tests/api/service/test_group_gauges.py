@@ -133,11 +133,27 @@ def test_gauges_dead_letters_that_are_new_are_counted(queue: Queue) -> None:
 def test_gauges_delayed_messages_are_counted_and_late_once_they_are_overdue(queue: Queue) -> None:
     queue.send("a", "b", delay_ms=60_000)
     queue.send("c", delay_ms=600_000)
+    queue.send("d", delay_ms=30_000, message_id="id-d")
+    assert queue.api.call("DELETE", "/v1/topics/orders/delayed/id-d").status == 204
     sample = _sample(queue)
     assert (sample.delayed, sample.delayed_late_s) == (3, 0.0)
     queue.advance(90_000)
     sample = _sample(queue)
     assert (sample.delayed, sample.delayed_late_s) == (3, pytest.approx(30, abs=1))
+
+
+def test_gauges_a_segment_behind_the_group_lags_before_the_group_begins_there(tmp_path: Path) -> None:
+    with queue_in(tmp_path / "warehouse", service={"brokers": ("broker-a", "broker-b")}, static=True) as queue:
+        queue.topic()
+        billing = queue.group("billing", consume_from="last")
+        billing.pop(1)
+        queue.send("a")
+        billing.ack(billing.pop(1).handles)
+        remapped = queue.api.call("POST", "/v1/topics/orders/remap", {"brokers": ["broker-b"]})
+        assert remapped.status == 200, remapped
+        queue.send("b", "c")
+        queue.settle()
+        assert _sample(queue).lag == {_BILLING: 2}
 
 
 @pytest.mark.plain_only
