@@ -1,4 +1,4 @@
-"""What the groups of this process have before them: lag, age, in flight, dead letters, delayed.
+"""What the groups of this process have before them: lag, age, in flight, dead letters, delayed (SPEC LOOK-11).
 
     progress of lanes, ends of partitions --in memory--> `Gauges.now`, in slices, so that no request waits for it
                                   ^

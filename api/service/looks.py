@@ -1,4 +1,4 @@
-"""Looks for the gauges at what memory does not know: tables of other processes, and files.
+"""Looks for the gauges at what memory does not know: tables of other processes, and files (SPEC LOOK-11).
 
     each EVERY_S, on threads:   partitions that no call has opened, or that jobs or Spark may have appended to
                                 append times of oldest messages, dead letters, delayed messages

@@ -1,4 +1,4 @@
-"""The metrics of a process with labels, for Prometheus: groups, partitions, disk, certificate, process.
+"""The metrics of a process with labels, for Prometheus (SPEC LOOK-11): groups, partitions, disk, certificate, process.
 
     gauges of groups (`api.service.gauges`) --the greatest N--> series of groups and topics
                                             '-- all ----------> totals, without labels

@@ -1,4 +1,4 @@
-"""A real Prometheus, as Debian has it, with conf/monitoring: it scrapes a service under load, and jobs."""
+"""A real Prometheus, as Debian has it, with conf/monitoring: it scrapes a service under load and jobs (LOOK-12)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _promtool(*arguments: str) -> str:
     return done.stdout
 
 
-def test_promtool_takes_the_configuration_and_fires_each_rule() -> None:
+def test_look_12_promtool_takes_the_configuration_and_fires_each_rule() -> None:
     assert f"{len(alerts())} rules found" in _promtool("check", "rules", "alerts.yml")
     assert "is valid" in _promtool("check", "config", "prometheus.yml")
     assert "SUCCESS" in _promtool("test", "rules", "alerts_test.yml")
@@ -139,7 +139,7 @@ def _prometheus(folder: Path, service: int, jobs: int, ca: str) -> Iterator[_Pro
         process.wait(30)
 
 
-def test_a_real_prometheus_has_a_series_for_each_panel_and_evaluates_each_rule(tmp_path: Path) -> None:
+def test_look_12_a_real_prometheus_has_a_series_for_each_panel_and_evaluates_each_rule(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "tls")
     pair = authority.server()
     config = config_for(tmp_path / "warehouse", kafka_port=free_port(), tls_cert=pair.cert, tls_key=pair.key)

@@ -1,4 +1,4 @@
-"""What the door's calls took, and which errors it answered, for /metrics."""
+"""What the door's calls took, and which errors it answered, for /metrics (SPEC LOOK-11)."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class KafkaServer:
         self._connections.discard(connection)
 
     def answered(self, call: str, seconds: float, answer: Message | None) -> None:
-        """Count an answer."""
+        """Count an answer (SPEC LOOK-11)."""
         self._meters.answered(call.removeprefix("kafka "), seconds, answer)
 
     def refused(self, connection: Connection, call: str, error: Unauthenticated | Forbidden) -> None:

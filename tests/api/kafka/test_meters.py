@@ -1,4 +1,4 @@
-"""What /metrics says about the Kafka door: its calls and their times, its errors, its connections."""
+"""What /metrics says about the Kafka door: its calls and their times, its errors, its connections (SPEC LOOK-11)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _metric(kafka: KafkaApi, sample: str) -> float:
     return 0.0 if found is None else float(found[1])
 
 
-def test_kafka_calls_errors_and_connections_are_counted(kafka: KafkaApi) -> None:
+def test_look_11_kafka_calls_errors_and_connections_are_counted(kafka: KafkaApi) -> None:
     calls, seconds = (f'deltamq_kafka_request_seconds_{what}{{call="ListOffsets"}}' for what in ("count", "sum"))
     errors = 'deltamq_kafka_errors_total{error="UNKNOWN_TOPIC_OR_PARTITION"}'
     before = [_metric(kafka, sample) for sample in (calls, errors)]

@@ -1,4 +1,4 @@
-"""What groups have before them, as one process knows it: from memory, and by looks at tables."""
+"""What groups have before them, as one process knows it: from memory, and by looks at tables (SPEC LOOK-11)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _sample(queue: Queue, *, look: bool = True) -> Sample:
     return queue.run(sampled())
 
 
-def test_gauges_lag_age_flights_and_clients_come_from_memory(queue: Queue) -> None:
+def test_look_11_lag_age_flights_and_clients_come_from_memory(queue: Queue) -> None:
     billing = queue.group("billing")
     queue.send("a", "b")
     queue.advance(30_000)
@@ -54,7 +54,7 @@ def test_gauges_lag_age_flights_and_clients_come_from_memory(queue: Queue) -> No
     assert (_sample(queue, look=False).lag, _sample(queue, look=False).oldest_s) == ({_BILLING: 0}, {})
 
 
-def test_gauges_the_oldest_message_in_a_rolled_up_file_is_found_by_a_look(queue: Queue) -> None:
+def test_look_11_the_oldest_message_in_a_rolled_up_file_is_found_by_a_look(queue: Queue) -> None:
     billing = queue.group("billing")
     for _ in range(32):
         queue.send("a")
@@ -74,7 +74,7 @@ def test_gauges_the_oldest_message_in_a_rolled_up_file_is_found_by_a_look(queue:
     assert _sample(queue).oldest_s == pytest.approx({_BILLING: 130})
 
 
-def test_gauges_after_a_restart_a_look_finds_the_lag(queue: Queue) -> None:
+def test_look_11_after_a_restart_a_look_finds_the_lag(queue: Queue) -> None:
     billing = queue.group("billing")
     queue.send("a", "b")
     billing.ack(billing.pop(1).handles)
@@ -83,7 +83,7 @@ def test_gauges_after_a_restart_a_look_finds_the_lag(queue: Queue) -> None:
 
 
 @pytest.mark.plain_only
-def test_gauges_partitions_that_are_not_open_are_counted(queue: Queue) -> None:
+def test_look_11_partitions_that_are_not_open_are_counted(queue: Queue) -> None:
     billing = queue.group("billing")
     queue.send("a", "b")
     billing.ack(billing.pop(1).handles)
@@ -97,7 +97,7 @@ def test_gauges_partitions_that_are_not_open_are_counted(queue: Queue) -> None:
     assert _sample(queue).unknown_lanes == 0
 
 
-def test_gauges_what_was_retried_lags_and_is_as_old_as_its_failure(queue: Queue) -> None:
+def test_look_11_what_was_retried_lags_and_is_as_old_as_its_failure(queue: Queue) -> None:
     billing = queue.group("billing")
     queue.send("a")
     queue.advance(60_000)
@@ -110,7 +110,7 @@ def test_gauges_what_was_retried_lags_and_is_as_old_as_its_failure(queue: Queue)
     assert sample.lag == {_BILLING: 1} and sample.oldest_s == pytest.approx({_BILLING: 5})
 
 
-def test_gauges_dead_letters_that_are_new_are_counted(queue: Queue) -> None:
+def test_look_11_dead_letters_that_are_new_are_counted(queue: Queue) -> None:
     billing = queue.group("billing")
     queue.send("a", "b", "c")
     billing.dead(billing.pop(3).handles)
@@ -130,7 +130,7 @@ def test_gauges_dead_letters_that_are_new_are_counted(queue: Queue) -> None:
     assert _sample(queue).dead_letters == {}, "they were of an earlier life"
 
 
-def test_gauges_delayed_messages_are_counted_and_late_once_they_are_overdue(queue: Queue) -> None:
+def test_look_11_delayed_messages_are_counted_and_late_once_they_are_overdue(queue: Queue) -> None:
     queue.send("a", "b", delay_ms=60_000)
     queue.send("c", delay_ms=600_000)
     queue.send("d", delay_ms=30_000, message_id="id-d")
@@ -142,7 +142,7 @@ def test_gauges_delayed_messages_are_counted_and_late_once_they_are_overdue(queu
     assert (sample.delayed, sample.delayed_late_s) == (3, pytest.approx(30, abs=1))
 
 
-def test_gauges_a_segment_behind_the_group_lags_before_the_group_begins_there(tmp_path: Path) -> None:
+def test_look_11_a_segment_behind_the_group_lags_before_the_group_begins_there(tmp_path: Path) -> None:
     with queue_in(tmp_path / "warehouse", service={"brokers": ("broker-a", "broker-b")}, static=True) as queue:
         queue.topic()
         billing = queue.group("billing", consume_from="last")
@@ -157,7 +157,7 @@ def test_gauges_a_segment_behind_the_group_lags_before_the_group_begins_there(tm
 
 
 @pytest.mark.plain_only
-def test_gauges_clients_of_broadcast_groups_do_not_lag(queue: Queue) -> None:
+def test_look_11_clients_of_broadcast_groups_do_not_lag(queue: Queue) -> None:
     queue.group("news", consume_strategy="broadcast")
     queue.send("a", "b")
     (name,) = queue.api.partitions("orders")
@@ -167,7 +167,7 @@ def test_gauges_clients_of_broadcast_groups_do_not_lag(queue: Queue) -> None:
 
 
 @pytest.mark.plain_only
-def test_gauges_a_sample_gives_the_event_loop_to_others(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_look_11_a_sample_gives_the_event_loop_to_others(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     billing = queue.group("billing")
     queue.send("a")
     billing.pop(1)

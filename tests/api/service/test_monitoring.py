@@ -1,4 +1,4 @@
-"""conf/monitoring against a real service and real jobs: every metric that a rule or a panel names is there."""
+"""conf/monitoring against a real service and jobs: every metric that a rule or a panel names is there (SPEC LOOK-12)."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
 
 
 @pytest.mark.parametrize(("title", "query"), _QUERIES, ids=[title for title, _ in _QUERIES])
-def test_monitoring_names_only_metrics_that_there_are(names: set[str], title: str, query: str) -> None:
+def test_look_12_names_only_metrics_that_there_are(names: set[str], title: str, query: str) -> None:
     named = metrics_in(query)
     assert named and named - _OF_PROMETHEUS <= names
 
 
-def test_monitoring_finds_the_metrics_of_a_query() -> None:
+def test_look_12_finds_the_metrics_of_a_query() -> None:
     query = 'sum by (group) (rate(a_total{b=~"c(d)"}[5m])) / on (e) f > 1e3 and time() - g offset 1h unless (h) * 4'
     assert metrics_in(query) == {"a_total", "f", "g", "h"}
     assert metrics_in("histogram_quantile(0.99, sum by (le) (rate(i_bucket[$__rate_interval])))") == {"i_bucket"}
 
 
-def test_monitoring_each_rule_is_fired_by_a_test_that_has_a_series_for_which_it_does_not() -> None:
+def test_look_12_each_rule_is_fired_by_a_test_that_has_a_series_for_which_it_does_not() -> None:
     tests = yaml.safe_load((FOLDER / "alerts_test.yml").read_text("utf-8"))["tests"]
     fired, quiet = set(), set()
     for test in tests:
@@ -71,7 +71,7 @@ def test_monitoring_each_rule_is_fired_by_a_test_that_has_a_series_for_which_it_
     assert fired == quiet == set(alerts())
 
 
-def test_monitoring_each_rule_says_how_bad_it_is_and_where_the_operators_book_has_it() -> None:
+def test_look_12_each_rule_says_how_bad_it_is_and_where_the_operators_book_has_it() -> None:
     book = (Path(__file__).parents[3] / "OPERATIONS.md").read_text("utf-8")
     sections = {_anchor(title): text for title, text in re.findall(r"^### (.+)\n((?:(?!#).*\n?)*)", book, re.M)}
     for name, rule in alerts().items():

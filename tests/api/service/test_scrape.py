@@ -1,4 +1,4 @@
-"""What /metrics shows beside the counters: the worst groups and the largest partitions, disk, certificate, process."""
+"""The worst groups, the largest partitions, disk, certificate and process in /metrics (SPEC LOOK-11)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _metrics(api: Api, query: str = "") -> dict[str, dict[str, float]]:
     return found
 
 
-def test_scrape_labels_are_bounded_and_totals_hold_all(tmp_path: Path) -> None:
+def test_look_11_labels_are_bounded_and_totals_hold_all(tmp_path: Path) -> None:
     with running(config_for(tmp_path, metrics_top=2)) as api:
         for number in range(1, 5):
             topic = f"topic-{number}"
@@ -47,7 +47,7 @@ def test_scrape_labels_are_bounded_and_totals_hold_all(tmp_path: Path) -> None:
         )
 
 
-def test_scrape_shows_the_process_its_disk_its_lease_and_its_commits(tmp_path: Path) -> None:
+def test_look_11_shows_the_process_its_disk_its_lease_and_its_commits(tmp_path: Path) -> None:
     with running(config_for(tmp_path / "warehouse")) as api:
         api.send("orders", "a")
         shown = _metrics(api)
@@ -64,7 +64,7 @@ def test_scrape_shows_the_process_its_disk_its_lease_and_its_commits(tmp_path: P
         assert "deltamq_certificate_end_timestamp_seconds" not in shown
 
 
-def test_scrape_says_when_the_certificate_ends_and_survives_its_loss(tmp_path: Path) -> None:
+def test_look_11_says_when_the_certificate_ends_and_survives_its_loss(tmp_path: Path) -> None:
     pair = Authority(tmp_path / "ca").server()
     config = config_for(tmp_path / "warehouse", tls_cert=pair.cert, tls_key=pair.key)
     with running(config) as found:
