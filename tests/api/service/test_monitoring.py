@@ -1,4 +1,4 @@
-"""conf/monitoring against a real service and jobs: every metric that a rule or a panel names is there (SPEC LOOK-12)."""
+"""conf/monitoring against a real service and jobs: each metric that a rule or a panel names is there (SPEC LOOK-12)."""
 
 from __future__ import annotations
 
