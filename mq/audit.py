@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
+import msgspec
+
 from deltamq.mq.auth.state import AuthState
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import REFUSAL_MINUTES_MAX, REFUSALS_COUNTED_MAX, RESOURCES_MAX, SHOWN_BYTES_MAX
@@ -267,7 +269,7 @@ def _topic(meta: Meta, name: str) -> Any:
         "epoch": topic.route.epoch,
         "partitions": list(topic.route.partitions),
         "total_queues": queues,
-        "settings": asdict(topic.settings),
+        "settings": msgspec.to_builtins(topic.settings),
     }
 
 

@@ -142,7 +142,8 @@ def address_of(scope: Scope) -> str:
 SHOWN_FIELDS: Final = frozenset(
     (
         # topics
-        *("partitions", "routes", "order_strategy", "retention_ms", "message_type", "flush", "partitioner", "static"),
+        *("partitions", "routes", "order_strategy", "retention_ms", "retention_bytes", "message_type"),
+        *("flush", "partitioner", "static"),
         *("total_queues", "scope", "clusters", "brokers", "mode", "queues", "plan", "force", "world", "settings"),
         # brokers and partitions
         *("readable", "writable", "reason", "until"),

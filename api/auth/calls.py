@@ -41,6 +41,7 @@ CALLS: Final[Mapping[str, str]] = {
     # topics
     "GET /v1/topics": "any",
     "GET /v1/topics/{topic}": "topic describe",
+    "GET /v1/topics/{topic}/retention": "topic describe",
     "PUT /v1/topics/{topic}": "topic create|alter; audited",
     "DELETE /v1/topics/{topic}": "topic delete; audited",
     "GET /v1/topics/{topic}/offsets": "topic describe",

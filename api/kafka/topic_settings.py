@@ -17,7 +17,15 @@ from typing import Final, NamedTuple, TypeAlias, cast
 
 from deltamq.api.kafka.records.batch import Compression
 from deltamq.mq.limits import MESSAGE_BYTES_MAX, RETENTION_MS_DEFAULT, RETENTION_MS_MIN
-from deltamq.mq.meta.topic_settings import CLEANUP_POLICY, RETENTION, TopicSettings, removes_by_time
+from deltamq.mq.meta.topic_settings import (
+    CLEANUP_POLICY,
+    NO_LIMIT,
+    RETENTION,
+    RETENTION_BYTES,
+    TopicSettings,
+    limit_of,
+    removes_by_time,
+)
 from deltamq.mq.partitioners import Partitioner
 
 INT_MAX: Final = 2**31 - 1
@@ -98,6 +106,16 @@ def whole(low: int, high: int, *others: int, must: str = "") -> Read:
         return str(number)
 
     return read
+
+
+_long = whole(-(2**63), 2**63 - 1, must="must be a whole number of bytes, or -1 for no limit")
+
+
+def _bytes_kept(text: str) -> str:
+    """Take the bytes that are kept; every negative number is no limit, as in Kafka."""
+    if (given := _long(text)) == "0":
+        raise ValueError("must not be 0: the newest messages of a partition are always kept")
+    return given
 
 
 def decimal(low: float, high: float) -> Read:
@@ -203,12 +221,12 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = {
         "log.retention.ms",
         "How long messages are kept; -1 is for ever. It means nothing while cleanup.policy has no delete.",
     ),
-    "retention.bytes": Setting(
+    RETENTION_BYTES: Setting(
         Kind.LONG,
-        "-1",
-        whole(-(2**63), -1, must="must be -1: nothing is removed by size"),
+        str(NO_LIMIT),
+        _bytes_kept,
         "log.retention.bytes",
-        "Messages are not removed by size.",
+        "Older messages also go while each partition keeps so many bytes. It means nothing without delete.",
     ),
     CLEANUP_POLICY: Setting(
         Kind.LIST,
@@ -300,6 +318,8 @@ def shown_of_topic(settings: TopicSettings, kept: Mapping[str, str]) -> list[Sho
     values = dict(kept)
     if removes_by_time(kept) and settings.retention_ms != RETENTION_MS_DEFAULT:
         values.setdefault(RETENTION, str(settings.retention_ms))
+    if limit_of(settings) != NO_LIMIT:
+        values.setdefault(RETENTION_BYTES, str(limit_of(settings)))
     if settings.partitioner != TopicSettings().partitioner:
         values[PARTITIONER] = settings.partitioner
     return [_shown(name, values.get(name), setting) for name, setting in TOPIC_SETTINGS.items()]

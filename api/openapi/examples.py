@@ -37,6 +37,7 @@ _TOPIC: Final[Json] = {
     "id": "4bd4725d-5bec-43f4-be8a-bc5a186729a2",
     "order_strategy": "best_tried",
     "retention_ms": 259_200_000,
+    "retention_bytes": -1,
     "message_type": "normal",
     "flush": None,
     "created_time": "2013-01-01T05:00:00.000000Z",
@@ -269,6 +270,7 @@ _COPY: Final[Json] = {
     "settings": {
         "order_strategy": "best_tried",
         "retention_ms": 604_800_000,
+        "retention_bytes": -1,
         "message_type": "normal",
         "flush": None,
         "partitioner": "lp",
@@ -448,6 +450,27 @@ _EXAMPLES: Final[Json] = {
     "DeadLetterCounts": {"group": "billing", **_COUNTS, "counts": [{"reason": "cannot be parsed", **_COUNTS}]},
     "ClusterInfo": _CLUSTER,
     "UpgradeInfo": {"on": [], "ready": [_FEATURE], "waiting": []},
+    "RetentionInfo": {
+        "topic": "flights",
+        "retention_ms": 259_200_000,
+        "retention_bytes": -1,
+        "partitions": [
+            {
+                "partition": "flights@broker-a",
+                "messages": 12_000,
+                "bytes": 1_048_576,
+                "due_messages": 0,
+                "held_by": [],
+                "next": {
+                    "below": 4_000,
+                    "messages": 4_000,
+                    "bytes": 349_525,
+                    "time": "2013-01-04T05:15:00Z",
+                    "why": "age",
+                },
+            }
+        ],
+    },
     "HistoryAnswer": {
         "process": "0f6c1f6e",
         "metric": "lag",

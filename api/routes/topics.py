@@ -27,13 +27,14 @@ from deltamq.mq.limits import (
     BROKERS_NAMED_MAX,
     LOGICAL_PARTITIONS,
     MESSAGE_TYPE_LENGTH_MAX,
+    OFFSET_MAX,
     PARTITIONS_MAX,
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
 )
 from deltamq.mq.meta.access import Access, AccessState
 from deltamq.mq.meta.static_topics import StaticRequest
-from deltamq.mq.meta.topic_settings import FlushMode, OrderStrategy, TopicRequest
+from deltamq.mq.meta.topic_settings import NO_LIMIT, FlushMode, OrderStrategy, TopicRequest, limit_of
 from deltamq.mq.names import broker_of, check_client_topic
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.static.global_queues import GlobalQueues, global_queue_name
@@ -62,6 +63,13 @@ class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
     order_strategy: OrderStrategy | None = None
     retention_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] | None = None
+    retention_bytes: Annotated[
+        Annotated[int, Meta(ge=NO_LIMIT, le=OFFSET_MAX)] | None,
+        Meta(
+            description="Older messages also go while each partition keeps so many bytes; -1 for no limit.",
+            extra_json_schema={"not": {"const": 0}},
+        ),
+    ] = None
     message_type: Annotated[str, Meta(min_length=1, max_length=MESSAGE_TYPE_LENGTH_MAX)] | None = None
     flush: FlushMode | None = None
     partitioner: Annotated[
@@ -96,6 +104,8 @@ _PUT: Final = JsonBody(TopicPutRequest, {"partitions": 4, "order_strategy": "bes
 def _wanted_of(asked: TopicPutRequest) -> TopicRequest:
     if asked.message_type is not None and not asked.message_type.isprintable():
         raise Unprocessable("message_type must be of printable characters", field="message_type")
+    if asked.retention_bytes == 0:
+        raise Unprocessable("retention_bytes must be 1 or more, or -1 for no limit", field="retention_bytes")
     if asked.routes is not None and asked.partitions is not None:
         raise Unprocessable("routes: give either the partitions themselves or their number", field="routes")
     return TopicRequest(
@@ -103,6 +113,7 @@ def _wanted_of(asked: TopicPutRequest) -> TopicRequest:
         routes=None if asked.routes is None else tuple(asked.routes),
         order_strategy=asked.order_strategy,
         retention_ms=asked.retention_ms,
+        retention_bytes=asked.retention_bytes,
         message_type=asked.message_type,
         flush=asked.flush,
         partitioner=asked.partitioner,
@@ -253,6 +264,7 @@ async def _shown(hosted: HostedTopic, topics: Topics, warehouse: Warehouse, refr
         id=topic.id if world is None else world.id,
         order_strategy=topic.settings.order_strategy,
         retention_ms=topic.settings.retention_ms,
+        retention_bytes=limit_of(topic.settings),
         message_type=topic.settings.message_type,
         flush=topic.settings.flush,
         created_time=moment(topic.created_ms),

@@ -27,6 +27,8 @@ class Dated(NamedTuple):
 
     end: int
     time_us: int
+    #: The bytes of the files behind it, where their sum matters.
+    bytes_behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +49,25 @@ class Removal:
     held_by: tuple[str, ...] = ()
 
 
-def is_old(file: Dated, now_us: int, keep_ms: int) -> bool:
-    """Return whether all messages of a file have been kept long enough."""
+def is_old(file: Dated, now_us: int, keep_ms: int, keep_bytes: int | None = None) -> bool:
+    """Return whether all messages of a file have been kept long enough, or enough bytes are kept without it."""
+    if keep_bytes is not None and file.bytes_behind >= keep_bytes:
+        return True
     return file.time_us + keep_ms * 1_000 <= now_us
 
 
-def decide_removal(files: Iterable[Dated], *, now_us: int, keep_ms: int, holds: Iterable[Hold] = ()) -> Removal:
-    """Return what may be removed of a partition, given its files, oldest first; stops at the first that is too new."""
+def decide_removal(
+    files: Iterable[Dated], *, now_us: int, keep_ms: int, keep_bytes: int | None = None, holds: Iterable[Hold] = ()
+) -> Removal:
+    """Return what may be removed of a partition, given its files, oldest first; stops at the first that is too new.
+
+    With `keep_bytes` files also go while as many bytes stay behind them.
+    """
     holds = tuple(holds)
     limit = min((hold.offset for hold in holds), default=None)
     below = expired = 0
     for file in files:
-        if not is_old(file, now_us, keep_ms):
+        if not is_old(file, now_us, keep_ms, keep_bytes):
             break
         expired = file.end
         if limit is None or file.end <= limit:

@@ -3,14 +3,15 @@
 A setting is checked when it is requested (`PUT /v1/topics/{topic}`). Stored settings are read without a check of their
 bounds, so that a release with other bounds can still start.
 
-Kafka's clients give a topic their own settings. These are kept as given and mean nothing here, except two, which
-together decide how long messages are kept (SPEC KAFKA-15):
+Kafka's clients give a topic their own settings. These are kept as given and mean nothing here, except three, which
+together decide how long and how much is kept (SPEC KAFKA-15):
 
-    cleanup.policy            retention.ms        retention_ms
-    delete, compact,delete    60000               60000
-                              -1                  the longest
+    cleanup.policy            retention.ms        retention_ms             retention.bytes    retention_bytes
+    delete, compact,delete    60000               60000                    1000000            1000000
+                              -1                  the longest              -1, (not given)    no limit
                               (not given)         the default
-    compact, or empty         anything            the longest: nothing is removed by time
+    compact, or empty         anything            the longest: nothing     anything           no limit
+                                                  is removed by time
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from msgspec import UNSET, UnsetType
+
 from deltamq.mq.limits import RETENTION_MS_DEFAULT, RETENTION_MS_MAX
 from deltamq.mq.partitioners import Partitioner
 
 #: Kafka's names of the two settings that mean something here.
 CLEANUP_POLICY: Final = "cleanup.policy"
 RETENTION: Final = "retention.ms"
+RETENTION_BYTES: Final = "retention.bytes"
+#: The `retention_bytes` of a topic without a limit.
+NO_LIMIT: Final = -1
 _DELETE: Final = "delete"
 _COMPACT: Final = "compact"
 
@@ -40,6 +46,9 @@ class TopicSettings:
     order_strategy: OrderStrategy = "best_tried"
     #: How long messages are kept (SPEC RETRY-6).
     retention_ms: int = RETENTION_MS_DEFAULT
+    #: How many bytes of each partition are kept at least, when older ones are removed; unset, and not stored, without a
+    #: limit (SPEC RETRY-9).
+    retention_bytes: int | UnsetType = UNSET
     #: The users' own word for the messages of the topic; DeltaMQ only shows it.
     message_type: str = "normal"
     #: What an acknowledgement waits for; None means the setting of the service.
@@ -57,6 +66,8 @@ class TopicRequest:
     routes: tuple[str, ...] | None = None
     order_strategy: OrderStrategy | None = None
     retention_ms: int | None = None
+    #: `NO_LIMIT` ends a limit.
+    retention_bytes: int | None = None
     message_type: str | None = None
     flush: FlushMode | None = None
     partitioner: Partitioner | None = None
@@ -68,6 +79,7 @@ class TopicRequest:
         return TopicSettings(
             order_strategy=self.order_strategy or settings.order_strategy,
             retention_ms=self.retention_ms or settings.retention_ms,
+            retention_bytes=settings.retention_bytes if self.retention_bytes is None else _limit(self.retention_bytes),
             message_type=self.message_type or settings.message_type,
             flush=self.flush or settings.flush,
             partitioner=self.partitioner or settings.partitioner,
@@ -84,33 +96,52 @@ def removes_by_time(kafka: Mapping[str, str]) -> bool:
     return _DELETE in kafka.get(CLEANUP_POLICY, _DELETE).split(",")
 
 
+def limit_of(settings: TopicSettings) -> int:
+    """Return a topic's `retention_bytes`; `NO_LIMIT` without one."""
+    return NO_LIMIT if settings.retention_bytes is UNSET else settings.retention_bytes
+
+
 def settings_after(
     request: TopicRequest, settings: TopicSettings, kafka: Mapping[str, str]
 ) -> tuple[TopicSettings, Mapping[str, str]]:
     """Return a topic's settings, and what it keeps of Kafka's, after `request`.
 
-    A `retention_ms` that is requested outside of Kafka's settings counts under any cleanup policy: the policy then
-    becomes one that removes messages by time.
+    A time or size that is requested outside of Kafka's settings counts under any cleanup policy: the policy then
+    becomes one that removes messages.
     """
-    # A time that was set outside of Kafka's settings counts again when a policy that ignores it ends.
-    given = {**_named(settings.retention_ms), **kafka} if removes_by_time(kafka) else dict(kafka)
-    if request.retention_ms is not None:
-        given.pop(RETENTION, None)
-        given |= _named(request.retention_ms)
-        if not removes_by_time(given):
-            given[CLEANUP_POLICY] = ",".join(filter(None, (given[CLEANUP_POLICY], _DELETE)))
+    # What was set outside of Kafka's settings counts again when a policy that ignores it ends.
+    given = {**_named(settings), **kafka} if removes_by_time(kafka) else dict(kafka)
+    asked = request.over(settings)
+    for is_asked, name in (
+        (request.retention_ms is not None, RETENTION),
+        (request.retention_bytes is not None, RETENTION_BYTES),
+    ):
+        if is_asked:
+            given.pop(name, None)
+            given |= {key: value for key, value in _named(asked).items() if key == name}
+            if not removes_by_time(given):
+                given[CLEANUP_POLICY] = ",".join(filter(None, (given[CLEANUP_POLICY], _DELETE)))
     changed = {**given, **request.kafka}
     kept = {name: value for name, value in changed.items() if value is not None}
-    retention_ms = RETENTION_MS_MAX
+    retention_ms, limit = RETENTION_MS_MAX, NO_LIMIT
     if removes_by_time(kept):
         retention_ms = _retention_ms(kept.get(RETENTION))
+        limit = max(int(kept.get(RETENTION_BYTES, NO_LIMIT)), NO_LIMIT)
         if kept.get(RETENTION) == str(retention_ms) != str(RETENTION_MS_DEFAULT):
             del kept[RETENTION]  # `retention_ms` says it
-    return replace(request.over(settings), retention_ms=retention_ms), kept
+        if kept.get(RETENTION_BYTES) == str(limit) != str(NO_LIMIT):
+            del kept[RETENTION_BYTES]
+    return replace(asked, retention_ms=retention_ms, retention_bytes=_limit(limit)), kept
 
 
-def _named(retention_ms: int) -> dict[str, str]:
-    return {} if retention_ms == RETENTION_MS_DEFAULT else {RETENTION: str(retention_ms)}
+def _limit(size: int) -> int | UnsetType:
+    return UNSET if size == NO_LIMIT else size
+
+
+def _named(settings: TopicSettings) -> dict[str, str]:
+    """Return what settings say by Kafka's names, as far as they are not the defaults."""
+    named = {} if settings.retention_ms == RETENTION_MS_DEFAULT else {RETENTION: str(settings.retention_ms)}
+    return named if settings.retention_bytes is UNSET else {**named, RETENTION_BYTES: str(settings.retention_bytes)}
 
 
 def _retention_ms(given: str | None) -> int:

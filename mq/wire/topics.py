@@ -101,6 +101,44 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
         return self.segments[-1].broker if self.segments else None
 
 
+class NextRemoval(msgspec.Struct, frozen=True, kw_only=True):
+    """The next file that retention takes of a partition: its messages are below offset `below`.
+
+    It goes at `time` at the earliest: by its `age`, or by `size`, when as many bytes as are kept lie behind it. What
+    would go by age goes earlier if messages that are sent until then put it beyond the size.
+    """
+
+    below: int
+    messages: int
+    bytes: int
+    time: Time
+    why: Literal["age", "size"]
+
+
+class PartitionRetention(msgspec.Struct, frozen=True, kw_only=True):
+    """What retention takes of a partition: `due_messages` at its next run, then `next`.
+
+    `held_by` are the groups that hold back messages that would go: they have popped and not acknowledged them, or have
+    not consumed them, if retention waits for groups. A partition as it is stored: of a static topic a segment.
+    """
+
+    partition: str
+    messages: int
+    bytes: int
+    due_messages: int
+    held_by: tuple[str, ...] = ()
+    next: NextRemoval | None = None
+
+
+class RetentionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What retention takes next of each partition of a topic; partitions that are damaged are left out."""
+
+    topic: str
+    retention_ms: int
+    retention_bytes: int
+    partitions: tuple[PartitionRetention, ...]
+
+
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One topic: its settings, its route, and its partitions in route order.
 
@@ -118,6 +156,8 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_time: Time
     routes_epoch: int
     partitions: tuple[PartitionInfo, ...]
+    #: The bytes that each partition keeps at least when older messages go; -1 for no limit.
+    retention_bytes: int = -1
     #: By which hash keys go to partitions: `lp`, that of Spark SQL, or `kafka`; then no partition has logical ones.
     partitioner: Partitioner = "lp"
     #: The number of logical partitions; 0 with the partitioner `kafka`.

@@ -137,5 +137,7 @@ class Retention:
 
 
 def _verdict(seen: RetainedPartition, rule: Rule, rules: Rules, now_us: int) -> Removal:
-    old = list(takewhile(lambda file: is_old(file, now_us, rule.keep_ms), rules.files(seen, now_us)))
-    return decide_removal(old, now_us=now_us, keep_ms=rule.keep_ms, holds=rule.holds() if old else ())
+    keep_ms, keep_bytes = rule.keep_ms, rule.keep_bytes
+    old = list(takewhile(lambda file: is_old(file, now_us, keep_ms, keep_bytes), rules.files(seen, now_us)))
+    holds = rule.holds() if old else ()
+    return decide_removal(old, now_us=now_us, keep_ms=keep_ms, keep_bytes=keep_bytes, holds=holds)

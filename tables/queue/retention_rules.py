@@ -2,7 +2,7 @@
 
 | partition            | a message is kept for                | and also until                                  |
 |----------------------|--------------------------------------|-------------------------------------------------|
-| topic                | the topic's `retention_ms`           | pops of it are done; groups, if waited for      |
+| topic                | its `retention_ms`; by size less     | pops of it are done; groups, if waited for      |
 | retried messages     | `retention.retry_ms`                 | the same, for its one group                     |
 | dead letters         | `retention.dead_ms`                  |                                                 |
 | marks about these    | the same                             | the dead letters that they are about are removed |
@@ -15,7 +15,8 @@
 | samples of gauges    | `retention.history_ms`               |                                                 |
 | all others           | for ever (`MetaLog` trims metadata)  |                                                 |
 
-Messages of a deleted topic or group are kept as long (a topic's for the default time), but no group holds them back.
+By `retention_bytes` a topic's files go earlier, while so many bytes stay behind them. Messages of a deleted topic or
+group are kept as long (a topic's for the default time), but no group holds them back.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from deltamq.mq.meta.retention_holds import (
     progress_of,
     readers_of,
 )
+from deltamq.mq.meta.topic_settings import NO_LIMIT, limit_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
@@ -97,6 +99,8 @@ class Rule:
     """The rule of one partition."""
 
     keep_ms: int
+    #: Files also go while so many bytes stay behind them; None for no such limit.
+    keep_bytes: int | None = None
     #: Returns what holds messages back. This is expensive with many messages in flight, so it is only called if
     #: something is old enough to be removed.
     holds: Callable[[], Iterable[Hold]] = _no_holds
@@ -193,7 +197,7 @@ class Rules:
             return self._delayed(log, now_us)
         if kind == DELAY_MARKS:
             return _until(log, void_marks_below(self._warehouse, self._cluster, _broker(log.ref)))
-        return (Dated(file.end, file.append_max_us) for file in log.files)
+        return _sized(log.files)
 
     def _kind(self, ref: PartitionRef) -> str | None:
         """Return which of the queue's own logs this is; None for other partitions, and for logs of another cluster."""
@@ -224,7 +228,13 @@ class Rules:
             if self._settings.wait_for_groups:
                 yield from group_holds(readers, start_of)
 
-        return Rule(keep_ms=topic.settings.retention_ms, holds=holds, readers=readers)
+        limit = limit_of(topic.settings)
+        return Rule(
+            keep_ms=topic.settings.retention_ms,
+            keep_bytes=None if limit == NO_LIMIT else limit,
+            holds=holds,
+            readers=readers,
+        )
 
     def _of_retry(self, log: RetainedPartition) -> Rule:
         retry = RetryTopic.of_storage_name(log.ref.topic)
@@ -260,6 +270,13 @@ class Rules:
                 if file.end > ended:
                     return
             yield aged
+
+
+def _sized(files: Sequence[DataFile]) -> Iterator[Dated]:
+    behind = sum(file.size for file in files)
+    for file in files:
+        behind -= file.size
+        yield Dated(file.end, file.append_max_us, behind)
 
 
 def _until(log: RetainedPartition, void: int) -> Iterator[Dated]:

@@ -153,6 +153,7 @@ TOPICS_SCHEMA: Final = pa.schema(
         _required("route_epoch", pa.int64()),
         _required("order_strategy", pa.string()),
         _required("retention_ms", pa.int64()),
+        pa.field("retention_bytes", pa.int64()),
         _required("message_type", pa.string()),
         pa.field("flush", pa.string()),
         _required("created_time", TIME),

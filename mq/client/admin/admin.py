@@ -18,7 +18,7 @@ from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
 from deltamq.mq.names import check_broker, check_client_topic, check_topic
 from deltamq.mq.wire.answers import AccessInfo
 from deltamq.mq.wire.cluster import ClusterInfo, JobList, SettingInfo, SettingList, UpgradeInfo
-from deltamq.mq.wire.topics import OffsetsByTime, TopicInfo, TopicList
+from deltamq.mq.wire.topics import OffsetsByTime, RetentionInfo, TopicInfo, TopicList
 
 
 class AccessAdmin(Calls):
@@ -85,6 +85,7 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, Inspect
         routes: Sequence[str] | None = None,
         order_strategy: Literal["best_tried", "strict"] | None = None,
         retention_ms: int | None = None,
+        retention_bytes: int | None = None,
         message_type: str | None = None,
         flush: Literal["sync", "async"] | None = None,
         partitioner: Literal["lp", "kafka"] | None = None,
@@ -92,8 +93,9 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, Inspect
         """Create a topic, or update an existing one; a setting left out keeps its value, or gets its default.
 
         `routes` gives all partitions by hand, `NAME@BROKER`, in route order; in an existing topic the present ones
-        come first. `partitioner` is the hash that maps keys to partitions: `lp` (Spark SQL's, the default) or `kafka`
-        (the one of Kafka's clients); a topic keeps its first one.
+        come first. Messages are kept for `retention_ms`; with `retention_bytes` older ones also go while each partition
+        keeps so many bytes (-1 for no limit). `partitioner` is the hash that maps keys to partitions: `lp` (Spark
+        SQL's, the default) or `kafka` (the one of Kafka's clients); a topic keeps its first one.
         """
         return self.put_topic(
             topic,
@@ -101,6 +103,7 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, Inspect
             routes=routes,
             order_strategy=order_strategy,
             retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
             message_type=message_type,
             flush=flush,
             partitioner=partitioner,
@@ -111,6 +114,10 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, Inspect
         body = msgspec.json.encode({name: value for name, value in settings.items() if value is not None})
         answer = self._call("PUT", path_of("topics", check_client_topic(topic)), body=body)
         return read_answer(answer, TopicInfo), answer.status == _CREATED
+
+    def retention(self, topic: str) -> RetentionInfo:
+        """Return what retention takes next of each partition, when, why, and who holds messages back."""
+        return read_answer(self._call("GET", path_of("topics", check_topic(topic), "retention")), RetentionInfo)
 
     def list_topics(self) -> list[str]:
         """Return the names of all topics, sorted; they are fetched in pages, so that no answer is large."""

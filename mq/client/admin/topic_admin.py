@@ -27,6 +27,7 @@ class StaticAdmin(Calls):
         clusters: Sequence[str] | None = None,
         order_strategy: Literal["best_tried", "strict"] | None = None,
         retention_ms: int | None = None,
+        retention_bytes: int | None = None,
         message_type: str | None = None,
         flush: Literal["sync", "async"] | None = None,
     ) -> TopicInfo:
@@ -48,6 +49,7 @@ class StaticAdmin(Calls):
             clusters=clusters,
             order_strategy=order_strategy,
             retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
             message_type=message_type,
             flush=flush,
         )[0]

@@ -38,6 +38,7 @@ for command in (remap, check, repair):
     "--order-strategy", type=click.Choice(["best_tried", "strict"]), help="What a failed send does to later ones."
 )
 @click.option("--retention-ms", type=click.IntRange(1), help="How long messages are kept, in ms.")
+@click.option("--retention-bytes", type=click.IntRange(-1), help="Bytes that each partition keeps; -1 for no limit.")
 @click.option("--message-type", help="A name for the kind of messages.")
 @click.option("--flush", type=click.Choice(["sync", "async"]), help="Whether a send's answer waits for fsync.")
 @click.option(
@@ -57,6 +58,7 @@ def create(
     clusters: tuple[str, ...],
     order_strategy: str | None,
     retention_ms: int | None,
+    retention_bytes: int | None,
     message_type: str | None,
     flush: str | None,
     partitioner: str | None,
@@ -81,6 +83,7 @@ def create(
     settings = {
         "order_strategy": order_strategy,
         "retention_ms": retention_ms,
+        "retention_bytes": retention_bytes,
         "message_type": message_type,
         "flush": flush,
         "partitioner": partitioner,
@@ -127,11 +130,38 @@ def show(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
         warn_of_missing_jobs(url, access)
 
 
+@topic.command()
+@click.argument("name")
+@service_options
+def retention(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
+    """Print what retention takes next of each partition of topic NAME, when, why, and who holds messages back."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        info = admin.retention(name)
+    if as_json:
+        print_json(info)
+        return
+    rows = [
+        (
+            one.partition,
+            one.messages,
+            one.bytes,
+            one.due_messages,
+            "-" if one.next is None else one.next.messages,
+            "-" if one.next is None else f"{one.next.time.isoformat(timespec='seconds')} by {one.next.why}",
+            ", ".join(one.held_by) or "-",
+        )
+        for one in info.partitions
+    ]
+    numbers = ("messages", "bytes", "due now", "then")
+    print_table(("partition", *numbers, "at the earliest", "held back by"), rows, right=numbers)
+
+
 def _print_topic(info: TopicInfo) -> None:
+    limit = "" if info.retention_bytes < 0 else f" or {info.retention_bytes:,} bytes"
     queues = f"{len(info.queues)} logical queues in " if info.static else ""
     click.echo(
         f"{info.topic}: {info.messages:,} messages, {queues}{len(info.partitions)} partitions, {info.order_strategy}, "
-        f"kept {info.retention_ms:,} ms, partitioner {info.partitioner}, routes epoch {info.routes_epoch}"
+        f"kept {info.retention_ms:,} ms{limit}, partitioner {info.partitioner}, routes epoch {info.routes_epoch}"
     )
     if info.static:
         print_static_topic(info)

@@ -76,7 +76,7 @@ TAKEN = (
     ("remote.storage.enable", "false"),
     ("remote.log.copy.disable", "true"),
     ("remote.log.delete.on.disable", "true"),
-    *(("retention.bytes", given) for given in ("-1", "-7")),
+    *(("retention.bytes", given) for given in ("-1", "-7", "1000000")),
     *(("retention.ms", given) for given in ("-1", "604800000", "9223372036854775807")),
     ("retention.ms", " 70000 ", "70000"),
     *(("segment.bytes", given) for given in ("1048576", "52428800")),
@@ -103,6 +103,7 @@ REFUSED_BY_KAFKA = (
     *(("min.cleanable.dirty.ratio", given) for given in ("-0.1", "1.1", "nan", "half", "1_0")),
     *(("min.insync.replicas", given) for given in ("0", "1.0", "")),
     *(("preallocate", given) for given in ("yes", "1")),
+    *(("retention.bytes", given) for given in ("much", "1MB", "9223372036854775808")),
     *(("retention.ms", given) for given in ("-2", "soon", "1_000", "1e5", "9" * 5_000)),
     *(("segment.bytes", given) for given in ("14", "1MB")),
     *(("segment.ms", given) for given in ("0", "5L", "0x5")),
@@ -115,7 +116,7 @@ REFUSED_BY_KAFKA = (
 REFUSED_HERE = (
     ("message.timestamp.type", "LogAppendTime"),
     ("remote.storage.enable", "true"),
-    ("retention.bytes", "1000000"),
+    ("retention.bytes", "0"),
     *(("retention.ms", given) for given in ("0", "999")),
     ("deltamq.partitioner", "murmur"),
 )

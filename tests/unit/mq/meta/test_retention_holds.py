@@ -46,6 +46,17 @@ def test_retry_6_files_go_that_are_older_than_messages_are_kept() -> None:
     assert below(keep_ms=0) == 950
 
 
+def test_retry_9_files_go_while_enough_bytes_stay_behind_them() -> None:
+    files = [Dated(400, NOW_US, 900), Dated(900, NOW_US, 300), Dated(950, NOW_US, 0)]
+
+    def left(keep_bytes: int, *holds: Hold) -> int:
+        return decide_removal(files, now_us=NOW_US, keep_ms=DAY_MS, keep_bytes=keep_bytes, holds=holds).below
+
+    assert [left(size) for size in (1, 300, 301, 900, 901)] == [900, 900, 400, 400, 0]
+    assert left(1, Hold(500, "billing")) == 400
+    assert decide_removal(files, now_us=NOW_US + DAY_US, keep_ms=DAY_MS, keep_bytes=901).below == 950, "by age, too"
+
+
 def test_retry_6_nothing_goes_behind_a_file_that_stays() -> None:
     """Append times never go back in a log; a deliver time may."""
     files = [Dated(10, NOW_US), Dated(20, 0)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from deltamq.mq.limits import RETENTION_MS_DEFAULT, RETENTION_MS_MAX
-from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, settings_after
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, limit_of, settings_after
 
 
 def test_send_2_and_retry_6_defaults() -> None:
@@ -38,6 +38,7 @@ def after(*requests: TopicRequest) -> tuple[int, Mapping[str, str]]:
 
 def by_kafka(**settings: str | None) -> TopicRequest:
     names = {"policy": "cleanup.policy", "retention": "retention.ms", "segment": "segment.bytes"}
+    names["size"] = "retention.bytes"
     return TopicRequest(kafka={names[name]: value for name, value in settings.items()})
 
 
@@ -83,3 +84,26 @@ def test_kafka_15_a_time_that_is_set_otherwise_makes_a_policy_with_deletion() ->
 def test_kafka_15_other_settings_are_kept_as_they_are_until_they_are_put_back() -> None:
     assert after(by_kafka(segment="1048576"), TopicRequest(retention_ms=5_000)) == (5_000, {"segment.bytes": "1048576"})
     assert after(by_kafka(segment="1048576"), by_kafka(segment=None)) == (RETENTION_MS_DEFAULT, {})
+
+
+def limits(*requests: TopicRequest) -> tuple[int, Mapping[str, str]]:
+    """The bytes that a new topic keeps after all these, and what it keeps of Kafka's settings."""
+    settings, kafka = TopicSettings(), KAFKA
+    for request in requests:
+        settings, kafka = settings_after(request, settings, kafka)
+    return limit_of(settings), kafka
+
+
+def test_retry_9_a_size_counts_however_it_was_set_while_the_policy_deletes() -> None:
+    by_rest, none = TopicRequest(retention_bytes=5_000), TopicRequest(retention_bytes=-1)
+    for first in (by_rest, by_kafka(size="5000")):
+        assert limits(first) == (5_000, {})
+        assert limits(first, TopicRequest(flush="sync")) == (5_000, {})
+        assert limits(first, none) == limits(first, by_kafka(size=None)) == (-1, {})
+        compacted = by_kafka(policy="compact")
+        assert limits(first, compacted) == (-1, {"cleanup.policy": "compact", "retention.bytes": "5000"})
+        assert limits(first, compacted, by_kafka(policy=None)) == (5_000, {})
+    assert limits(by_kafka(size="-7")) == (-1, {"retention.bytes": "-7"})
+    assert limits(by_kafka(policy="compact"), by_rest) == (5_000, {"cleanup.policy": "compact,delete"})
+    assert limits(by_rest, TopicRequest(retention_ms=60_000))[0] == 5_000
+    assert after(by_rest) == (RETENTION_MS_DEFAULT, {})

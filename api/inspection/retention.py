@@ -1,0 +1,92 @@
+"""`GET /v1/topics/{topic}/retention`: what retention takes next of each partition, when, and why (SPEC RETRY-9).
+
+The rules are those of the job `retain`, which removes whole files, oldest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from fastapi import APIRouter, Response
+
+from deltamq.api.progress.times import brought_up
+from deltamq.api.routes.topics import TopicName
+from deltamq.api.service.dependencies import Running
+from deltamq.api.wire.fields import json_answer, moment_us
+from deltamq.api.wire.openapi_parts import answers
+from deltamq.mq.meta.retention_holds import Dated, decide_removal, is_old
+from deltamq.mq.meta.topic_settings import limit_of
+from deltamq.mq.wire.topics import NextRemoval, PartitionRetention, RetentionInfo
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.queue.retention_rules import Rule, Rules
+
+router = APIRouter(prefix="/v1/topics/{topic}/retention", tags=["topics"])
+
+#: The last time that can be shown, in the year 9999.
+_LAST_US: Final = 253_402_300_799_000_000
+
+
+@router.get(
+    "",
+    summary="What retention takes next, when and why",
+    responses=answers(RetentionInfo, 400, 404, 500),
+)
+async def show_retention(topic: TopicName, service: Running) -> Response:
+    hosted = await service.topics.require(topic)
+    logs = await brought_up(hosted, service.settings.refresh_ms)
+    config, meta, now_us = service.config, service.meta.now, service.now_ms() * 1_000
+    rules = Rules(
+        service.warehouse, config.retention, config.warehouse.cluster, tuple(meta.brokers.brokers), meta, now_us
+    )
+    settings = hosted.settings
+    shown = RetentionInfo(
+        topic=hosted.topic.name,
+        retention_ms=settings.retention_ms,
+        retention_bytes=limit_of(settings),
+        partitions=await service.partitions.run(partial(_shown, logs, rules, now_us)),
+    )
+    return json_answer(shown)
+
+
+def _shown(logs: Mapping[str, PartitionLog], rules: Rules, now_us: int) -> tuple[PartitionRetention, ...]:
+    """Return each partition; runs on a work thread, since who holds messages back is in the queue's logs."""
+    return tuple(_partition(name, log, rules, now_us) for name, log in logs.items())
+
+
+def _partition(name: str, log: PartitionLog, rules: Rules, now_us: int) -> PartitionRetention:
+    stats, rule = log.stats(), rules.of(log)
+    assert rule is not None, "topics have rules"
+    dated = list(rules.files(log, now_us))
+    is_due = bool(dated) and is_old(dated[0], now_us, rule.keep_ms, rule.keep_bytes)
+    verdict = decide_removal(
+        dated,
+        now_us=now_us,
+        keep_ms=rule.keep_ms,
+        keep_bytes=rule.keep_bytes,
+        holds=rule.holds() if is_due else (),
+    )
+    due = max(verdict.below, stats.min_offset)
+    left = [(file.size, aged) for file, aged in zip(log.files, dated, strict=True) if aged.end > due]
+    return PartitionRetention(
+        partition=name,
+        messages=stats.messages,
+        bytes=stats.bytes,
+        due_messages=due - stats.min_offset,
+        held_by=verdict.held_by,
+        next=_next(*left[0], due, rule, now_us) if left else None,
+    )
+
+
+def _next(size: int, file: Dated, first: int, rule: Rule, now_us: int) -> NextRemoval:
+    """Return the file that goes after those that are due; one that is held back goes once nobody holds it."""
+    by_size = rule.keep_bytes is not None and file.bytes_behind >= rule.keep_bytes
+    time_us = now_us if by_size else max(now_us, file.time_us + rule.keep_ms * 1_000)
+    return NextRemoval(
+        below=file.end,
+        messages=file.end - first,
+        bytes=size,
+        time=moment_us(min(time_us, _LAST_US)),
+        why="size" if by_size else "age",
+    )
