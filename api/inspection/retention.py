@@ -10,10 +10,11 @@ from functools import partial
 from typing import Final
 
 from fastapi import APIRouter, Response
+from msgspec.structs import replace
 
 from deltamq.api.progress.times import brought_up
 from deltamq.api.routes.topics import TopicName
-from deltamq.api.service.dependencies import Running
+from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.fields import json_answer, moment_us
 from deltamq.api.wire.openapi_parts import answers
 from deltamq.mq.meta.retention_holds import Dated, decide_removal, is_old
@@ -33,19 +34,20 @@ _LAST_US: Final = 253_402_300_799_000_000
     summary="What retention takes next, when and why",
     responses=answers(RetentionInfo, 400, 404, 500),
 )
-async def show_retention(topic: TopicName, service: Running) -> Response:
+async def show_retention(topic: TopicName, service: Running, caller: Asking) -> Response:
     hosted = await service.topics.require(topic)
     logs = await brought_up(hosted, service.settings.refresh_ms)
     config, meta, now_us = service.config, service.meta.now, service.now_ms() * 1_000
     rules = Rules(
         service.warehouse, config.retention, config.warehouse.cluster, tuple(meta.brokers.brokers), meta, now_us
     )
-    settings = hosted.settings
+    settings, may_see = hosted.settings, caller.filter("group", "describe")
+    partitions = await service.partitions.run(partial(_shown, logs, rules, now_us))
     shown = RetentionInfo(
         topic=hosted.topic.name,
         retention_ms=settings.retention_ms,
         retention_bytes=limit_of(settings),
-        partitions=await service.partitions.run(partial(_shown, logs, rules, now_us)),
+        partitions=tuple(replace(one, held_by=tuple(filter(may_see, one.held_by))) for one in partitions),
     )
     return json_answer(shown)
 

@@ -118,8 +118,9 @@ class NextRemoval(msgspec.Struct, frozen=True, kw_only=True):
 class PartitionRetention(msgspec.Struct, frozen=True, kw_only=True):
     """What retention takes of a partition: `due_messages` at its next run, then `next`.
 
-    `held_by` are the groups that hold back messages that would go: they have popped and not acknowledged them, or have
-    not consumed them, if retention waits for groups. A partition as it is stored: of a static topic a segment.
+    `held_by` are the groups, as far as the caller may see them, that hold back messages that would go: they have popped
+    and not acknowledged them, or have not consumed them, if retention waits for groups. The partition is as it is
+    stored: of a static topic a segment.
     """
 
     partition: str

@@ -142,6 +142,7 @@ def test_outsider_2_a_key_that_may_only_publish(admin: Guarded) -> None:
     may = {
         "POST /v1/topics/{topic}/messages": 200,
         "GET /v1/topics/{topic}": 200,  # the route: where to send
+        "GET /v1/topics/{topic}/retention": 200,  # without the names of groups
         "GET /v1/topics/{topic}/offsets": 200,
         "POST /v1/topics/{topic}/check": 422,  # allowed, and the topic is not static
         "DELETE /v1/topics/{topic}/messages/{message_id:path}": 400,  # its own delayed messages; there is none
