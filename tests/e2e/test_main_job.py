@@ -28,6 +28,7 @@ def test_producer_service_and_spark_agree(served: MainJob) -> None:
     assert f"Spark SQL finds {EVENTS:,} events; {EVENTS:,} were acknowledged when it was asked" in served.output
 
 
+@pytest.mark.long
 def test_retry_03_every_message_is_acknowledged_or_dead_by_four_accounts(served: MainJob) -> None:
     lines = {(line["group"], line["what"]): line for line in served.report["groups"]}
     assert [key for key, line in lines.items() if not line["agree"]] == []

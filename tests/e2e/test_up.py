@@ -70,6 +70,7 @@ def test_what_is_not_acknowledged_comes_again_and_sigterm_ends_all_with_0(up: _U
     assert not any(child.is_running() for child in children)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere children are not told of their parent's end")
 def test_a_kill_ends_service_and_jobs(up: _Up) -> None:
     up.line_with("serving ")
@@ -79,6 +80,7 @@ def test_a_kill_ends_service_and_jobs(up: _Up) -> None:
     assert len(gone) == 2 and not alive
 
 
+@pytest.mark.long
 def test_a_service_that_cannot_start_ends_the_jobs_too(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         up = _Up(tmp_path / "w", "--port", str(taken.getsockname()[1]))

@@ -48,7 +48,7 @@ HASTY: Final[dict[str, Any]] = {"rollup_files": 4, "checkpoint_commits": 3, "log
 
 @pytest.mark.promise("LOG-4")
 @POINTS
-@pytest.mark.parametrize("hit", [1, 3])
+@pytest.mark.parametrize("hit", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_f2_a_kill_at_a_point_leaves_what_the_table_says(
     tmp_path: Path, writers: Zygote, judge: Judge, point: str, hit: int
 ) -> None:

@@ -225,6 +225,7 @@ def test_spark_07_a_standby_takes_over_what_a_killed_driver_had(tmp_path: Path) 
     assert second.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.promise("JOB-12")
 @pytest.mark.usefixtures("tables")
 def test_a_killed_driver_leaves_no_lock(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_spark_1_rows_are_what_was_appended(read: Read) -> None:
     assert abs(first["append_time"].replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds() < 600
 
 
+@pytest.mark.long
 def test_spark_1_both_ways_give_the_same_rows(spark: SparkSession, orders: Filled) -> None:
     for options in ({}, {"rowFormat": "kafka"}, {"rowFormat": "kafka", "includeHeaders": "false"}):
         ours = spark.read.format("mq").options(topic="orders", warehouse=orders.uri, **options).load()

@@ -278,6 +278,7 @@ def audited(tables: QueueTables, *records: AuditRecord) -> None:
     tables.warehouse.create(AUDIT).append([Batch(rows_of_audit(records))])
 
 
+@pytest.mark.long
 def test_sec_43_sql_shows_each_act_once_with_its_outcome(spark: SparkSession, tables: QueueTables) -> None:
     audited(tables, begun(1), begun(1), ended(1, after=state("a")), ended(1, after=state("a")))
     audited(tables, begun(2), ended(2, outcome="failed", status=0, code="process_ended"), ended(2, status=201))
@@ -341,6 +342,7 @@ def test_cons_13_sql_shows_the_samples_of_each_process_once(spark: SparkSession,
     assert rows(spark, of_delayed) == [{"group": None, "topic": None, "value": 1.5}]
 
 
+@pytest.mark.long
 def test_sec_43_sql_shows_who_could_do_what_when(spark: SparkSession, tables: QueueTables) -> None:
     nobody = json.dumps({"auth/reports": None})
     audited(tables, begun(10), ended(10, before=nobody, after=state()))

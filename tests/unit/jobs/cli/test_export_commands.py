@@ -70,6 +70,7 @@ def test_spark_10_a_reset_that_cannot_be_is_one_line(warehouse: str, args: tuple
     assert code == 1 and output.startswith("Error: ") and told in output
 
 
+@pytest.mark.long
 def test_spark_10_dead_letters_are_counted_first_and_sent_back_when_asked(warehouse: str) -> None:
     ask = ("replay", "--group", "billing", "--warehouse", warehouse)
     assert _invoke(*ask) == (0, "2 dead letters would be sent back; add --apply to do it\n")
