@@ -138,6 +138,21 @@ class Partition:
             log.error("event=partition_not_opened partition=%s code=%s", self.name, error.code)
             raise
 
+    def gauges(self) -> Iterator[PartitionGauges]:
+        """Yield the gauges if the partition is open."""
+        opened = self.log
+        if opened is not None:
+            stats = opened.stats()
+            yield PartitionGauges(
+                topic=self.topic,
+                partition=self.name,
+                end_offset=stats.max_offset,
+                min_offset=stats.min_offset,
+                version=stats.version,
+                files=stats.files,
+                bytes=stats.bytes,
+            )
+
     @property
     def fault(self) -> str | None:
         """The code of the error that stopped the partition; None if it serves or was not opened yet."""
@@ -361,18 +376,8 @@ class Partitions:
     def gauges(self, topics: Collection[str] | None = None) -> Iterator[PartitionGauges]:
         """Yield the gauges of the open partitions of these topics, or of all, as this process knows them."""
         for partition in self:
-            opened = partition.log
-            if opened is not None and (topics is None or partition.topic in topics):
-                stats = opened.stats()
-                yield PartitionGauges(
-                    topic=partition.topic,
-                    partition=partition.name,
-                    end_offset=stats.max_offset,
-                    min_offset=stats.min_offset,
-                    version=stats.version,
-                    files=stats.files,
-                    bytes=stats.bytes,
-                )
+            if topics is None or partition.topic in topics:
+                yield from partition.gauges()
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._known.values()))

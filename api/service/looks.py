@@ -104,7 +104,7 @@ class Looks:
 
     async def _look_at_lanes(self) -> None:
         """Open or refresh the partitions of lanes: first those of topics that are not open."""
-        since_s = self._partitions.loop.time() - _FRESH_S
+        since_s, stopped = self._partitions.loop.time() - _FRESH_S, self._partitions.warehouse.stopped
         closed: list[LaneAt] = []
         others: list[LaneAt] = []
         async for lane in self._gauges.lanes():
@@ -113,7 +113,7 @@ class Looks:
                     others.append(lane)
             elif lane.key.retry:
                 others.append(lane)
-            else:
+            elif lane.ref not in stopped:
                 closed.append(lane)
         self._lane_turn, turn = _turn(others, self._lane_turn, self._looks)
         there = await self._existing(lane.ref for lane in turn)
@@ -142,8 +142,12 @@ class Looks:
         self._gauges.seen.dead_letters[group.name, group.epoch, broker] = count
 
     async def _existing(self, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
-        """Return those of these partitions that have a table: most groups have no retries and no dead letters."""
-        asked, exists = list(refs), self._partitions.warehouse.exists
+        """Return those of these partitions that have a table: most groups have no retries and no dead letters.
+
+        Damaged ones are left out: each look would be one more error in the log.
+        """
+        stopped, exists = self._partitions.warehouse.stopped, self._partitions.warehouse.exists
+        asked = [ref for ref in refs if ref not in stopped]
         return await self._partitions.run(lambda: {ref for ref in asked if exists(ref)})
 
 

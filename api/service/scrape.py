@@ -22,8 +22,8 @@ from typing import Final, TypeVar
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from deltamq.api.log.metrics import Histogram, Metrics, PartitionGauges, histogram_family, of_partitions
-from deltamq.api.log.partition import Partitions
+from deltamq.api.log.metrics import Histogram, Metrics, histogram_family, of_partitions
+from deltamq.api.log.partition import Partition, Partitions
 from deltamq.api.service.gauges import Gauges, Reading, Sample, Slices
 from deltamq.api.tls import certificate_end_s
 
@@ -80,17 +80,21 @@ class Scrape:
 
     async def _sizes(self, slices: Slices, *, is_all: bool) -> list[Metric]:
         """Return the sizes of the largest partitions that are open, or of all, and the totals of all."""
-        largest: list[tuple[int, int, PartitionGauges]] = []
+        largest: list[tuple[int, int, Partition]] = []
         count = files = nbytes = 0
-        for gauges in self._partitions.gauges():
+        for partition in self._partitions:
             await slices.step()
-            count, files, nbytes = count + 1, files + gauges.files, nbytes + gauges.bytes
+            opened = partition.log
+            if opened is None:
+                continue
+            size = opened.bytes
+            count, files, nbytes = count + 1, files + len(opened.files), nbytes + size
             if is_all or len(largest) < self._top:
-                heapq.heappush(largest, (gauges.bytes, count, gauges))
-            elif gauges.bytes > largest[0][0]:
-                heapq.heapreplace(largest, (gauges.bytes, count, gauges))
+                heapq.heappush(largest, (size, count, partition))
+            elif size > largest[0][0]:
+                heapq.heapreplace(largest, (size, count, partition))
         return [
-            *of_partitions(gauges for _, _, gauges in largest),
+            *of_partitions(gauges for _, _, partition in largest for gauges in partition.gauges()),
             _total("deltamq_stored_bytes", "Bytes of the live data files of all open partitions.", nbytes),
             _total("deltamq_data_files", "Live data files of all open partitions.", files),
         ]

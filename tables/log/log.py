@@ -66,8 +66,7 @@ class PartitionLog:
     ) -> None:
         """Open the partition; `on_unsynced` is called with files that the caller must make durable in time.
 
-        `on_stop` is called with the error for which the partition refuses all calls from then on, `on_race` with each
-        commit that another writer's has beaten.
+        `on_stop` gets the error for which the partition refuses all calls from then on; `on_race` counts lost races.
         """
         self.ref = ref
         self.bounds = bounds
@@ -158,6 +157,11 @@ class PartitionLog:
     def checkpoint_version(self) -> int:
         """The newest checkpoint that this process knows, -1 for none."""
         return self.state.checkpoint_version
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the live files."""
+        return self._bytes
 
     def stats(self) -> PartitionStats:
         """Return counts, offsets and location."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from deltamq.api.log import partition
 from deltamq.api.service.gauges import Sample
 from tests.api.as_static import is_static
 from tests.api.queue_calls import Queue, queue_in
@@ -90,11 +92,29 @@ def test_look_11_partitions_that_are_not_open_are_counted(queue: Queue) -> None:
     queue.restart()
     queue.run(queue.api.service.looks.stop())
     partitions = queue.api.service.partitions
-    for partition in partitions:
-        partition.log = None
+    for opened in partitions:
+        opened.log = None
     sample = _sample(queue, look=False)
     assert (sample.lag, sample.unknown_lanes) == ({}, 1)
     assert _sample(queue).unknown_lanes == 0
+
+
+@pytest.mark.plain_only
+def test_look_11_a_damaged_partition_is_looked_at_once(
+    queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "_OPEN_AGAIN_S", 0.0)
+    billing = queue.group("billing")
+    queue.send("a", "b")
+    billing.ack(billing.pop(1).handles)
+    (found,) = queue.api.partitions("orders").values()
+    queue.stop()
+    max((Path(found["location"]) / "_delta_log").glob("*.json")).write_bytes(b"")
+    queue.start()
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            assert _sample(queue).lag == {}
+    assert caplog.text.count("event=partition_not_opened") <= 1
 
 
 def test_look_11_what_was_retried_lags_and_is_as_old_as_its_failure(queue: Queue) -> None:
