@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeAlias, get_args, get_origin, get_type_hints
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -14,6 +14,7 @@ from deltamq.api.kafka.messages.errors import ErrorCode
 from deltamq.api.log.metrics import Histogram, histogram_family
 
 _CODE: Final = "error_code"
+_Count: TypeAlias = Callable[[Any, Counter[int]], None]
 
 
 class KafkaMeters:
@@ -31,8 +32,9 @@ class KafkaMeters:
         if histogram is None:
             histogram = self._seconds[call] = Histogram()
         histogram.observe(seconds)
-        if answer is not None:
-            self._errors.update(_codes(answer))
+        count = None if answer is None else _counting(type(answer))
+        if count is not None:
+            count(answer, self._errors)
 
     def families(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -46,19 +48,24 @@ class KafkaMeters:
         yield errors
 
 
-class _Shape(NamedTuple):
-    """Where the errors of an answer, or of a structure in it, are."""
-
-    has_code: bool
-    #: Its lists of structures with errors.
-    lists: tuple[str, ...]
-
-
 @functools.cache
-def _shape(kind: type[Message]) -> _Shape:
+def _counting(kind: type[Message]) -> _Count | None:
+    """Return what counts the errors in an answer, or in a structure of it; None if it has none."""
     hints = get_type_hints(kind)
-    lists = [name for name, hint in hints.items() if (element := _element(hint)) is not None and any(_shape(element))]
-    return _Shape(_CODE in hints, tuple(lists))
+    has_code = _CODE in hints
+    elements = {name: element for name, hint in hints.items() if (element := _element(hint)) is not None}
+    inner = [(name, count) for name, element in elements.items() if (count := _counting(element)) is not None]
+    if not has_code and not inner:
+        return None
+
+    def count_in(message: Any, errors: Counter[int]) -> None:
+        if has_code and message.error_code:
+            errors[message.error_code] += 1
+        for name, count in inner:
+            for one in getattr(message, name) or ():
+                count(one, errors)
+
+    return count_in
 
 
 def _element(hint: Any) -> type[Message] | None:
@@ -67,13 +74,3 @@ def _element(hint: Any) -> type[Message] | None:
         if get_origin(option) is list and isinstance(kind := get_args(option)[0], type) and issubclass(kind, Message):
             return kind
     return None
-
-
-def _codes(message: Message) -> Iterator[int]:
-    """Yield the errors in an answer."""
-    shape = _shape(type(message))
-    if shape.has_code and (code := getattr(message, _CODE)):
-        yield code
-    for name in shape.lists:
-        for one in getattr(message, name) or ():
-            yield from _codes(one)
