@@ -15,7 +15,7 @@ export function bytes(n) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let unit = 0;
   while (n >= 1024 && unit < units.length - 1) { n /= 1024; unit++; }
-  return (unit ? n.toFixed(1) : n) + " " + units[unit];
+  return (unit ? n.toFixed(1) : Math.round(n)) + " " + units[unit];
 }
 
 export function duration(ms) {

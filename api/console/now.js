@@ -4,34 +4,63 @@ import { at, get, query, useLive } from "./api.js";
 import { useDetails } from "./parts.js";
 
 export const RANGES = { "15m": 900_000, "1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000 };
-const GROUPS_ASKED = 100, OVERDUE_ASKED = 8;
+// Up to this many groups are asked one by one; of more, the history says how they are, and the worst are asked.
+const GROUPS_ASKED = 60, WORST_ASKED = 12, OVERDUE_ASKED = 8;
 // The clocks of browser and service may differ by this much.
 const CLOCKS_MS = 5000;
+// Times between samples, and between two looks at very many of them.
+const SAMPLE_MS = 15_000, MANY = 100;
 // Whether this service keeps a history; one that does not is asked once.
 let isKept = true;
 
-const moment = time => typeof time === "number" ? time : Date.parse(time);
+export const spanOf = range => RANGES[range] ?? RANGES["1h"];
 
-// The series of a metric, [{labels, points: [[ms, value]]}]; null without a history.
-export function useHistory(metric, labels = {}, range = "1h", everyMs = 15_000) {
-  const span = RANGES[range] ?? RANGES["1h"], [from, setFrom] = useState(() => Date.now() - span);
+// The series of a metric over a span, [{labels, points: [[ms, value]]}]; null without a history. `isMany`: of very many
+// things, which are asked for seldom, in long steps.
+export function useHistory(metric, labels = {}, range = "1h", isMany = false) {
+  const span = spanOf(range), step = Math.ceil(span / (isMany ? 12 : 240) / SAMPLE_MS) * SAMPLE_MS, everyMs = isMany ? 60_000 : SAMPLE_MS;
+  const [from, setFrom] = useState(() => Date.now() - span);
   useEffect(() => {
     setFrom(Date.now() - span);
-    const timer = setInterval(() => setFrom(Date.now() - span), span / 20);
+    const timer = setInterval(() => setFrom(Date.now() - span), Math.max(60_000, span / 60));
     return () => clearInterval(timer);
   }, [span]);
-  const path = isKept ? at`v1/history` + query({ metric, ...labels, from_time: new Date(from).toISOString(), step_ms: Math.max(15_000, Math.round(span / 240)) }) : null;
-  const { data, error } = useLive(path, everyMs);
+  return useSeries(metric && { metric, ...labels, from_time: new Date(from).toISOString(), step_ms: step }, everyMs);
+}
+function useSeries(asked, everyMs) {
+  const { data, error } = useLive(asked && isKept ? at`v1/history` + query(asked) : null, everyMs);
   if (error?.status === 404) isKept = false;
+  // what was there stays until the next range is there
   const [last, setLast] = useState(null);
   useEffect(() => { if (data) setLast(data); }, [data]);
-  return useMemo(() => last && last.series.map(one => ({ labels: one.labels, points: one.points.map(([time, value]) => [moment(time), value]) })), [last]);
+  return useMemo(() => last && last.series.map(one => ({ labels: one.labels, points: one.points.map(([time, value]) => [Date.parse(time), value]) })), [last]);
 }
 
-export const lastOf = one => one.points.at(-1)?.[1] ?? null;
 // The lines of a plot: named by their labels, the largest first.
 export const topOf = series => series.map(one => ({ name: Object.values(one.labels).join(" ") || "all", points: one.points }))
   .sort((a, b) => (b.points.at(-1)?.[1] ?? 0) - (a.points.at(-1)?.[1] ?? 0));
+// One line for all series together.
+export function sumOf(series) {
+  const sums = new Map();
+  for (const one of series) for (const [time, value] of one.points) sums.set(time, (sums.get(time) ?? 0) + value);
+  return [{ name: "all", points: [...sums].sort(([a], [b]) => a - b) }];
+}
+
+// The newest samples of each group, {group: {lag, inFlight, clients, dead}}, of one topic or all; null if not asked for.
+function useSampled(isAsked, topic) {
+  const [from, setFrom] = useState(() => Date.now() - 4 * SAMPLE_MS);
+  useEffect(() => { const timer = setInterval(() => setFrom(Date.now() - 4 * SAMPLE_MS), 60_000); return () => clearInterval(timer); }, []);
+  const of = metric => useSeries(isAsked ? { metric, topic: metric === "lag" || metric === "in_flight" ? topic : undefined, from_time: new Date(from).toISOString(), step_ms: SAMPLE_MS } : null, SAMPLE_MS);
+  const found = { lag: of("lag"), inFlight: of("in_flight"), clients: of("clients"), dead: of("dead_letters") };
+  return useMemo(() => {
+    if (!isAsked || !found.lag) return null;
+    const groups = {};
+    for (const [name, series] of Object.entries(found)) {
+      for (const { labels: { group }, points } of series ?? []) if (group && points.length) (groups[group] ??= { group })[name] = (groups[group][name] ?? 0) + points.at(-1)[1];
+    }
+    return groups;
+  }, [isAsked, ...Object.values(found)]);
+}
 
 // One group by its two answers: `GET /v1/groups/{group}`, and the counts of its dead letters, null if they are not shown.
 export function groupNow(group, { data, error }) {
@@ -55,14 +84,16 @@ function useOverdue(groups) {
   return group => details.of(group).data?.messages.filter(one => Date.parse(one.visible_time) < now).length ?? 0;
 }
 
-// The groups: their names, and what is known of each.
-export function useGroupsNow() {
-  const names = useLive(at`v1/groups`, 30_000), listed = names.data?.groups;
-  const asked = listed?.slice(0, GROUPS_ASKED) ?? [];
-  const details = useDetails(pathOf, load, { oldMs: Math.max(15_000, asked.length * 500) });
-  useEffect(() => details.want(asked), [listed]);
+// The groups, of one topic or all: their names, and what is known of each.
+export function useGroupsNow(topic) {
+  const names = useLive(at`v1/groups`, 30_000), listed = names.data?.groups, isMany = (listed?.length ?? 0) > GROUPS_ASKED;
+  const sampled = useSampled(isMany, topic), lagOf = one => one.lag ?? 0;
+  const asked = useMemo(() => !isMany ? listed ?? [] : Object.values(sampled ?? {}).sort((a, b) => lagOf(b) - lagOf(a)).slice(0, WORST_ASKED).map(one => one.group), [listed, isMany, sampled]);
+  const details = useDetails(pathOf, load, { oldMs: Math.max(SAMPLE_MS, asked.length * 500) });
+  useEffect(() => details.want(asked), [asked.join("\n")]);
   const known = asked.map(name => groupNow(name, details.of(name))).filter(one => one.info || one.error), overdue = useOverdue(known);
-  const groups = known.map(one => ({ ...one, overdue: overdue(one.group) }));
-  return { names: listed, error: names.error, groups, isKnown: listed !== undefined && groups.length === asked.length,
-    top: [...groups].sort((a, b) => (b.lag ?? 0) - (a.lag ?? 0)).slice(0, 12) };
+  const full = known.map(one => ({ ...one, overdue: overdue(one.group) })), byName = new Map(full.map(one => [one.group, one]));
+  const groups = isMany ? Object.values(sampled ?? {}).map(one => byName.get(one.group) ?? one) : full;
+  return { names: listed, error: names.error, groups, isMany: (listed?.length ?? 0) > MANY, isKnown: isMany ? sampled !== null : listed !== undefined && full.length === listed.length,
+    top: [...groups].sort((a, b) => lagOf(b) - lagOf(a)).slice(0, WORST_ASKED) };
 }

@@ -49,8 +49,12 @@ export const Waiting = ({ of, what }) => of.error && !of.data ? html`<${Trouble}
 export const Facts = ({ of }) => html`<dl class="facts">${of.filter(Boolean).map(([name, value, hint]) =>
   html`<div key=${name} title=${hint}><dt>${name}</dt><dd>${value ?? NONE}</dd></div>`)}</dl>`;
 
-export const Tabs = ({ label, of, now }) => html`<nav class="tabs" aria-label=${label}>${of.filter(Boolean).map(([name, text, href, number]) =>
+export function Tabs({ label, of, now }) {
+  const box = useRef();
+  useEffect(() => { const here = box.current.querySelector("[aria-current]"); if (here) box.current.scrollLeft = here.offsetLeft - box.current.offsetLeft - 40; }, [now]);
+  return html`<nav class="tabs" ref=${box} aria-label=${label}>${of.filter(Boolean).map(([name, text, href, number]) =>
   html`<a key=${name} href=${href} aria-current=${name === now ? "page" : undefined}>${text}${number !== undefined && html` <small>${number}</small>`}</a>`)}</nav>`;
+}
 
 export const Field = ({ label, hint, children }) => html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;
 
@@ -154,7 +158,10 @@ const colour = name => getComputedStyle(document.documentElement).getPropertyVal
 const DASHES = [[], [6, 3], [2, 2], [8, 2, 2, 2], [1, 3]];
 
 // series: [{name, points: [[ms, value]]}], the largest first.
-export function Plot({ title, series, written = count, unit = "" }) {
+export const Ranges = ({ now = "1h" }) => html`<p class="ways" role="group" aria-label="How far back">${["15m", "1h", "6h", "1d"].map(range =>
+  html`<button type="button" key=${range} class="small" aria-pressed=${range === now} onClick=${() => ask({ range })}>${range}</button>`)}</p>`;
+
+export function Plot({ title, series, written = count, unit = "", span }) {
   const box = useRef(), plot = useRef(), [at, setAt] = useState(null);
   const shown = series.slice(0, DASHES.length);
   const data = useMemo(() => {
@@ -173,8 +180,8 @@ export function Plot({ title, series, written = count, unit = "" }) {
       plot.current = new UPlot({
         width: box.current.clientWidth, height: 130, legend: { show: false }, cursor: { y: false, drag: { x: false, y: false } },
         padding: [8, 8, 0, 0],
-        scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 1) * 1.1)] } },
-        axes: [axis, { ...axis, size: 52, values: (_, values) => values.map(value => written(value)) }],
+        scales: { x: { range: (_, low, high) => { const end = Math.max(Date.now() / 1000, high ?? 0); return [end - span / 1000, end]; } }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 1) * 1.1)] } },
+        axes: [{ ...axis, size: 24, values: (_, values) => values.map(time => localTime(time * 1000).slice(11, 16)) }, { ...axis, size: 52, values: (_, values) => values.map(value => written(value)) }],
         series: [{}, ...shown.map((one, i) => ({ label: one.name, stroke: colour(i ? "--soft" : "--accent"), width: 1.5, dash: DASHES[i], fill: i || shown.length > 1 ? undefined : colour("--accent-faint"), points: { show: false } }))],
         hooks: { setCursor: [u => setAt(u.cursor.idx ?? null)] },
       }, data, box.current);
@@ -184,7 +191,7 @@ export function Plot({ title, series, written = count, unit = "" }) {
     draw();
     scheme.addEventListener("change", draw);
     return () => { isGone = true; watch?.disconnect(); scheme.removeEventListener("change", draw); plot.current?.destroy(); plot.current = null; };
-  }, [names]);
+  }, [names, span]);
   useEffect(() => { plot.current?.setData(data); }, [data]);
   const value = i => { const line = data[i + 1]; return at === null ? line.findLast(one => one !== null) : line[at]; };
   return html`<figure class="plot"><figcaption><b>${title}</b>${shown.map((one, i) => html`<span key=${one.name} class=${"line-" + i}>${shown.length > 1 ? visible(one.name) + " " : ""}<b class="value">${written(value(i))}</b>${unit}</span>`)}${

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -335,7 +336,7 @@ def test_it_asks_little_and_nothing_while_it_is_hidden(tab: Seen) -> None:
         for _ in range(12):
             page.clock.run_for(5_000)
             page.evaluate("fetch('healthz')")  # by then what was asked before is answered
-        assert 3 < len(asked) < 75, (address, len(asked))
+        assert 3 < len(asked) < 100, (address, len(asked))
     page.evaluate("Object.defineProperty(document, 'hidden', {get: () => true, configurable: true})")
     page.clock.run_for(60_000)  # what had begun ends
     asked = []
@@ -541,3 +542,93 @@ def test_rows_keep_their_places_under_the_pointer(tab: Seen) -> None:
     lags["billing"] = 100
     page.clock.run_for(40_000)
     expect(first).to_contain_text("billing")
+
+
+# What is wrong ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_overview_begins_with_what_is_wrong_and_what_can_be_done(tab: Seen) -> None:
+    """A worker died, a partition is damaged, a broker has no process, a job fails, dead letters grow."""
+    stopped = {
+        "space": "topics",
+        "topic": "orders",
+        "partition": "orders@broker-a",
+        "queue": None,
+        "code": "corrupt",
+        "detail": "the commit file is cut off",
+    }
+
+    def cluster(told: Any) -> None:
+        told["stopped"] = [stopped]
+        told["brokers"][1] |= {"online": False, "address": None, "host": None}
+
+    def jobs(told: Any) -> None:
+        told["jobs"][0] |= {"ok": False, "missing": None, "failures": 3, "detail": "No space left on device"}
+
+    def in_flight(told: Any) -> None:
+        for one in told["messages"]:
+            one["visible_time"] = "2020-01-01T00:00:00.000000Z"
+
+    def grown(told: Any) -> None:
+        now = datetime.now(UTC)
+        points = [[(now - timedelta(minutes=ago)).isoformat(), value] for ago, value in ((9, 2), (6, 2), (3, 44))]
+        told["series"] = [{"metric": "dead_letters", "labels": {"group": "billing"}, "points": points}]
+
+    def changed(change: Callable[[Any], None]) -> Callable[[Route], None]:
+        def answered(route: Route) -> None:
+            reply = route.fetch()
+            told = reply.json()
+            change(told)
+            route.fulfill(response=reply, json=told)
+
+        return answered
+
+    page = tab.page
+    page.route("**/v1/cluster", changed(cluster))
+    page.route("**/v1/jobs", changed(jobs))
+    page.route("**/v1/groups/shipping/in-flight?*", changed(in_flight))
+    page.route("**/v1/history?metric=dead_letters*", changed(grown))
+    page.reload()
+    found = page.get_by_role("listitem")
+    for text in (
+        "orders@broker-a of orders has stopped",
+        "No process serves broker broker-b",
+        "No job revive runs: messages that are not acknowledged in time do not come again",
+        "fails (3 times): No space left on device",
+        re.compile("messages of shipping are overdue"),
+        "Dead letters of billing grow: 42 more in 15 min",
+    ):
+        expect(found.filter(has_text=text)).to_be_visible()
+    expect(found.filter(has_text="No job revive runs").get_by_text("deltamq jobs run")).to_be_visible()
+    assert _axe(page) == []
+    found.filter(has_text="overdue").get_by_role("link", name="Look").click()
+    tab.shows("Overdue messages come again when the job revive next runs")
+
+
+def test_one_topic_in_trouble_is_shown_with_its_problem(tab: Seen) -> None:
+    problem = {"status": 503, "code": "corrupt", "detail": "the metadata of orders is damaged", "title": "", "type": ""}
+    tab.page.route(re.compile("/v1/topics/orders$"), lambda route: route.fulfill(status=503, json=problem))
+    tab.page.route(re.compile("/v1/groups/idle$"), lambda route: route.fulfill(status=503, json=problem))
+    page = tab.open(_at("topics"))
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name="orders", exact=True))
+    expect(row).to_contain_text("the metadata of orders is damaged")
+    expect(page.get_by_role("row").filter(has_text="payments")).to_contain_text("KiB")
+    tab.open("#/")
+    tab.shows("Group idle cannot be shown: the metadata of orders is damaged")
+    tab.open(_at("topics", "orders"))
+    expect(page.get_by_role("alert")).to_contain_text("the metadata of orders is damaged corrupt")
+
+
+def test_a_service_that_is_gone_is_said_to_be_and_found_again(tab: Seen) -> None:
+    page = tab.page
+    tab.shows("Groups with most to do")
+    page.clock.install()
+    page.reload()
+    tab.shows("Groups with most to do")
+    page.route("**/v1/**", lambda route: route.abort())
+    page.clock.run_for(11_000)
+    tab.shows("The service does not answer.")
+    expect(page.get_by_role("link", name="billing").first).to_be_visible()
+    page.unroute("**/v1/**")
+    page.clock.run_for(11_000)
+    expect(page.get_by_text("The service does not answer.")).to_be_hidden()

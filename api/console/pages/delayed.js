@@ -2,7 +2,7 @@
 import { useEffect, useState } from "../vendor/hooks.js";
 import { at, get, query as asked, send, useLive, useMay } from "../api.js";
 import { ago, count, cut, duration, NONE, plural, preview, visible } from "../format.js";
-import { topOf, useHistory } from "../now.js";
+import { spanOf, sumOf, useHistory } from "../now.js";
 import { Ask, Empty, Field, html, Plot, State, Table, Time, Trouble, Waiting } from "../parts.js";
 import { ask, to } from "../route.js";
 import { Head } from "./head.js";
@@ -35,13 +35,11 @@ function Waits({ topic }) {
 
 export function Delayed({ query }) {
   const names = useLive(at`v1/topics`, 60_000), listed = names.data?.topics ?? [], waiting = useHistory("delayed", {});
-  const known = (waiting ?? []).map(one => ({ topic: one.labels.topic, waits: one.points.at(-1)?.[1] ?? 0 })).filter(one => one.waits > 0);
-  const topic = query.topic ?? known[0]?.topic ?? (listed.length === 1 ? listed[0] : "");
+  const topic = query.topic ?? (listed.length === 1 ? listed[0] : "");
   return html`<${Head} title="Delayed" />
-    ${waiting && html`<${Plot} title="Messages that wait" series=${topOf(waiting)} />`}
+    ${waiting && html`<div class="plots"><${Plot} title="Messages of all topics that wait" series=${sumOf(waiting)} span=${spanOf()} /></div>`}
     <div class="filter"><${Field} label="Topic"><input list="topics" key=${topic} defaultValue=${topic} onChange=${event => ask({ topic: event.target.value }, true)} placeholder="a topic" spellcheck=${false} /><//>
-      <datalist id="topics">${listed.slice(0, 1000).map(name => html`<option key=${name} value=${name} />`)}</datalist>
-      ${known.length > 0 && html`<p class="ways">${known.slice(0, 12).map(one => html`<a key=${one.topic} href=${to("delayed", { topic: one.topic })}>${visible(one.topic)} <small>${count(one.waits)}</small></a>`)}</p>`}</div>
+      <datalist id="topics">${listed.slice(0, 1000).map(name => html`<option key=${name} value=${name} />`)}</datalist></div>
     <${Trouble} error=${names.error} what="The list of topics" />
     ${topic ? html`<${Waits} key=${topic} topic=${topic} />` : html`<${Empty}>Choose a topic to see what waits for its time there.<//>`}`;
 }

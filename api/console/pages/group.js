@@ -2,8 +2,8 @@
 import { useState } from "../vendor/hooks.js";
 import { at, query as asked, send, useLive, useMay } from "../api.js";
 import { count, duration, NONE, plural, rate, share, visible } from "../format.js";
-import { groupNow, topOf, useHistory } from "../now.js";
-import { Ask, Empty, Facts, Field, Form, html, literal, Plot, Sql, State, Table, Tabs, Time, Trouble, Waiting } from "../parts.js";
+import { groupNow, spanOf, topOf, useHistory } from "../now.js";
+import { Ask, Empty, Facts, Field, Form, html, literal, Plot, Ranges, Sql, State, Table, Tabs, Time, Trouble, Waiting } from "../parts.js";
 import { go, to } from "../route.js";
 import { GroupState } from "./groups.js";
 import { Head } from "./head.js";
@@ -126,16 +126,16 @@ export function Group({ path, query }) {
   const [, group, tab = ""] = path;
   const live = useLive(at`v1/groups/${group}`, 5000), counts = useLive(at`v1/groups/${group}/dead-letters/counts`, 10_000), may = useMay({ group });
   const stats = useLive(tab === "" ? at`v1/groups/${group}/statistics` + asked({ minutes: 5 }) : null, 15_000);
-  const lag = useHistory("lag", { group }, query.range), consumed = useHistory("consumed", { group }, query.range), dead = useHistory("dead_letters", { group }, query.range);
+  const lag = useHistory("lag", { group }, query.range), consumed = useHistory("consumed", { group }, query.range), dead = useHistory("dead_letters", { group }, query.range), oldest = useHistory("oldest_s", { group }, query.range);
   const info = live.data, now = info && groupNow(group, { data: [info, counts.data], error: live.error });
   const link = (name, text, number) => [name, text, name ? to("groups", group, name) : to("groups", group), number];
   const tabs = [link("", "Lag", now && count(now.lag)), link("clients", "Clients", now && count(now.clients)), link("in-flight", "In flight", now && count(now.inFlight)), link("retries", "Retries", now && count(now.retries)),
     link("dead-letters", "Dead letters", counts.data && count(counts.data.new)), may("group", "reset") && link("reset", "Reset"), link("settings", "Settings")];
-  const plots = [["Lag", lag, count], ["Consumed a second", consumed, rate], ["Dead letters, new", dead, count]];
+  const plots = [["Lag", lag, count], ["Consumed a second", consumed, rate], ["Oldest message not consumed", oldest, seconds => duration(seconds === null || seconds === undefined ? null : seconds * 1000)], ["Dead letters, new", dead, count]];
   return html`<${Head} title=${group} above=${[["Groups", to("groups")]]}>${now && html`<${GroupState} of=${now} />`}${info && may("group", "alter") && html`<${Pause} info=${info} reload=${live.reload} />`}<//>
     <${Tabs} label="Parts of the group" of=${tabs} now=${tab} /><${Waiting} of=${live} what="This group" />
     ${live.error && info && html`<${Trouble} error=${live.error} what="This group" />`}
-    ${info && tab === "" && html`<div class="plots">${plots.map(([title, of, written]) => of && html`<${Plot} key=${title} title=${title} series=${topOf(of.map(one => ({ ...one, labels: { topic: one.labels.topic ?? "" } })))} written=${written} />`)}</div><${Lag} info=${info} stats=${stats.data} />`}
+    ${info && tab === "" && html`${lag && html`<${Ranges} now=${query.range} />`}<div class="plots">${plots.map(([title, of, written]) => of && html`<${Plot} key=${title} title=${title} series=${topOf(of.map(one => ({ ...one, labels: { topic: one.labels.topic ?? "" } })))} written=${written} span=${spanOf(query.range)} />`)}</div><${Lag} info=${info} stats=${stats.data} />`}
     ${info && tab === "clients" && html`<${Clients} info=${info} />`}
     ${info && tab === "in-flight" && html`<${InFlight} group=${group} />`}
     ${info && tab === "retries" && html`<${Retries} info=${info} />`}

@@ -1,16 +1,16 @@
 // What is wrong now comes first, each with what can be done about it; then how much goes through.
 import { at, useLive } from "../api.js";
 import { bytes, count, duration, localTime, rate, visible } from "../format.js";
-import { useGroupsNow, useHistory, topOf } from "../now.js";
-import { Command, Empty, Facts, html, Plot, Sql, State, Table, Trouble } from "../parts.js";
+import { spanOf, sumOf, useGroupsNow, useHistory } from "../now.js";
+import { Command, Empty, Facts, html, Plot, Ranges, Sql, State, Table, Trouble } from "../parts.js";
 import { to } from "../route.js";
 import { GroupState } from "./groups.js";
 import { Head } from "./head.js";
 
-const LATE_MS = 60_000;
+const LATE_MS = 60_000, GROWN_MS = 900_000;
 
 // Everything that is wrong: kind, what, and what can be done: an address, or a command.
-function wrong({ cluster, ready, jobs, groups, delayed }) {
+function wrong({ cluster, ready, jobs, groups, growing }) {
   const found = [];
   for (const one of cluster?.stopped ?? []) {
     found.push({ kind: "bad", what: html`${one.queue ?? one.partition} of ${visible(one.topic)} has stopped: <code>${one.code}</code> ${visible(one.detail)}`,
@@ -33,13 +33,22 @@ function wrong({ cluster, ready, jobs, groups, delayed }) {
   for (const one of groups) {
     const name = html`<b>${visible(one.group)}</b>`;
     if (one.error) found.push({ kind: "bad", what: html`Group ${name} cannot be shown: ${visible(one.error.message)}`, href: to("groups", one.group) });
-    if (one.deadGrowing) found.push({ kind: "warn", what: html`Dead letters of ${name} grow: ${count(one.dead)} new`, href: to("groups", one.group, "dead-letters") });
+    if (growing.has(one.group)) found.push({ kind: "warn", what: html`Dead letters of ${name} grow: ${count(growing.get(one.group))} more in ${duration(GROWN_MS)}, ${count(one.dead)} new`, href: to("groups", one.group, "dead-letters") });
     if (one.overdue) found.push({ kind: "bad", what: html`${count(one.overdue)} messages of ${name} are overdue: whoever held them did not answer in time`, href: to("groups", one.group, "in-flight") });
     if (one.paused) found.push({ kind: "warn", what: html`Group ${name} is paused${one.paused.by && ` by ${visible(one.paused.by)}`} since ${localTime(one.paused.since_time)}: ${visible(one.paused.reason)}`, href: to("groups", one.group) });
     if (one.isStuck) found.push({ kind: "warn", what: html`Group ${name} has ${count(one.lag)} messages to go and nobody takes any`, href: to("groups", one.group) });
   }
-  for (const one of delayed) found.push({ kind: "warn", what: html`Delayed messages of <b>${visible(one.topic)}</b> are late: ${count(one.late)}`, href: to("delayed", { topic: one.topic }) });
   return found;
+}
+
+// How many more new dead letters each group has than a while ago.
+function grown(series) {
+  const since = Date.now() - GROWN_MS, more = new Map();
+  for (const { labels: { group }, points } of series ?? []) {
+    const recent = points.filter(([time]) => time >= since);
+    if (recent.length > 1 && recent.at(-1)[1] > recent[0][1]) more.set(group, recent.at(-1)[1] - recent[0][1]);
+  }
+  return more;
 }
 
 const Problems = ({ found }) => html`<section class="problems" aria-labelledby="wrong" aria-live="polite">
@@ -50,10 +59,10 @@ const Problems = ({ found }) => html`<section class="problems" aria-labelledby="
 
 export function Overview({ cluster, query }) {
   const ready = useLive(at`readyz`, 10_000), jobs = useLive(at`v1/jobs`, 10_000), now = useGroupsNow();
-  const sent = useHistory("sent", {}, query.range), sentBytes = useHistory("sent_bytes", {}, query.range), consumed = useHistory("consumed", {}, query.range);
-  const lag = useHistory("lag", {}, query.range), dead = useHistory("dead_letters", {}, query.range), delayed = useHistory("delayed", {}, query.range);
+  const many = now.isMany || cluster.data?.topics > 200, range = query.range, asked = cluster.data ? metric => useHistory(metric, {}, range, many) : () => useHistory(null);
+  const [sent, sentBytes, consumed, lag, dead, delayed] = ["sent", "sent_bytes", "consumed", "lag", "dead_letters", "delayed"].map(asked);
   const it = cluster.data, sum = (of, key) => of.reduce((all, one) => all + (one[key] ?? 0), 0);
-  const found = wrong({ cluster: it, ready: ready.data, jobs: jobs.data, groups: now.groups, delayed: [] });
+  const found = wrong({ cluster: it, ready: ready.data, jobs: jobs.data, groups: now.groups, growing: grown(dead) });
   const columns = [
     { name: "group", head: "Group", cell: one => html`<a href=${to("groups", one.group)}>${visible(one.group)}</a>`, sort: one => one.group, cls: "name" },
     { name: "lag", head: "Lag", num: true, cell: one => count(one.lag), sort: one => one.lag },
@@ -71,7 +80,7 @@ export function Overview({ cluster, query }) {
       ["In flight", now.isKnown ? count(sum(now.groups, "inFlight")) : undefined], ["Dead, new", now.isKnown ? count(sum(now.groups, "dead")) : undefined],
       ["Processes", it && count(it.hosts.length)], ["Requests a second", it && count(sum(it.hosts, "load"))],
     ]} />
-    <div class="plots">${plots.map(([title, of, written]) => of && html`<${Plot} key=${title} title=${title} series=${topOf(of)} written=${written} />`)}</div>
+    ${sent && html`<${Ranges} now=${range} />`}<div class="plots">${plots.map(([title, of, written]) => of && html`<${Plot} key=${title} title=${title} series=${sumOf(of)} written=${written} span=${spanOf(range)} />`)}</div>
     <section><h2>Groups with most to do</h2>
       ${now.error ? html`<${Trouble} error=${now.error} what="The list of groups" />` : html`<${Table} label="Groups with most to do" columns=${columns} rows=${now.top} keyOf=${one => one.group} first="-lag"
         empty=${html`<${Empty} command="deltamq consume orders --group billing">No group consumes yet. A group is made when its first client asks for messages.<//>`}

@@ -1,7 +1,7 @@
 // One topic: its partitions, messages, groups, settings and exports, each at an address of its own.
 import { at, send, useLive, useMay } from "../api.js";
 import { bytes, count, duration, plural, rate, visible } from "../format.js";
-import { topOf, useGroupsNow, useHistory } from "../now.js";
+import { spanOf, topOf, useGroupsNow, useHistory } from "../now.js";
 import { Ask, Command, Empty, Facts, Field, Form, html, literal, Plot, Sql, State, Table, Tabs, Time, Trouble, Waiting } from "../parts.js";
 import { go, to } from "../route.js";
 import { Head } from "./head.js";
@@ -39,18 +39,19 @@ function Partitions({ info, may, reload }) {
 }
 
 function Groups({ info }) {
-  const now = useGroupsNow(), lag = useHistory("lag", { topic: info.topic });
-  const rows = now.groups.filter(one => one.topics?.includes(info.topic)).map(one => {
+  const now = useGroupsNow(info.topic), lag = useHistory("lag", { topic: info.topic });
+  const rows = now.groups.filter(one => !one.info || one.topics.includes(info.topic)).map(one => {
+    if (!one.info) return one;
     const topic = one.info.topics.find(its => its.topic === info.topic);
     return { ...one, lag: topic.lag, inFlight: topic.partitions.reduce((all, part) => all + part.in_flight, 0) };
   });
   const columns = [
     { name: "group", head: "Group", cls: "name", cell: one => html`<a href=${to("groups", one.group)}>${visible(one.group)}</a>`, sort: one => one.group },
-    { name: "strategy", head: "Kind", cell: one => one.strategy }, { name: "lag", head: "Lag", num: true, cell: one => count(one.lag), sort: one => one.lag },
+    { name: "strategy", head: "Kind", cell: one => one.strategy ?? "" }, { name: "lag", head: "Lag", num: true, cell: one => count(one.lag), sort: one => one.lag },
     { name: "in_flight", head: "In flight", num: true, cell: one => count(one.inFlight), sort: one => one.inFlight },
     { name: "clients", head: "Clients", num: true, cell: one => count(one.clients) },
   ];
-  return html`${lag && html`<${Plot} title="Lag by group" series=${topOf(lag)} />`}
+  return html`${lag && html`<${Plot} title="Lag by group" series=${topOf(lag.map(one => ({ ...one, labels: { group: one.labels.group } })))} span=${spanOf()} />`}
     <${Table} label="Groups of the topic" columns=${columns} rows=${rows} keyOf=${one => one.group} first="-lag"
       empty=${now.isKnown ? html`<${Empty} command=${`deltamq consume ${info.topic} --group billing`}>No group consumes this topic.<//>` : html`<p class="calm">Asking the groups …</p>`}
       sql=${html`<${Sql} view="mq_lag" query=${`SELECT * FROM mq_lag WHERE topic = ${literal(info.topic)} ORDER BY lag DESC`} />`} />`;
@@ -106,7 +107,7 @@ export function Topic({ path, query }) {
     <${Waiting} of=${live} what="This topic" />
     ${live.error && live.data && html`<${Trouble} error=${live.error} what="This topic" />`}
     ${info && tab === "" && html`<${Facts} of=${[["Messages", count(now.messages)], ["Stored", bytes(now.bytes)], ["Files", count(now.files)], ["Kept for", duration(info.retention_ms)], ["Last append", html`<${Time} at=${now.last} />`], ["Delayed", html`<a href=${to("delayed", { topic })}>show</a>`]]} />
-      ${sent && html`<${Plot} title="Messages sent a second" series=${topOf(sent)} written=${rate} />`}<${Partitions} info=${info} may=${may} reload=${live.reload} />`}
+      ${sent && html`<div class="plots"><${Plot} title="Messages sent a second" series=${topOf(sent)} written=${rate} span=${spanOf()} /></div>`}<${Partitions} info=${info} may=${may} reload=${live.reload} />`}
     ${info && tab === "messages" && html`<${Messages} info=${info} query=${query} />`}
     ${info && tab === "send" && html`<${Send} info=${info} />`}
     ${info && tab === "groups" && html`<${Groups} info=${info} />`}
