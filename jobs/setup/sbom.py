@@ -1,7 +1,8 @@
-"""`make sbom`: the parts of a release as a CycloneDX document in `dist/`, only from the lock and the pinned jars.
+"""`make sbom`: the parts of a release as a CycloneDX document in `dist/`, only from what is locked and pinned.
 
     requirements.lock          every package with the hashes of its files   -> a component, `required` or `excluded`
     jobs/setup/*.sha256        every jar that is fetched                    -> a component with its hash
+    api/console/vendor         the console's libraries                     -> a component with the hashes of its files
     pyproject.toml             DeltaMQ's own requirements                  -> which packages are only for tests
 
 The same files give the same document, byte for byte. The requirements of packages come from the installed ones, so
@@ -26,6 +27,8 @@ Json = dict[str, Any]
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _NAME: Final = re.compile(r"^[A-Za-z0-9._-]+")
+#: A row of the console's libraries: package, version, file, SHA-256.
+_SCRIPT: Final = re.compile(r"^\| (\S+) \| (\S+) \| \S+ \| `(\S+)` \| `([0-9a-f]{64})` \|$", re.MULTILINE)
 _EXTRA: Final = re.compile(r"extra\s*==")
 #: Extras that users install; the others are for developers.
 _EXTRAS: Final = ("connect", "postgres", "service", "spark")
@@ -71,7 +74,11 @@ def _required_by(name: str) -> list[str]:
 
 
 def document(
-    project: Mapping[str, Any], lock: str, jars: Iterable[JarSet], required_by: Callable[[str], Iterable[str]]
+    project: Mapping[str, Any],
+    lock: str,
+    jars: Iterable[JarSet],
+    required_by: Callable[[str], Iterable[str]],
+    scripts: str = "",
 ) -> Json:
     """Return the CycloneDX document of a release."""
     extras = project.get("optional-dependencies", {})
@@ -82,6 +89,7 @@ def document(
     components += [
         _jar(line) for jar_set in jars for line in jar_set.pins.read_text(encoding="utf-8").splitlines() if line
     ]
+    components += _scripts(scripts)
     components.sort(key=lambda component: str(component["bom-ref"]))
     reference = f"pkg:pypi/{project['name']}@{project['version']}"
     main = {"type": "application", "bom-ref": reference, "name": project["name"], "version": project["version"]}
@@ -127,11 +135,23 @@ def _jar(line: str) -> Json:
     }
 
 
+def _scripts(table: str) -> Iterator[Json]:
+    """Yield the libraries of the console; what only tests use lies in their folder."""
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for name, version, file, digest in _SCRIPT.findall(table):
+        found.setdefault((name, version), []).append((file, digest))
+    for (name, version), files in found.items():
+        is_required = not files[0][0].startswith("tests/")
+        reference = dict.fromkeys(("bom-ref", "purl"), f"pkg:npm/{name}@{version}")
+        yield _package(name, version, [digest for _, digest in files], is_required) | reference
+
+
 def main() -> int:
     """Write the document into `dist/`."""
     project = tomllib.loads((PROJECT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lock = (PROJECT_FOLDER / "requirements.lock").read_text(encoding="utf-8")
-    made = document(project, lock, (DELTA, AVRO, S3A), _required_by)
+    scripts = (PROJECT_FOLDER / "api" / "console" / "vendor" / "README.md").read_text(encoding="utf-8")
+    made = document(project, lock, (DELTA, AVRO, S3A), _required_by, scripts)
     target = PROJECT_FOLDER / "dist" / f"{project['name']}-{project['version']}.cdx.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")

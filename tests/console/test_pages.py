@@ -544,7 +544,7 @@ def test_rows_keep_their_places_under_the_pointer(tab: Seen) -> None:
     expect(first).to_contain_text("billing")
 
 
-# What is wrong ---------------------------------------------------------------------------------------------------------
+# What is wrong --------------------------------------------------------------------------------------------------------
 
 
 def test_the_overview_begins_with_what_is_wrong_and_what_can_be_done(tab: Seen) -> None:
@@ -601,7 +601,7 @@ def test_the_overview_begins_with_what_is_wrong_and_what_can_be_done(tab: Seen) 
         expect(found.filter(has_text=text)).to_be_visible()
     expect(found.filter(has_text="No job revive runs").get_by_text("deltamq jobs run")).to_be_visible()
     assert _axe(page) == []
-    found.filter(has_text="overdue").get_by_role("link", name="Look").click()
+    found.filter(has_text=re.compile("shipping are overdue")).get_by_role("link", name="Look").click()
     tab.shows("Overdue messages come again when the job revive next runs")
 
 

@@ -11,11 +11,12 @@ from deltamq.jobs.setup.jars import AVRO, DELTA, PROJECT_FOLDER, S3A
 from deltamq.jobs.setup.sbom import _required_by, document, locked, shipped
 
 PROJECT = tomllib.loads((PROJECT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SCRIPTS = (PROJECT_FOLDER / "api" / "console" / "vendor" / "README.md").read_text(encoding="utf-8")
 LOCK = (PROJECT_FOLDER / "requirements.lock").read_text(encoding="utf-8")
 
 
 def made() -> Any:
-    return document(PROJECT, LOCK, (DELTA, AVRO, S3A), _required_by)
+    return document(PROJECT, LOCK, (DELTA, AVRO, S3A), _required_by, SCRIPTS)
 
 
 def test_sec_39_every_locked_package_is_a_component_with_its_hashes() -> None:
@@ -39,6 +40,13 @@ def test_sec_39_jars_are_components_with_their_hashes() -> None:
     jars = [one for one in made()["components"] if one["bom-ref"].startswith("jar:")]
     pins = DELTA.pins.read_text() + AVRO.pins.read_text() + S3A.pins.read_text()
     assert {one["hashes"][0]["content"] for one in jars} == {line.split()[0] for line in pins.splitlines() if line}
+
+
+def test_sec_39_libraries_of_the_console_are_components_with_their_hashes() -> None:
+    found = {one["name"]: one for one in made()["components"] if one["bom-ref"].startswith("pkg:npm/")}
+    scopes = {name: one["scope"] for name, one in found.items()}
+    assert scopes == {"preact": "required", "htm": "required", "uplot": "required", "axe-core": "excluded"}
+    assert len(found["preact"]["hashes"]) == 2 and found["htm"]["purl"] == f"pkg:npm/htm@{found['htm']['version']}"
 
 
 def test_sec_39_the_same_files_give_the_same_document() -> None:
