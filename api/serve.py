@@ -15,13 +15,11 @@ import ipaddress
 import json
 import logging
 import os
-import re
 import resource
 import signal
 import socket
 import ssl
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -31,6 +29,7 @@ import uvicorn
 
 from deltamq.api.app import App, create_app
 from deltamq.api.http_protocol import HttpProtocol
+from deltamq.api.logs import SlowRequests, log_to_stderr
 from deltamq.api.sockets import BACKLOG, TlsServer, listening
 from deltamq.api.tls import server_context
 from deltamq.api.wire.answer import SECURITY_HEADERS
@@ -95,7 +94,7 @@ def serve_command(
         listener = bind(config)
     except DeltaMQError as error:
         raise click.ClickException(error.detail) from error
-    _log_to_stderr()
+    log_to_stderr(config.service.log_format, config.service.log_level)
     for setting in settings_of(config).settings:
         if setting.differs:
             value = json.dumps(setting.value, ensure_ascii=False)
@@ -175,7 +174,7 @@ class Server(uvicorn.Server):
         )
         super().__init__(
             uvicorn.Config(
-                app,
+                app if not settings.slow_request_ms else SlowRequests(app, settings.slow_request_ms / 1_000),
                 loop="uvloop",
                 http=protocol,  # type: ignore[arg-type] # uvicorn calls it, as it would the class
                 ws="none",
@@ -307,30 +306,3 @@ def _warn_of_open_access(config: Config) -> None:
             "event=global_topics_refused detail='clusters cannot prove to each other which principal calls, and topics"
             " of several clusters (service.clusters) are refused: set service.clusters_shared_secret, the same in each'"
         )
-
-
-def _log_to_stderr() -> None:
-    """Log one structured line for each event, without bodies and keys."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Line("time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(logging.INFO)
-    # These would write a line for each request, forwarded ones included.
-    for chatty in ("uvicorn", "httpx", "httpcore"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-
-
-#: What could end a line, move a terminal's cursor or turn text round: control characters, Unicode's among them.
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-
-
-class _Line(logging.Formatter):
-    """Keeps each record on one line and escapes control characters."""
-
-    default_time_format = "%Y-%m-%dT%H:%M:%S"
-    default_msec_format = "%s.%03dZ"
-    converter = staticmethod(time.gmtime)
-
-    def format(self, record: logging.LogRecord) -> str:
-        return _CONTROL.sub(lambda match: repr(match[0])[1:-1], super().format(record))

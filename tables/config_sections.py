@@ -101,6 +101,22 @@ class TlsPrincipal(enum.Enum):
     SUBJECT = "subject"  #: the whole subject: `cert:` and the beginning of its SHA-256
 
 
+class LogFormat(enum.Enum):
+    """The form of the service's log."""
+
+    LINE = "line"
+    JSON = "json"
+
+
+class LogLevel(enum.Enum):
+    """From which level on the service logs."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
     """Settings of one service process."""
@@ -121,6 +137,12 @@ class ServiceSettings:
     kafka_partitions: Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)] = 0
     #: Shortest session timeout that a member of a Kafka group may ask for, in milliseconds.
     kafka_session_min_ms: Annotated[int, Meta(ge=1_000, le=SESSION_MS_MAX)] = SESSION_MS_MIN
+    #: The form of the log: "line", or "json", an object for each event.
+    log_format: LogFormat = LogFormat.LINE
+    #: From which level on the service logs: "debug", "info", "warning" or "error"; `deltamq log-level` changes it.
+    log_level: LogLevel = LogLevel.INFO
+    #: Requests that take longer are logged with where the time went, in milliseconds; 0 logs none.
+    slow_request_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 0
     #: Brokers that this process hosts; it also hosts the brokers of other processes while those are down.
     brokers: tuple[str, ...] = ("broker-a", "broker-b")
     #: The other clusters that may share global topics with this one, each as NAME=URL; a name may have several URLs.

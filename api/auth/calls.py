@@ -102,6 +102,7 @@ CALLS: Final[Mapping[str, str]] = {
     "GET /v1/jobs": "cluster metrics",
     "GET /v1/settings": "cluster metrics",
     "GET /v1/history": "any",
+    "PUT /v1/log-level": "cluster admin; audited",
     "GET /metrics": "cluster metrics",
     # the console: its files show nothing, and ask for a key
     "GET /": "any",

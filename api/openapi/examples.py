@@ -483,6 +483,7 @@ _EXAMPLES: Final[Json] = {
             }
         ],
     },
+    "LogLevelInfo": {"logger": "deltamq.api", "level": "debug"},
     "SettingList": {
         "settings": [
             {

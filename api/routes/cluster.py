@@ -16,9 +16,11 @@ from importlib.resources.abc import Traversable
 from itertools import islice
 from typing import Annotated, Final, NamedTuple
 
+import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import HTMLResponse, Response
+from msgspec import Meta as Bounds
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from deltamq.api.auth.caller import Caller
@@ -26,6 +28,7 @@ from deltamq.api.auth.gate import guarded_warehouse
 from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.static_topics import queue_states
 from deltamq.api.log.metrics import QueueGauges, of_partitions, of_queues, rendered
+from deltamq.api.logs import OURS
 from deltamq.api.progress.times import brought_up
 from deltamq.api.routes.jobs import missing_jobs
 from deltamq.api.routes.topics import TopicName
@@ -35,7 +38,8 @@ from deltamq.api.wire.fields import AccessAsked, access_fields, json_answer
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, answers, problems
 from deltamq.mq.auth.principals import CLUSTER
-from deltamq.mq.errors import NotFound, Unavailable
+from deltamq.mq.errors import NotFound, Unavailable, Unprocessable
+from deltamq.mq.limits import NAME_LENGTH_MAX
 from deltamq.mq.meta.access_changes import decide_broker_access, decide_partition_access
 from deltamq.mq.meta.brokers import META_ROLE, BrokersState
 from deltamq.mq.meta.features import decide_upgrade, upgrade_of
@@ -48,6 +52,7 @@ from deltamq.mq.wire.cluster import (
     FeatureInfo,
     Health,
     HostInfo,
+    LogLevelInfo,
     MetaInfo,
     PartitionAccess,
     Readiness,
@@ -55,6 +60,7 @@ from deltamq.mq.wire.cluster import (
     StoppedPartition,
     UpgradeInfo,
 )
+from deltamq.tables.config_sections import LogLevel
 from deltamq.tables.paths import Space
 
 log = logging.getLogger("deltamq.api")
@@ -108,6 +114,16 @@ deltamq_produced_messages_total{topic="flights"} 123.0
 
 #: Without a body everything is allowed again.
 _ACCESS: Final = JsonBody(AccessAsked, {"writable": False, "reason": "disk is replaced"}, required=False)
+
+
+class LogLevelRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """From which level on a logger, and those below it, log."""
+
+    level: LogLevel
+    logger: Annotated[str, Bounds(max_length=NAME_LENGTH_MAX)] = OURS
+
+
+_LOG_LEVEL: Final = JsonBody(LogLevelRequest, {"level": "debug", "logger": "deltamq.api"})
 #: Maximum number of topics in one request for metrics.
 _TOPICS_MAX: Final = 100
 
@@ -166,6 +182,21 @@ def _visible_to(caller: Caller) -> Callable[[StoppedPartition], bool]:
 @router.get("/v1/settings", summary="Settings of this process", responses=answers(SettingList, 500))
 async def settings(request: Request) -> Response:
     return json_answer(request.app.state.settings)
+
+
+@router.put(
+    "/v1/log-level",
+    summary="Change what this process logs, until it ends",
+    responses=answers(LogLevelInfo, 400, 413, 415, 422, 500, 507),
+    openapi_extra=_LOG_LEVEL.described,
+)
+async def put_log_level(request: Request) -> Response:
+    asked = await _LOG_LEVEL.read(request)
+    if asked.logger != OURS and not asked.logger.startswith(f"{OURS}."):
+        raise Unprocessable(f"logger must be {OURS}, or one below it such as {OURS}.api", field="logger")
+    logging.getLogger(asked.logger).setLevel(asked.level.name)
+    log.warning("event=log_level logger=%s level=%s", asked.logger, asked.level.value)
+    return json_answer(LogLevelInfo(logger=asked.logger, level=asked.level.value))
 
 
 @router.get("/healthz", summary="Liveness", responses=answers(Health, example={"status": "alive"}))

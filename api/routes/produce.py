@@ -30,6 +30,7 @@ from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.arrow_body import decode_arrow
 from deltamq.api.wire.json_rows import decode_json, decode_ndjson
 from deltamq.api.wire.request import (
+    STEPS,
     Admission,
     Headers,
     Receive,
@@ -113,8 +114,10 @@ class ProduceEndpoint:
                     answer = await self._appender.append(topic, request)
             except GONE as error:
                 raise await self._topics.explained(topic, error) from error
-            metrics = self._metrics
-            metrics.produce_seconds.observe(time.perf_counter() - began)
+            metrics, took_s = self._metrics, time.perf_counter() - began
+            if (steps := scope.get(STEPS)) is not None:
+                steps["store"] = took_s
+            metrics.produce_seconds.observe(took_s)
             metrics.produced_messages[topic_name] += body.rows.count
             metrics.produced_bytes[topic_name] += body.rows.nbytes
         failpoint("ack.before_respond")

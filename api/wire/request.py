@@ -32,6 +32,11 @@ HALF_CLOSED: Final = "deltamq.half_closed"
 WATCH: Final = "deltamq.watch"
 #: Name of the entry of a request's scope with the error that ended it before its client did.
 REFUSAL: Final = "deltamq.refusal"
+#: Name of the entry of a request's scope that says that the call was to wait.
+WAITED: Final = "deltamq.waited"
+#: Name of the entry of a request's scope in which endpoints note which step took how long, in seconds; it is there only
+#: if slow requests are logged.
+STEPS: Final = "deltamq.steps"
 #: Name of the entry of a request's scope with its needs beside its path's: resource, name and verb of each.
 ALSO_NEEDS: Final = "deltamq.also_needs"
 
@@ -82,6 +87,7 @@ class Client:
             self._left = asyncio.get_running_loop().create_future()
         if self._may_watch:
             self._may_watch = False
+            self._scope[WAITED] = True
             self._watching = asyncio.ensure_future(self._watch(self._left))
             watch: Callable[[Client], Callable[[], None]] | None = self._scope.get(WATCH)
             self._unwatch = None if watch is None else watch(self)

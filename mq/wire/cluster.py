@@ -169,6 +169,13 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     shards: tuple[JobShard, ...] = ()
 
 
+class LogLevelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """From which level on a logger of the process that answers, and those below it, log."""
+
+    logger: str
+    level: str
+
+
 class HistorySeries(msgspec.Struct, frozen=True, kw_only=True):
     """Samples of a metric of one group, topic or both, which `labels` name: a time and the last value of each step."""
 

@@ -17,7 +17,7 @@ from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
 from deltamq.mq.names import check_broker, check_client_topic, check_topic
 from deltamq.mq.wire.answers import AccessInfo
-from deltamq.mq.wire.cluster import ClusterInfo, JobList, SettingInfo, SettingList, UpgradeInfo
+from deltamq.mq.wire.cluster import ClusterInfo, JobList, LogLevelInfo, SettingInfo, SettingList, UpgradeInfo
 from deltamq.mq.wire.topics import OffsetsByTime, RetentionInfo, TopicInfo, TopicList
 
 
@@ -156,6 +156,13 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, Inspect
     def settings(self) -> list[SettingInfo]:
         """Return the settings of the process that answers; secrets are hidden."""
         return list(read_answer(self._call("GET", path_of("settings")), SettingList).settings)
+
+    def set_log_level(
+        self, level: Literal["debug", "info", "warning", "error"], *, logger: str = "deltamq"
+    ) -> LogLevelInfo:
+        """Change what the process that answers logs, until it ends: of this logger and those below it."""
+        body = msgspec.json.encode({"level": level, "logger": logger})
+        return read_answer(self._call("PUT", path_of("log-level"), body=body), LogLevelInfo)
 
     def upgrade_state(self) -> UpgradeInfo:
         """Return the features that are on, ready to be switched on, or waiting for processes of older releases."""

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from typing import Any
 
 import click
 
@@ -117,6 +118,17 @@ def settings(show_all: bool, url: str, access: ClientAccess, as_json: bool) -> N
         return
     rows = [(one.name, _json(one.value), _json(one.default), one.source) for one in shown]
     print_table(("setting", "value", "default", "given in"), rows)
+
+
+@click.command("log-level")
+@click.argument("level", type=click.Choice(["debug", "info", "warning", "error"]))
+@click.option("--logger", default="deltamq", show_default=True, help="This logger, and those below it.")
+@service_options
+def log_level(level: Any, logger: str, url: str, access: ClientAccess, as_json: bool) -> None:
+    """Change what the process that answers logs, from LEVEL on, until it ends."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        info = admin.set_log_level(level, logger=logger)
+    print_json(info) if as_json else click.echo(f"{info.logger} logs from {info.level} on")
 
 
 def _json(value: object) -> str:

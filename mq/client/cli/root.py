@@ -31,6 +31,7 @@ _OWN: Final = {
     "topic": ("deltamq.mq.client.cli.topics:topic", "Create, list, show, remap and delete topics."),
     "produce": ("deltamq.mq.client.cli.produce:produce", "Send NDJSON messages from a file or stdin."),
     "cluster": ("deltamq.mq.client.cli.cluster:cluster", "Show the service's processes and brokers."),
+    "log-level": ("deltamq.mq.client.cli.cluster:log_level", "Change what the process that answers logs."),
     "settings": ("deltamq.mq.client.cli.cluster:settings", "Show the settings of the process that answers."),
     "audit": ("deltamq.mq.client.cli.auth:audit", "Who did what, and what was refused."),
     "auth": ("deltamq.mq.client.cli.auth:auth", "Principals, keys and access rules: who may do what."),

@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -186,14 +187,30 @@ def leases_of(topic: str, popped: PopBatch | PopTable) -> list[Lease]:
     """Make a lease for each message; their invisible times are counted from now."""
     popped_at = time.monotonic()
     if isinstance(popped, PopBatch):
-        rows = [(message.partition, message.offset, message.handle) for message in popped.messages]
+        origins = [one.origin for one in popped.messages]
+        places = [None if origin is None else _place(origin.partition, origin.offset) for origin in origins]
+        rows = [
+            (one.partition, one.offset, one.handle, place) for one, place in zip(popped.messages, places, strict=True)
+        ]
     else:
-        columns = (popped.rows.column(name).to_pylist() for name in ("partition", "offset", "handle"))
-        rows = list(zip(*columns, strict=True))
+        columns = [popped.rows.column(name).to_pylist() for name in ("partition", "offset", "handle")]
+        rows = list(zip(*columns, _places(popped.rows), strict=True))
     return [
-        Lease(topic, partition, offset, handle, invisible_ms=popped.invisible_ms, popped_at=popped_at)
-        for partition, offset, handle in rows
+        Lease(topic, partition, offset, handle, place, invisible_ms=popped.invisible_ms, popped_at=popped_at)
+        for partition, offset, handle, place in rows
     ]
+
+
+def _places(rows: pa.Table) -> Iterable[str | None]:
+    """Return where rows that are delivered again were first stored, for logs."""
+    if "origin" not in rows.column_names:
+        return repeat(None, rows.num_rows)
+    origins = rows.column("origin").to_pylist()
+    return [None if one is None else _place(one["partition"], one["offset"]) for one in origins]
+
+
+def _place(partition: str | None, offset: int | None) -> str | None:
+    return None if partition is None or offset is None else f"{partition}:{offset}"
 
 
 def works_of(

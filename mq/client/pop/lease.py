@@ -51,6 +51,7 @@ class Lease:
     """One message that is held. Only `Leases` changes it. Times are of `time.monotonic`."""
 
     __slots__ = (
+        "_place",
         "expires_at",
         "handle",
         "invisible_ms",
@@ -66,9 +67,19 @@ class Lease:
     )
 
     def __init__(
-        self, topic: str, partition: str, offset: int, handle: str, *, invisible_ms: int, popped_at: float
+        self,
+        topic: str,
+        partition: str,
+        offset: int,
+        handle: str,
+        place: str | None = None,
+        *,
+        invisible_ms: int,
+        popped_at: float,
     ) -> None:
+        """`place` is where the message was first stored, for logs; None if that is at `partition` and `offset`."""
         self.topic = topic
+        self._place = place
         self.partition = partition
         self.offset = offset
         self.handle = handle
@@ -91,8 +102,8 @@ class Lease:
 
     @property
     def place(self) -> str:
-        """The message's partition and offset, for logs."""
-        return f"{self.partition}:{self.offset}"
+        """The partition and offset where the message was first stored, for logs."""
+        return self._place or f"{self.partition}:{self.offset}"
 
 
 class Leases:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import unicodedata
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.api.serve import _Line
+from deltamq.api.logs import JsonLine, Line, fields_of
 
 
 def _written(text: str) -> str:
     record = logging.LogRecord("deltamq", logging.INFO, "", 0, "event=x name=%s", (text,), None)
-    return _Line("%(message)s").format(record)
+    return Line().format(record).partition(" logger=deltamq ")[2]
 
 
 @given(st.text())
@@ -36,5 +37,28 @@ def test_sec_34_a_traceback_is_one_line_too() -> None:
     except ValueError as error:
         info = (type(error), error, error.__traceback__)
     record = logging.LogRecord("deltamq", logging.ERROR, "", 0, "event=failed", (), info)
-    line = _Line("%(message)s").format(record)
+    line = Line().format(record)
     assert len(line.splitlines()) == 1 and r"first\nsecond\x1b" in line
+
+
+def _json_of(message: str, *arguments: object, error: BaseException | None = None) -> dict[str, str]:
+    info = None if error is None else (type(error), error, error.__traceback__)
+    line = JsonLine().format(logging.LogRecord("deltamq.api", logging.ERROR, "", 0, message, arguments, info))
+    assert len(line.splitlines()) == 1
+    found: dict[str, str] = json.loads(line)
+    return found
+
+
+@given(st.text())
+def test_sec_34_each_field_of_a_json_record_is_what_was_logged(text: str) -> None:
+    found = _json_of("event=x name=%r count=%d", text, 5)
+    assert (found["event"], found["name"], found["count"]) == ("x", text, "5")
+    assert (found["level"], found["logger"]) == ("ERROR", "deltamq.api") and found["time"].endswith("Z")
+
+
+def test_sec_34_what_is_not_a_field_is_the_message_and_an_error_is_told() -> None:
+    found = _json_of("event=lost message=%s it is delivered again", "orders@a:3", error=ValueError("first\nsecond"))
+    assert (found["event"], found["message"]) == ("lost", "it is delivered again")
+    assert found["exception"].endswith("ValueError: first\nsecond")
+    assert fields_of("nothing of ours") == ({}, "nothing of ours")
+    assert _json_of("event=x level=fine logger='mine'")["level"] == "ERROR", "what is true of a record stays"

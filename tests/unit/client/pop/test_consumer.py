@@ -152,18 +152,18 @@ def test_retry_01_a_handler_that_raises_gets_the_message_again(
 
     def handle(message: PoppedMessage) -> None:
         seen(message)
-        if int(message.body) == 3 and message.delivery_attempt == 1:
+        if int(message.body) == 3 and message.delivery_attempt <= 2:
             raise ValueError("not today")
 
     consumer = consume(handle)
     wait_done(stub)
-    assert Counter(seen.numbers) == Counter([*range(10), 3])
-    (again,) = [message for message in seen.messages if message.delivery_attempt > 1]
-    assert (again.delivery_attempt, again.origin is not None and again.origin.offset) == (2, 3)
+    assert Counter(seen.numbers) == Counter([*range(10), 3, 3])
+    again = [message for message in seen.messages if message.delivery_attempt > 1]
+    assert [(one.delivery_attempt, one.origin is not None and one.origin.offset) for one in again] == [(2, 3), (3, 3)]
     stats = consumer.stats()
-    assert (stats.ok, stats.retried) == (10, 1)
+    assert (stats.ok, stats.retried) == (10, 2)
     assert stats.failed_rate > 0
-    assert "event=handler_failed message=orders@memory:3" in caplog.text
+    assert caplog.text.count("event=handler_failed message=orders@memory:3") == 2, "by its first place, both times"
     assert "not today" in caplog.text
 
 

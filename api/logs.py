@@ -1,0 +1,144 @@
+"""The service's log: one line or one JSON object for each event, on stderr, without bodies and keys.
+
+    log.info("event=topic_put topic=%r", name) --> time=... level=INFO logger=deltamq.api event=topic_put topic='orders'
+                                               '-> {"time": ..., "event": "topic_put", "topic": "orders"}
+
+`service.log_format` chooses the form, `service.log_level` what is logged; the level also changes at run time.
+`SlowRequests` logs requests that took longer than `service.slow_request_ms`, with where the time went.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+import msgspec
+
+from deltamq.api.wire.answer import WRITE_WHOLE
+from deltamq.api.wire.request import STEPS, WAITED, Receive, Scope, Send
+from deltamq.tables.config_sections import LogFormat, LogLevel
+
+log = logging.getLogger("deltamq.api")
+
+#: The logger whose level is changed, with all below it.
+OURS: Final = "deltamq"
+#: These would write a line for each request, forwarded ones included.
+_CHATTY: Final = ("uvicorn", "httpx", "httpcore")
+#: What could end a line, move a terminal's cursor or turn text round: control characters, Unicode's among them.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+#: A field of a message: its value is a word, or a text as Python quotes it.
+_FIELD: Final = re.compile(r"""([a-z_]\w*)=('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\S*)\s*""")
+
+
+class Line(logging.Formatter):
+    """Keeps each record on one line and escapes control characters."""
+
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+    converter = staticmethod(time.gmtime)
+
+    def __init__(self) -> None:
+        super().__init__("time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _CONTROL.sub(lambda match: repr(match[0])[1:-1], super().format(record))
+
+
+class JsonLine(Line):
+    """Makes a JSON object of each record: the fields of its message, all as texts, beside time, level and logger."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields, rest = fields_of(record.getMessage())
+        shown = {"time": self.formatTime(record), "level": record.levelname, "logger": record.name}
+        if rest:
+            shown["message"] = rest
+        if record.exc_info:
+            shown["exception"] = self.formatException(record.exc_info)
+        # A field never replaces what is true of every record.
+        return msgspec.json.encode({**fields, **shown}).decode()
+
+
+def fields_of(message: str) -> tuple[dict[str, str], str]:
+    """Return the fields `name=value` with which a message begins, and the rest of it."""
+    fields: dict[str, str] = {}
+    at = 0
+    while (found := _FIELD.match(message, at)) is not None and found.end() > at:
+        fields[found[1]] = _unquoted(found[2])
+        at = found.end()
+    return fields, message[at:]
+
+
+def _unquoted(value: str) -> str:
+    if value[:1] in ("'", '"') and value[-1:] == value[:1] and len(value) > 1:
+        try:
+            return str(ast.literal_eval(value))
+        except (SyntaxError, ValueError):
+            return value
+    return value
+
+
+def log_to_stderr(form: LogFormat, level: LogLevel) -> None:
+    """Log from here on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLine() if form is LogFormat.JSON else Line())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    logging.getLogger(OURS).setLevel(level.name)
+    for chatty in _CHATTY:
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+class SlowRequests:
+    """Logs requests that took long; `app` handles them. Times in which a call was to wait do not count."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], slow_s: float) -> None:
+        self._app = app
+        self._slow_s = slow_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        steps: dict[str, float] = {}
+        scope[STEPS] = steps
+        scope.get("extensions", {}).pop(WRITE_WHOLE, None)  # it would pass `sent` by
+        began, status = time.perf_counter(), 0
+        body_there = answering = began
+
+        async def received() -> MutableMapping[str, Any]:
+            nonlocal body_there
+            message = await receive()
+            if answering == began:
+                body_there = time.perf_counter()
+            return message
+
+        async def sent(message: MutableMapping[str, Any]) -> None:
+            nonlocal answering, status
+            if message["type"] == "http.response.start":
+                answering, status = time.perf_counter(), message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, received, sent)
+        finally:
+            ended = time.perf_counter()
+            if ended - began >= self._slow_s and not scope.get(WAITED):
+                answered = ended if answering == began else answering
+                more = "".join(f" {name}_ms={seconds * 1_000:.0f}" for name, seconds in steps.items())
+                log.warning(
+                    "event=slow_request method=%s path=%r status=%d ms=%.0f body_ms=%.0f work_ms=%.0f%s answer_ms=%.0f",
+                    scope["method"],
+                    scope["raw_path"].decode("ascii", "replace"),
+                    status,
+                    (ended - began) * 1_000,
+                    (body_there - began) * 1_000,
+                    (answered - body_there) * 1_000,
+                    more,
+                    (ended - answered) * 1_000,
+                )
