@@ -67,7 +67,9 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logged]:
         service.end()
 
 
-def test_look_13_the_level_is_a_setting_and_changes_at_run_time(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+def test_look_13_the_level_is_a_setting_and_changes_at_run_time(
+    logged: Logged, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Admin(logged.url) as admin:
         admin.create_topic("quiet")
         assert logged.events("topic_put") == [] == logged.events("setting"), "they are of a lower level"
