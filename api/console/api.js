@@ -6,7 +6,8 @@ import { useCallback, useEffect, useRef, useState } from "./vendor/hooks.js";
 const KEY = "deltamq.key";
 const FORM = /^[A-Za-z0-9._~+/-]+=*$/;
 
-export const at = (texts, ...values) => texts.reduce((path, text, i) => path + encodeURIComponent(values[i - 1]) + text);
+export const at = (texts, ...values) => texts.reduce((path, text, i) => path + encodeURIComponent(values[i - 1])
+  + text);
 export function query(values) {
   const given = Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== "");
   return given.length ? "?" + new URLSearchParams(given) : "";
@@ -68,7 +69,8 @@ export async function open(path, { method = "GET", body, accept = "application/j
   reachable.set(true);
   if (answer.ok) return answer;
   const told = await answer.json().catch(() => ({}));
-  if (answer.status === 401) refusal.set(key === null ? "This service asks for a key." : "The key is refused: " + (told.detail ?? "it is not valid") + ".");
+  if (answer.status === 401) refusal.set(key === null ? "This service asks for a key."
+    : "The key is refused: " + (told.detail ?? "it is not valid") + ".");
   throw new Problem(answer.status, told);
 }
 export const get = async (path, options) => (await open(path, options)).json();
@@ -98,7 +100,8 @@ export function useLive(path, everyMs = 5000) {
       } catch (error) {
         if (abort.signal.aborted) return;
         wait = error.status >= 400 && error.status < 500 ? Math.max(30_000, everyMs) : everyMs;
-        if (failed !== error.message) setState(was => ({ path, data: was.path === path ? was.data : undefined, error }));
+        if (failed !== error.message) setState(was =>
+          ({ path, data: was.path === path ? was.data : undefined, error }));
         failed = error.message;
       } finally { isBusy = false; }
       if (everyMs && !abort.signal.aborted) timer = setTimeout(run, wait);
@@ -118,7 +121,7 @@ export function useMay({ topic, group } = {}) {
   return (resource, verb) => data !== undefined && data[resource].includes(verb);
 }
 
-// Messages as they come: `onMessage` gets each, until `signal` ends it. It goes on after `lastEvent`, `PARTITION:OFFSET`.
+// Events as they come: `onEvent` gets each, until `signal` ends it. It goes on after `lastEvent`, `PARTITION:OFFSET`.
 export async function follow(path, { signal, lastEvent, onEvent }) {
   const answer = await open(path, { accept: "text/event-stream", signal, lastEvent });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -129,7 +132,9 @@ export async function follow(path, { signal, lastEvent, onEvent }) {
     const events = (rest + value).split(/\r?\n\r?\n/);
     rest = events.pop();
     for (const event of events) {
-      const fields = Object.fromEntries(event.split(/\r?\n/).filter(line => !line.startsWith(":")).map(line => line.match(/^(\w+): ?(.*)$/s)?.slice(1) ?? ["", ""]));
+      const fields =
+        Object.fromEntries(event.split(/\r?\n/).filter(line => !line.startsWith(":")).map(line =>
+          line.match(/^(\w+): ?(.*)$/s)?.slice(1) ?? ["", ""]));
       if (fields.data) onEvent(fields.event ?? "message", JSON.parse(fields.data), fields.id);
     }
   }

@@ -18,15 +18,19 @@ import { Topic } from "./pages/topic.js";
 import { Topics } from "./pages/topics.js";
 
 const PAGES = [
-  ["", "Overview", Overview], ["topics", "Topics", Topics, Topic], ["groups", "Groups", Groups, Group], ["delayed", "Delayed", Delayed],
-  ["jobs", "Jobs", Jobs], ["cluster", "Cluster", Cluster], ["access", "Access", Access, Access], ["audit", "Audit", Audit], ["settings", "Settings", Settings],
+  ["", "Overview", Overview], ["topics", "Topics", Topics, Topic], ["groups", "Groups", Groups, Group],
+  ["delayed", "Delayed", Delayed],
+  ["jobs", "Jobs", Jobs], ["cluster", "Cluster", Cluster], ["access", "Access", Access, Access],
+  ["audit", "Audit", Audit], ["settings", "Settings", Settings],
 ];
 
 // A page that fails says so; the others go on.
 class Guard extends Component {
   componentDidCatch(error) { this.setState({ error }); }
   render({ children }, { error }) {
-    return error ? html`<p class="trouble" role="alert">This page has failed: ${visible(error.message)}. Please report it with what it showed.</p>` : children;
+    return error
+      ? html`<p class="trouble" role="alert">This page has failed: ${visible(error.message)}. Please report it with what
+        it showed.</p>` : children;
   }
 }
 
@@ -36,19 +40,23 @@ function KeyForm({ why }) {
   return html`<form class="key card" onSubmit=${sent} autocomplete="off">
     <h1 tabindex="-1">DeltaMQ</h1><p role="alert">${visible(why)}</p>
     <label class="field"><span>Key, or a token of the identity provider</span>
-      <input type="password" value=${text} onInput=${event => setText(event.target.value)} autocomplete="off" maxlength="16384" spellcheck=${false} aria-invalid=${isWrong} autofocus /></label>
+      <input type="password" value=${text} onInput=${event => setText(event.target.value)} autocomplete="off"
+        maxlength="16384" spellcheck=${false} aria-invalid=${isWrong} autofocus /></label>
     ${isWrong && html`<p class="trouble" role="alert">A key has letters, digits and - . _ ~ + / = only.</p>`}
     <button type="submit" class="solid">Use</button>
-    <p class="calm">It stays in this tab, and ends with it. An administrator makes one: <code>deltamq auth key create NAME</code></p>
+    <p class="calm">It stays in this tab, and ends with it. An administrator makes one: <code>deltamq auth key create
+      NAME</code></p>
   </form>`;
 }
 
 function Nav({ now }) {
   const [isOpen, setOpen] = useState(false);
   useEffect(() => setOpen(false), [now]);
-  return html`<button type="button" class="menu quiet" aria-expanded=${isOpen} aria-controls="nav" onClick=${() => setOpen(!isOpen)}>Menu</button>
+  return html`<button type="button" class="menu quiet" aria-expanded=${isOpen} aria-controls="nav"
+    onClick=${() => setOpen(!isOpen)}>Menu</button>
     <nav id="nav" class=${isOpen ? "open" : ""} aria-label="Pages">${PAGES.map(([name, text]) =>
-      html`<a key=${name} href=${name ? to(name) : "#/"} aria-current=${name === now ? "page" : undefined}>${text}</a>`)}</nav>`;
+      html`<a key=${name} href=${name ? to(name) : "#/"} aria-current=${name === now ? "page"
+        : undefined}>${text}</a>`)}</nav>`;
 }
 
 function Shell() {
@@ -63,14 +71,22 @@ function Shell() {
   const found = PAGES.find(([name]) => name === (path[0] ?? ""));
   const Page = path.length > 1 ? found?.[3] : found?.[2];
   const who = may.data?.principal;
-  return html`<a class="skip" href="#main" onClick=${event => { event.preventDefault(); main.current.focus(); }}>To the page</a>
-    <header><a class="brand" href="#/">DeltaMQ</a><span class="where" title="warehouse">${visible(cluster.data?.warehouse ?? "")}</span>
+  return html`<a class="skip" href="#main" onClick=${event => { event.preventDefault(); main.current.focus(); }}>To the
+    page</a>
+    <header><a class="brand" href="#/">DeltaMQ</a><span class="where"
+      title="warehouse">${visible(cluster.data?.warehouse ?? "")}</span>
       <span class=${isUp ? "state good" : "state bad"} role="status">${isUp ? "serving" : "not reachable"}</span>
-      ${hasKey() && html`<span class="who">${who ? visible(who) + " " : ""}<button type="button" class="quiet" onClick=${forgetKey}>Forget the key</button></span>`}</header>
+      ${hasKey()
+        && html`<span class="who">${who ? visible(who) + " " : ""}<button type="button" class="quiet"
+          onClick=${forgetKey}>Forget the key</button></span>`}</header>
     <${Nav} now=${path[0] ?? ""} />
     <main id="main" tabindex="-1" ref=${main}>
-      ${cluster.data?.auth === false && html`<p class="open">Without authentication: anyone who can reach this port may read, write and delete everything. Set <code>service.auth</code>.</p>`}
-      ${!isUp && html`<p class="trouble" role="alert">The service does not answer. What is shown is from before; it is asked again by itself.</p>`}
+      ${cluster.data?.auth === false
+        && html`<p class="open">Without authentication: anyone who can reach this port may read, write and delete
+          everything. Set <code>service.auth</code>.</p>`}
+      ${!isUp
+        && html`<p class="trouble" role="alert">The service does not answer. What is shown is from before; it is asked
+          again by itself.</p>`}
       <${Guard} key=${path.join("/")}>${Page ? html`<${Page} path=${path} query=${query} cluster=${cluster} />`
         : html`<h1 tabindex="-1">No such page</h1><p>Nothing is at this address. <a href="#/">Overview</a></p>`}<//>
     </main><${News} />`;

@@ -5,7 +5,8 @@ const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 export const NONE = "–";
 
 export const count = n => n === null || n === undefined ? NONE : WHOLE.format(n);
-export const short = n => n === null || n === undefined ? NONE : Math.abs(n) < 10_000 ? WHOLE.format(Math.round(n)) : SHORT.format(n);
+export const short = n => n === null || n === undefined ? NONE : Math.abs(n) < 10_000 ? WHOLE.format(Math.round(n))
+  : SHORT.format(n);
 export const rate = n => n === null || n === undefined ? NONE : n === 0 ? "0" : n < 10 ? n.toFixed(1) : short(n);
 export const plural = (n, one, more = one + "s") => `${count(n)} ${n === 1 ? one : more}`;
 export const share = n => n === null || n === undefined ? NONE : (100 * n).toFixed(n > 0.99 && n < 1 ? 2 : 1) + " %";
@@ -46,7 +47,8 @@ export const ago = (text, now = Date.now()) => {
 };
 
 // Characters that are not seen, or that turn text round, written so that they are. `oneLine` also shows ends of lines.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const UNSEEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 const LINES = /[\n\t]/g;
 const written = c => {
   const code = c.charCodeAt(0);
@@ -69,11 +71,13 @@ export function bodyBytes(message) {
   for (let i = 0; i < binary.length; i++) out[i] = binary.charCodeAt(i);
   return out;
 }
-export const bodyText = message => typeof message.body_base64 === "string" ? new TextDecoder().decode(bodyBytes(message)) : message.body ?? "";
+export const bodyText = message => typeof message.body_base64 === "string"
+  ? new TextDecoder().decode(bodyBytes(message)) : message.body ?? "";
 
 export function preview(message, length = 160) {
   if (typeof message.body_base64 !== "string") return cut(visible((message.body ?? "").slice(0, length + 1)), length);
-  return cut(visible(new TextDecoder().decode(bodyBytes({ body_base64: message.body_base64.slice(0, 4 * length) }))), length);
+  return cut(visible(new TextDecoder().decode(bodyBytes({ body_base64: message.body_base64.slice(0, 4 * length) }))),
+    length);
 }
 
 export function isJson(text) {
@@ -105,7 +109,8 @@ export function hex(bytes) {
   for (let at = 0; at < bytes.length; at += 16) {
     const row = [...bytes.subarray(at, at + 16)];
     const pairs = row.map(b => digits(b.toString(16)));
-    lines.push(digits(at.toString(16), 8) + "  " + pairs.slice(0, 8).join(" ").padEnd(23) + "  " + pairs.slice(8).join(" ").padEnd(23) +
+    lines.push(digits(at.toString(16), 8) + "  " + pairs.slice(0, 8).join(" ").padEnd(23) + "  "
+      + pairs.slice(8).join(" ").padEnd(23) +
       "  " + row.map(b => b >= 32 && b < 127 ? String.fromCharCode(b) : "·").join(""));
   }
   return lines.join("\n");

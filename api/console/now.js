@@ -18,7 +18,8 @@ export const spanOf = range => RANGES[range] ?? RANGES["1h"];
 // The series of a metric over a span, [{labels, points: [[ms, value]]}]; null without a history. `isMany`: of very many
 // things, which are asked for seldom, in long steps.
 export function useHistory(metric, labels = {}, range = "1h", isMany = false) {
-  const span = spanOf(range), step = Math.ceil(span / (isMany ? 12 : 240) / SAMPLE_MS) * SAMPLE_MS, everyMs = isMany ? 60_000 : SAMPLE_MS;
+  const span = spanOf(range), step = Math.ceil(span / (isMany ? 12 : 240) / SAMPLE_MS) * SAMPLE_MS, everyMs = isMany
+    ? 60_000 : SAMPLE_MS;
   const [from, setFrom] = useState(() => Date.now() - span);
   useEffect(() => {
     setFrom(Date.now() - span);
@@ -33,11 +34,14 @@ function useSeries(asked, everyMs) {
   // what was there stays until the next range is there
   const [last, setLast] = useState(null);
   useEffect(() => { if (data) setLast(data); }, [data]);
-  return useMemo(() => last && last.series.map(one => ({ labels: one.labels, points: one.points.map(([time, value]) => [Date.parse(time), value]) })), [last]);
+  return useMemo(() => last
+    && last.series.map(one =>
+      ({ labels: one.labels, points: one.points.map(([time, value]) => [Date.parse(time), value]) })), [last]);
 }
 
 // The lines of a plot: named by their labels, the largest first.
-export const topOf = series => series.map(one => ({ name: Object.values(one.labels).join(" ") || "all", points: one.points }))
+export const topOf = series =>
+  series.map(one => ({ name: Object.values(one.labels).join(" ") || "all", points: one.points }))
   .sort((a, b) => (b.points.at(-1)?.[1] ?? 0) - (a.points.at(-1)?.[1] ?? 0));
 // One line for all series together.
 export function sumOf(series) {
@@ -46,29 +50,37 @@ export function sumOf(series) {
   return [{ name: "all", points: [...sums].sort(([a], [b]) => a - b) }];
 }
 
-// The newest samples of each group, {group: {lag, inFlight, clients, dead}}, of one topic or all; null if not asked for.
+// The newest samples of each group, {group: {lag, inFlight, clients, dead}}, of one topic or all; null if they are not
+// asked for.
 function useSampled(isAsked, topic) {
   const [from, setFrom] = useState(() => Date.now() - 4 * SAMPLE_MS);
-  useEffect(() => { const timer = setInterval(() => setFrom(Date.now() - 4 * SAMPLE_MS), 60_000); return () => clearInterval(timer); }, []);
-  const of = metric => useSeries(isAsked ? { metric, topic: metric === "lag" || metric === "in_flight" ? topic : undefined, from_time: new Date(from).toISOString(), step_ms: SAMPLE_MS } : null, SAMPLE_MS);
+  useEffect(() => { const timer = setInterval(() => setFrom(Date.now() - 4 * SAMPLE_MS), 60_000); return () =>
+    clearInterval(timer); }, []);
+  const of = metric => useSeries(isAsked ? { metric, topic: metric === "lag" || metric === "in_flight" ? topic
+    : undefined, from_time: new Date(from).toISOString(), step_ms: SAMPLE_MS } : null, SAMPLE_MS);
   const found = { lag: of("lag"), inFlight: of("in_flight"), clients: of("clients"), dead: of("dead_letters") };
   return useMemo(() => {
     if (!isAsked || !found.lag) return null;
     const groups = {};
     for (const [name, series] of Object.entries(found)) {
-      for (const { labels: { group }, points } of series ?? []) if (group && points.length) (groups[group] ??= { group })[name] = (groups[group][name] ?? 0) + points.at(-1)[1];
+      for (const { labels: { group }, points } of series ?? []) if (group
+        && points.length) (groups[group] ??= { group })[name] = (groups[group][name] ?? 0) + points.at(-1)[1];
     }
     return groups;
   }, [isAsked, ...Object.values(found)]);
 }
 
-// One group by its two answers: `GET /v1/groups/{group}`, and the counts of its dead letters, null if they are not shown.
+// One group by its two answers: `GET /v1/groups/{group}`, and the counts of its dead letters, null if they are not
+// shown.
 export function groupNow(group, { data, error }) {
   if (!data) return { group, error };
-  const [info, counts] = data, partitions = [...info.topics, ...info.members.flatMap(one => one.topics)].flatMap(one => one.partitions);
+  const [info, counts] = data,
+    partitions = [...info.topics, ...info.members.flatMap(one => one.topics)].flatMap(one => one.partitions);
   const sum = key => partitions.reduce((all, one) => all + (one[key] ?? 0), 0);
-  const lag = sum("lag"), inFlight = sum("in_flight"), clients = info.clients.filter(one => one.online).length + info.members.length;
-  return { group, info, lag, inFlight, dead: counts?.new ?? null, clients, error, strategy: info.consume_strategy, paused: info.paused,
+  const lag = sum("lag"), inFlight = sum("in_flight"), clients = info.clients.filter(one => one.online).length
+    + info.members.length;
+  return { group, info, lag, inFlight, dead: counts?.new ?? null, clients, error, strategy: info.consume_strategy,
+    paused: info.paused,
     retries: partitions.filter(one => one.retry).reduce((all, one) => all + (one.lag ?? 0), 0),
     topics: info.topics.map(one => one.topic), isStuck: lag > 0 && inFlight === 0 && clients === 0 && !info.paused };
 }
@@ -78,22 +90,30 @@ export const useGroupDetails = () => useDetails(pathOf, load);
 
 // How many messages of each group were not answered in time, by the oldest of those in flight.
 function useOverdue(groups) {
-  const names = groups.filter(one => one.inFlight > 0).sort((a, b) => b.inFlight - a.inFlight).slice(0, OVERDUE_ASKED).map(one => one.group);
-  const details = useDetails(group => at`v1/groups/${group}/in-flight` + query({ limit: 100 }), get, { oldMs: 10_000 }), now = Date.now() - CLOCKS_MS;
+  const names = groups.filter(one => one.inFlight > 0).sort((a, b) => b.inFlight - a.inFlight).slice(0,
+    OVERDUE_ASKED).map(one => one.group);
+  const details = useDetails(group => at`v1/groups/${group}/in-flight` + query({ limit: 100 }), get, { oldMs: 10_000 }),
+    now = Date.now() - CLOCKS_MS;
   useEffect(() => details.want(names), [names.join("\n")]);
   return group => details.of(group).data?.messages.filter(one => Date.parse(one.visible_time) < now).length ?? 0;
 }
 
 // The groups, of one topic or all: their names, and what is known of each.
 export function useGroupsNow(topic) {
-  const names = useLive(at`v1/groups`, 30_000), listed = names.data?.groups, isMany = (listed?.length ?? 0) > GROUPS_ASKED;
+  const names = useLive(at`v1/groups`, 30_000), listed = names.data?.groups,
+    isMany = (listed?.length ?? 0) > GROUPS_ASKED;
   const sampled = useSampled(isMany, topic), lagOf = one => one.lag ?? 0;
-  const asked = useMemo(() => !isMany ? listed ?? [] : Object.values(sampled ?? {}).sort((a, b) => lagOf(b) - lagOf(a)).slice(0, WORST_ASKED).map(one => one.group), [listed, isMany, sampled]);
+  const asked = useMemo(() => !isMany ? listed ?? []
+    : Object.values(sampled ?? {}).sort((a, b) => lagOf(b) - lagOf(a)).slice(0, WORST_ASKED).map(one => one.group),
+    [listed, isMany, sampled]);
   const details = useDetails(pathOf, load, { oldMs: Math.max(SAMPLE_MS, asked.length * 500) });
   useEffect(() => details.want(asked), [asked.join("\n")]);
-  const known = asked.map(name => groupNow(name, details.of(name))).filter(one => one.info || one.error), overdue = useOverdue(known);
-  const full = known.map(one => ({ ...one, overdue: overdue(one.group) })), byName = new Map(full.map(one => [one.group, one]));
+  const known = asked.map(name => groupNow(name, details.of(name))).filter(one => one.info || one.error),
+    overdue = useOverdue(known);
+  const full = known.map(one => ({ ...one, overdue: overdue(one.group) })),
+    byName = new Map(full.map(one => [one.group, one]));
   const groups = isMany ? Object.values(sampled ?? {}).map(one => byName.get(one.group) ?? one) : full;
-  return { names: listed, error: names.error, groups, isMany: (listed?.length ?? 0) > MANY, isKnown: isMany ? sampled !== null : listed !== undefined && full.length === listed.length,
+  return { names: listed, error: names.error, groups, isMany: (listed?.length ?? 0) > MANY, isKnown: isMany
+    ? sampled !== null : listed !== undefined && full.length === listed.length,
     top: [...groups].sort((a, b) => lagOf(b) - lagOf(a)).slice(0, WORST_ASKED) };
 }

@@ -17,14 +17,16 @@ export function say(text) {
 export const News = () => html`<div class="news" role="status" aria-live="polite">${said.use()}</div>`;
 
 export const Time = ({ at, millis, since }) => at
-  ? html`<time datetime=${visible(at)} title=${visible(at).replace("T", " ").replace("Z", " UTC")}>${since ? ago(at) : localTime(at, millis)}</time>`
+  ? html`<time datetime=${visible(at)} title=${visible(at).replace("T", " ").replace("Z", " UTC")}>${since ? ago(at)
+    : localTime(at, millis)}</time>`
   : NONE;
 
 export const State = ({ kind = "soft", children }) => html`<span class=${"state " + kind}>${children}</span>`;
 
 export function Copy({ text, what = "Copy" }) {
   const copy = async () => {
-    try { await navigator.clipboard.writeText(text); say("Copied."); } catch { say("This browser does not let pages copy: select the text."); }
+    try { await navigator.clipboard.writeText(text); say("Copied."); } catch {
+      say("This browser does not let pages copy: select the text."); }
   };
   return html`<button type="button" class="quiet" onClick=${copy}>${what}</button>`;
 }
@@ -35,28 +37,34 @@ export const Sql = ({ view, query }) => html`<details class="sql"><summary>SQL: 
   <div class="command"><code>${query}</code><${Copy} text=${query} /></div></details>`;
 export const literal = text => "'" + String(text).replace(/\\/g, "\\\\").replace(/'/g, "\\'") + "'";
 
-export const Empty = ({ children, command }) => html`<div class="empty"><p>${children}</p>${command && html`<${Command} text=${command} />`}</div>`;
+export const Empty = ({ children, command }) =>
+  html`<div class="empty"><p>${children}</p>${command && html`<${Command} text=${command} />`}</div>`;
 
 export function Trouble({ error, what = "This" }) {
   if (!error) return null;
   if (error.status === 403) return html`<p class="calm">${what} is not shown to you: ${visible(error.message)}.</p>`;
   if (error.status === 409) return html`<p class="calm">${what}: ${visible(error.message)}.</p>`;
-  return html`<p class="trouble" role="alert">${what} cannot be shown now: ${visible(error.message)}${error.code && html` <code>${error.code}</code>`}</p>`;
+  return html`<p class="trouble" role="alert">${what} cannot be shown now: ${visible(error.message)}${error.code
+    && html` <code>${error.code}</code>`}</p>`;
 }
 // What a live answer is while it is not there.
-export const Waiting = ({ of, what }) => of.error && !of.data ? html`<${Trouble} error=${of.error} what=${what} />` : of.data ? null : html`<p class="calm">Loading …</p>`;
+export const Waiting = ({ of, what }) => of.error && !of.data ? html`<${Trouble} error=${of.error} what=${what} />`
+  : of.data ? null : html`<p class="calm">Loading …</p>`;
 
 export const Facts = ({ of }) => html`<dl class="facts">${of.filter(Boolean).map(([name, value, hint]) =>
   html`<div key=${name} title=${hint}><dt>${name}</dt><dd>${value ?? NONE}</dd></div>`)}</dl>`;
 
 export function Tabs({ label, of, now }) {
   const box = useRef();
-  useEffect(() => { const here = box.current.querySelector("[aria-current]"); if (here) box.current.scrollLeft = here.offsetLeft - box.current.offsetLeft - 40; }, [now]);
+  useEffect(() => { const here = box.current.querySelector("[aria-current]"); if (here) box.current.scrollLeft =
+    here.offsetLeft - box.current.offsetLeft - 40; }, [now]);
   return html`<nav class="tabs" ref=${box} aria-label=${label}>${of.filter(Boolean).map(([name, text, href, number]) =>
-  html`<a key=${name} href=${href} aria-current=${name === now ? "page" : undefined}>${text}${number !== undefined && html` <small>${number}</small>`}</a>`)}</nav>`;
+  html`<a key=${name} href=${href} aria-current=${name === now ? "page" : undefined}>${text}${number !== undefined
+    && html` <small>${number}</small>`}</a>`)}</nav>`;
 }
 
-export const Field = ({ label, hint, children }) => html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;
+export const Field = ({ label, hint, children }) =>
+  html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;
 
 // Sets of rows -------------------------------------------------------------------------------------------------------
 
@@ -79,17 +87,20 @@ function useSorted(rows, columns, keyOf, sort, isHeld) {
       const values = new Map(rows.map(row => [row, column.sort(row)])), sign = sort.startsWith("-") ? -1 : 1;
       sorted.sort((a, b) => {
         const [left, right] = [values.get(a), values.get(b)];
-        return left === null || left === undefined || right === null || right === undefined ? compared(left, right) : sign * compared(left, right);
+        return left === null || left === undefined || right === null || right === undefined ? compared(left, right)
+          : sign * compared(left, right);
       });
     }
-    if (isHeld.current === sort + "") sorted.sort((a, b) => (places.current.get(keyOf(a)) ?? Infinity) - (places.current.get(keyOf(b)) ?? Infinity) || 0);
+    if (isHeld.current === sort + "") sorted.sort((a, b) => (places.current.get(keyOf(a)) ?? Infinity)
+      - (places.current.get(keyOf(b)) ?? Infinity) || 0);
     else if (isHeld.current !== null) isHeld.current = sort + "";
     places.current = new Map(sorted.map((row, i) => [keyOf(row), i]));
     return sorted;
   }, [rows, sort]);
 }
 
-// columns: name, head, cell(row), and if so: sort(row), num, hint. `id` tells two tables of a page apart in the address.
+// columns: name, head, cell(row), and if so: sort(row), num, hint. `id`
+// tells the tables of a page apart in the address.
 export function Table({ label, columns, rows, keyOf, first, id = "sort", onSeen, empty, sql, total }) {
   const { query } = useRoute();
   const isHeld = useRef(null), box = useRef(), [top, setTop] = useState(0);
@@ -103,21 +114,32 @@ export function Table({ label, columns, rows, keyOf, first, id = "sort", onSeen,
   useEffect(() => { onSeen?.(seen); }, [names]);
   useEffect(() => { if (box.current) box.current.scrollTop = 0; setTop(0); }, [sort]);
   const hold = yes => () => { isHeld.current = yes ? sort + "" : null; };
-  const turn = column => ask({ [id]: sort === column.name ? "-" + column.name : sort === "-" + column.name ? column.name : column.num ? "-" + column.name : column.name });
-  const gap = (key, rows) => rows > 0 && html`<tr key=${key} class="gap" aria-hidden="true"><td colspan=${columns.length} style=${{ height: rows * ROW + "px" }}></td></tr>`;
+  const turn = column => ask({ [id]: sort === column.name ? "-" + column.name : sort === "-" + column.name ? column.name
+    : column.num ? "-" + column.name : column.name });
+  const gap = (key, rows) => rows > 0
+    && html`<tr key=${key} class="gap" aria-hidden="true"><td colspan=${columns.length}
+      style=${{ height: rows * ROW + "px" }}></td></tr>`;
   if (!rows.length) return html`${empty ?? html`<${Empty}>Nothing here.<//>`}${sql}`;
-  return html`<div class=${"rows" + (isWindowed ? " windowed" : "")} ref=${box} tabindex="0" role="region" aria-label=${label}
+  return html`<div class=${"rows" + (isWindowed ? " windowed" : "")} ref=${box} tabindex="0" role="region"
+    aria-label=${label}
       onScroll=${isWindowed && (event => setTop(event.currentTarget.scrollTop))}
       onPointerEnter=${hold(true)} onPointerLeave=${hold(false)} onFocusIn=${hold(true)} onFocusOut=${hold(false)}>
     <table aria-rowcount=${isWindowed ? sorted.length + 1 : undefined}>
       <caption class="unseen">${label}</caption>
       <thead><tr aria-rowindex=${isWindowed ? 1 : undefined}>${columns.map(column => {
         const way = sort === column.name ? "ascending" : sort === "-" + column.name ? "descending" : undefined;
-        return html`<th key=${column.name} scope="col" class=${column.num ? "num" : ""} title=${column.hint} aria-sort=${way}>${
-          column.sort ? html`<button type="button" onClick=${() => turn(column)}>${column.head}<span aria-hidden="true">${way ? (way === "ascending" ? " ▲" : " ▼") : ""}</span></button>` : column.head}</th>`;
+        return html`<th key=${column.name} scope="col" class=${column.num ? "num" : ""} title=${column.hint}
+          aria-sort=${way}>${
+          column.sort
+            ? html`<button type="button" onClick=${() => turn(column)}>${column.head}<span aria-hidden="true">${way
+              ? (way === "ascending" ? " ▲" : " ▼") : ""}</span></button>` : column.head}</th>`;
       })}</tr></thead>
-      <tbody>${gap("above", from)}${seen.map((row, i) => html`<tr key=${keyOf(row)} aria-rowindex=${isWindowed ? from + i + 2 : undefined} class=${row.rowClass ?? ""}>${
-        columns.map(column => html`<td key=${column.name} class=${column.num ? "num" : column.cls ?? ""}>${column.cell(row) ?? NONE}</td>`)}</tr>`)}${gap("below", sorted.length - until)}</tbody>
+      <tbody>${gap("above",
+        from)}${seen.map((row, i) =>
+        html`<tr key=${keyOf(row)} aria-rowindex=${isWindowed ? from + i + 2 : undefined} class=${row.rowClass ?? ""}>${
+        columns.map(column =>
+          html`<td key=${column.name} class=${column.num ? "num" : column.cls ?? ""}>${column.cell(row)
+            ?? NONE}</td>`)}</tr>`)}${gap("below", sorted.length - until)}</tbody>
     </table></div>
     ${total !== undefined && html`<p class="count">${total}</p>`}${sql}`;
 }
@@ -139,7 +161,8 @@ export function useDetails(pathOf, load, { oldMs = 20_000 } = {}) {
       load(pathRef.current(name)).then(data => ({ data }), error => ({ data: one?.data, error })).then(next => {
         busy.current--;
         found.current.set(name, { ...next, at: performance.now() });
-        if (!busy.current || performance.now() - pump.drawn > 200) { pump.drawn = performance.now(); redraw(n => n + 1); }
+        if (!busy.current || performance.now() - pump.drawn > 200) { pump.drawn = performance.now(); redraw(n => n + 1);
+          }
         pump();
       });
     }
@@ -149,7 +172,8 @@ export function useDetails(pathOf, load, { oldMs = 20_000 } = {}) {
     const timer = setInterval(pump, 1000);
     return () => { clearInterval(timer); wanted.current = []; };
   }, []);
-  return { of: name => found.current.get(name) ?? {}, want: useCallback(names => { wanted.current = names; pump(); }, []) };
+  return { of: name => found.current.get(name) ?? {},
+    want: useCallback(names => { wanted.current = names; pump(); }, []) };
 }
 
 // Plots --------------------------------------------------------------------------------------------------------------
@@ -158,15 +182,18 @@ const colour = name => getComputedStyle(document.documentElement).getPropertyVal
 const DASHES = [[], [6, 3], [2, 2], [8, 2, 2, 2], [1, 3]];
 
 // series: [{name, points: [[ms, value]]}], the largest first.
-export const Ranges = ({ now = "1h" }) => html`<p class="ways" role="group" aria-label="How far back">${["15m", "1h", "6h", "1d"].map(range =>
-  html`<button type="button" key=${range} class="small" aria-pressed=${range === now} onClick=${() => ask({ range })}>${range}</button>`)}</p>`;
+export const Ranges = ({ now = "1h" }) =>
+  html`<p class="ways" role="group" aria-label="How far back">${["15m", "1h", "6h", "1d"].map(range =>
+  html`<button type="button" key=${range} class="small" aria-pressed=${range === now}
+    onClick=${() => ask({ range })}>${range}</button>`)}</p>`;
 
 export function Plot({ title, series, written = count, unit = "", span }) {
   const box = useRef(), plot = useRef(), [at, setAt] = useState(null);
   const shown = series.slice(0, DASHES.length);
   const data = useMemo(() => {
     const times = [...new Set(shown.flatMap(one => one.points.map(([time]) => time)))].sort((a, b) => a - b);
-    return [times.map(ms => ms / 1000), ...shown.map(one => { const by = new Map(one.points); return times.map(time => by.get(time) ?? null); })];
+    return [times.map(ms => ms / 1000),
+      ...shown.map(one => { const by = new Map(one.points); return times.map(time => by.get(time) ?? null); })];
   }, [series]);
   const names = shown.map(one => one.name).join("\n");
   useLayoutEffect(() => {
@@ -176,13 +203,21 @@ export function Plot({ title, series, written = count, unit = "", span }) {
       const { default: UPlot } = await import("./vendor/uplot.js");
       if (isGone || !box.current) return;
       plot.current?.destroy();
-      const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", gap: 4 };
+      const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false },
+        font: "11px system-ui", gap: 4 };
       plot.current = new UPlot({
-        width: box.current.clientWidth, height: 130, legend: { show: false }, cursor: { y: false, drag: { x: false, y: false } },
+        width: box.current.clientWidth, height: 130, legend: { show: false },
+          cursor: { y: false, drag: { x: false, y: false } },
         padding: [8, 8, 0, 0],
-        scales: { x: { range: (_, low, high) => { const end = Math.max(Date.now() / 1000, high ?? 0); return [end - span / 1000, end]; } }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 1) * 1.1)] } },
-        axes: [{ ...axis, size: 24, values: (_, values) => values.map(time => localTime(time * 1000).slice(11, 16)) }, { ...axis, size: 52, values: (_, values) => values.map(value => written(value)) }],
-        series: [{}, ...shown.map((one, i) => ({ label: one.name, stroke: colour(i ? "--soft" : "--accent"), width: 1.5, dash: DASHES[i], fill: i || shown.length > 1 ? undefined : colour("--accent-faint"), points: { show: false } }))],
+        scales: {
+          x: { range: (_, low, high) => { const end = Math.max(Date.now() / 1000, high ?? 0); return [end - span / 1000,
+            end]; } }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 1) * 1.1)] } },
+        axes: [{ ...axis, size: 24, values: (_, values) => values.map(time => localTime(time * 1000).slice(11, 16)) },
+          { ...axis, size: 52, values: (_, values) => values.map(value => written(value)) }],
+        series: [{},
+          ...shown.map((one, i) => ({ label: one.name, stroke: colour(i ? "--soft" : "--accent"), width: 1.5,
+            dash: DASHES[i], fill: i || shown.length > 1 ? undefined : colour("--accent-faint"),
+            points: { show: false } }))],
         hooks: { setCursor: [u => setAt(u.cursor.idx ?? null)] },
       }, data, box.current);
       watch ??= new ResizeObserver(() => plot.current?.setSize({ width: box.current.clientWidth, height: 130 }));
@@ -190,13 +225,19 @@ export function Plot({ title, series, written = count, unit = "", span }) {
     };
     draw();
     scheme.addEventListener("change", draw);
-    return () => { isGone = true; watch?.disconnect(); scheme.removeEventListener("change", draw); plot.current?.destroy(); plot.current = null; };
+    return () => { isGone = true; watch?.disconnect(); scheme.removeEventListener("change", draw);
+      plot.current?.destroy(); plot.current = null; };
   }, [names, span]);
   useEffect(() => { plot.current?.setData(data); }, [data]);
   const value = i => { const line = data[i + 1]; return at === null ? line.findLast(one => one !== null) : line[at]; };
-  return html`<figure class="plot"><figcaption><b>${title}</b>${shown.map((one, i) => html`<span key=${one.name} class=${"line-" + i}>${shown.length > 1 ? visible(one.name) + " " : ""}<b class="value">${written(value(i))}</b>${unit}</span>`)}${
+  return html`<figure
+    class="plot"><figcaption><b>${title}</b>${shown.map((one, i) =>
+      html`<span key=${one.name} class=${"line-" + i}>${shown.length > 1 ? visible(one.name) + " "
+        : ""}<b class="value">${written(value(i))}</b>${unit}</span>`)}${
     series.length > shown.length && html`<span>and ${series.length - shown.length} more</span>`}</figcaption>
-    <div ref=${box} class="canvas" role="img" aria-label=${`${title}: ${shown.map((one, i) => `${one.name} ${written(data[i + 1].findLast(v => v !== null))}${unit}`).join(", ")}`}></div></figure>`;
+    <div ref=${box} class="canvas" role="img"
+      aria-label=${`${title}: ${shown.map((one, i) =>
+        `${one.name} ${written(data[i + 1].findLast(v => v !== null))}${unit}`).join(", ")}`}></div></figure>`;
 }
 
 // Changes ------------------------------------------------------------------------------------------------------------
@@ -205,27 +246,36 @@ export function Plot({ title, series, written = count, unit = "", span }) {
 export function Dialog({ title, onClose, children }) {
   const box = useRef();
   useEffect(() => { const dialog = box.current; dialog.showModal(); return () => dialog.close(); }, []);
-  return html`<dialog ref=${box} aria-label=${title} onClose=${onClose} onCancel=${onClose}><h2>${title}</h2>${children}</dialog>`;
+  return html`<dialog ref=${box} aria-label=${title} onClose=${onClose}
+    onCancel=${onClose}><h2>${title}</h2>${children}</dialog>`;
 }
 
-// A button that asks once before it changes something. `says` tells what the change concerns, and may have fields, which
-// `run` gets; `typed` must be typed for it.
+// A button that asks once before it changes something. `says` tells what the change concerns, and may have fields,
+// which `run` gets; `typed` must be typed for it.
 export function Ask({ label, title, says, typed, yes = label, isDanger = true, isOff, run, cls = "" }) {
-  const [isAsked, setAsked] = useState(false), [text, setText] = useState(""), [error, setError] = useState(null), [isBusy, setBusy] = useState(false);
+  const [isAsked, setAsked] = useState(false), [text, setText] = useState(""), [error, setError] = useState(null),
+    [isBusy, setBusy] = useState(false);
   const close = () => { setAsked(false); setText(""); setError(null); };
   const act = async event => {
     event.preventDefault();
     setBusy(true);
     setError(null);
-    try { const news = await run(Object.fromEntries(new FormData(event.target))); close(); if (news) say(news); } catch (problem) { setError(problem); } finally { setBusy(false); }
+    try { const news = await run(Object.fromEntries(new FormData(event.target))); close(); if (news) say(news);
+      } catch (problem) { setError(problem); } finally { setBusy(false); }
   };
-  return html`<button type="button" class=${(isDanger ? "danger " : "") + cls} disabled=${isOff} onClick=${() => setAsked(true)}>${label}</button>
+  return html`<button type="button" class=${(isDanger ? "danger " : "") + cls} disabled=${isOff}
+    onClick=${() => setAsked(true)}>${label}</button>
     ${isAsked && html`<${Dialog} title=${title} onClose=${close}><form onSubmit=${act}>
       <div class="says">${says}</div>
-      ${typed && html`<${Field} label=${`Type ${visible(typed)} to go on`}><input value=${text} onInput=${event => setText(event.target.value)} autocomplete="off" spellcheck=${false} autofocus /><//>`}
-      ${error && html`<p class="trouble" role="alert">${visible(error.message)} ${error.code && html`<code>${error.code}</code>`}</p>`}
+      ${typed
+        && html`<${Field} label=${`Type ${visible(typed)} to go on`}><input value=${text}
+          onInput=${event => setText(event.target.value)} autocomplete="off" spellcheck=${false} autofocus /><//>`}
+      ${error
+        && html`<p class="trouble" role="alert">${visible(error.message)} ${error.code
+          && html`<code>${error.code}</code>`}</p>`}
       <div class="buttons"><button type="button" onClick=${close}>Cancel</button>
-        <button type="submit" class=${isDanger ? "danger solid" : "solid"} disabled=${isBusy || (typed && text !== typed)}>${yes}</button></div>
+        <button type="submit" class=${isDanger ? "danger solid" : "solid"}
+          disabled=${isBusy || (typed && text !== typed)}>${yes}</button></div>
     </form><//>`}`;
 }
 
@@ -237,9 +287,12 @@ export function Form({ label, yes, onSend, children, cls = "form" }) {
     const form = event.target;
     setBusy(true);
     setError(null);
-    try { const news = await onSend(Object.fromEntries(new FormData(form)), form); if (news) say(news); } catch (problem) { if (problem.name !== "AbortError") setError(problem); } finally { setBusy(false); }
+    try { const news = await onSend(Object.fromEntries(new FormData(form)), form); if (news) say(news);
+      } catch (problem) { if (problem.name !== "AbortError") setError(problem); } finally { setBusy(false); }
   };
   return html`<form class=${cls} aria-label=${label} onSubmit=${sent}>${children}
     <button type="submit" class="solid" disabled=${isBusy}>${yes}</button>
-    ${error && html`<p class="trouble" role="alert">${visible(error.message)} ${error.code && html`<code>${error.code}</code>`}</p>`}</form>`;
+    ${error
+      && html`<p class="trouble" role="alert">${visible(error.message)} ${error.code
+        && html`<code>${error.code}</code>`}</p>`}</form>`;
 }

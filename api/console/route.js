@@ -4,7 +4,8 @@ import { useEffect, useState } from "./vendor/hooks.js";
 function parsed(hash) {
   const [path, search] = hash.replace(/^#\/?/, "").split(/\?(.*)/s);
   const decoded = text => { try { return decodeURIComponent(text); } catch { return text; } };
-  return { path: path.split("/").filter(Boolean).map(decoded), query: Object.fromEntries(new URLSearchParams(search ?? "")) };
+  return { path: path.split("/").filter(Boolean).map(decoded),
+    query: Object.fromEntries(new URLSearchParams(search ?? "")) };
 }
 
 // The address of a page; the last argument may be what is asked of it.

@@ -23,9 +23,9 @@ _OURS = {
     for name, file in CONSOLE.items()
     if name.endswith(".js") and not name.startswith("vendor/")
 }
-_IMPORT = re.compile(r'import (?:(\w+)|\{ ([^}]*) \}) from "([^"]+)";')
+_IMPORT = re.compile(r'import (?:(\w+)|\{\s+([^}]*)\s+\})\s+from\s+"([^"]+)";')
 #: A request: the function that sends it, and the path, with a value of Python's `{}` for each of its names.
-_REQUEST = re.compile(r'(?:send\("([A-Z]+)", |(?<![\w.]))at`([^`]*)`')
+_REQUEST = re.compile(r'(?:send\("([A-Z]+)",\s+|(?<![\w.]))at`([^`]*)`')
 _COMMAND = re.compile(r"deltamq ((?:[a-z-]+|\$\{[^}]+\}|--[a-z-]+|[A-Z]+)(?: [^\s\"`'<]+)*)")
 
 
@@ -83,11 +83,12 @@ modules["app.js"].link((to, from) => found(to, from) ?? Promise.reject(new Error
 def test_the_modules_are_sound_and_their_imports_are_there() -> None:
     scripts = {name: file.body.decode() for name, file in CONSOLE.items() if name.endswith(".js")}
     command = [compute_driver_executable()[0], "--experimental-vm-modules", "--no-warnings", "-e", _LINK]
+    assert [name for name, text in _OURS.items() if max(map(len, text.splitlines())) > 120] == []
     linked = subprocess.run(command, input=json.dumps(scripts), capture_output=True, text=True, check=False)
     assert linked.returncode == 0, linked.stderr
     for name, text in _OURS.items():
         for default, names, _ in _IMPORT.findall(text):
-            for one in filter(None, [default, *names.split(", ")]):
+            for one in filter(None, [default, *re.split(r",\s+", names.strip())]):
                 assert len(re.findall(rf"(?<![\w.]){one.split(' as ')[-1]}\b", text)) > 1, f"{name} does not use {one}"
 
 
@@ -101,7 +102,7 @@ def test_look_08_it_calls_the_public_rest_only(api: Api) -> None:
     documented = _calls(api.call("GET", "/openapi.json").json["paths"])
     called = set()
     for name, text in _OURS.items():
-        asked = re.findall(r"(?<![\w.])(?:get|open|follow|useLive|useRows|send)\((?:\"[A-Z]+\", )?([^,)]*)", text)
+        asked = re.findall(r"(?<![\w.])(?:get|open|follow|useLive|useRows|send)\((?:\"[A-Z]+\",\s+)?([^,)]*)", text)
         for method, path in _REQUEST.findall(text):
             called.add(f"{method or 'GET'} /{re.sub(r'[$]{[^}]*}', '{}', path)}")
         # whatever sends is given a path that was written like this, in place or by its caller

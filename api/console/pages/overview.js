@@ -13,30 +13,56 @@ const LATE_MS = 60_000, GROWN_MS = 900_000;
 function wrong({ cluster, ready, jobs, groups, growing }) {
   const found = [];
   for (const one of cluster?.stopped ?? []) {
-    found.push({ kind: "bad", what: html`${one.queue ?? one.partition} of ${visible(one.topic)} has stopped: <code>${one.code}</code> ${visible(one.detail)}`,
+    found.push({ kind: "bad",
+      what: html`${one.queue ?? one.partition} of ${visible(one.topic)} has
+        stopped: <code>${one.code}</code> ${visible(one.detail)}`,
       href: one.space === "topics" ? to("topics", one.topic) : to("cluster"), todo: "deltamq verify" });
   }
   const stopped = ready?.stopped_partitions ?? 0;
-  if (stopped > (cluster?.stopped ?? []).length) found.push({ kind: "bad", what: `${count(stopped)} partitions of this process have stopped`, todo: "deltamq verify" });
+  if (stopped > (cluster?.stopped ?? []).length) found.push({ kind: "bad",
+    what: `${count(stopped)} partitions of this process have stopped`, todo: "deltamq verify" });
   for (const one of cluster?.missing_jobs ?? []) {
-    found.push({ kind: "bad", what: html`No job <b>${one.job}</b> runs: ${one.means}${one.ok_at && ` (last at ${localTime(one.ok_at)})`}`, href: to("jobs"), todo: "deltamq jobs run" });
+    found.push({ kind: "bad",
+      what: html`No job <b>${one.job}</b> runs: ${one.means}${one.ok_at && ` (last at ${localTime(one.ok_at)})`}`,
+      href: to("jobs"), todo: "deltamq jobs run" });
   }
   for (const one of cluster?.brokers ?? []) {
-    if (!one.online) found.push({ kind: "bad", what: html`No process serves broker <b>${one.broker}</b>, with ${count(one.partitions)} partitions`, href: to("cluster"), todo: `deltamq serve --broker ${one.broker}` });
-    else if (!one.readable || !one.writable) found.push({ kind: "warn", what: html`Broker <b>${one.broker}</b> is closed for ${[!one.readable && "reads", !one.writable && "writes"].filter(Boolean).join(" and ")}${one.reason && `: ${visible(one.reason)}`}`, href: to("cluster") });
+    if (!one.online) found.push({ kind: "bad",
+      what: html`No process serves broker <b>${one.broker}</b>, with ${count(one.partitions)} partitions`,
+      href: to("cluster"), todo: `deltamq serve --broker ${one.broker}` });
+    else if (!one.readable
+      || !one.writable) found.push({ kind: "warn",
+        what: html`Broker <b>${one.broker}</b> is closed
+          for ${[!one.readable && "reads", !one.writable && "writes"].filter(Boolean).join(" and ")}${one.reason
+            && `: ${visible(one.reason)}`}`, href: to("cluster") });
   }
   for (const job of jobs?.jobs ?? []) {
-    const failed = job.shards.filter(one => one.error), late = Math.max(0, ...job.shards.map(one => one.behind_ms ?? 0));
-    if (job.ok === false || failed.length) found.push({ kind: "bad", what: html`Job <b>${job.name}</b> fails${job.failures > 1 && ` (${count(job.failures)} times)`}: ${visible(failed[0]?.error ?? job.detail)}`, href: to("jobs") });
-    else if (late > LATE_MS) found.push({ kind: "warn", what: html`Job <b>${job.name}</b> is ${duration(late)} behind`, href: to("jobs") });
+    const failed = job.shards.filter(one => one.error),
+      late = Math.max(0, ...job.shards.map(one => one.behind_ms ?? 0));
+    if (job.ok === false
+      || failed.length) found.push({ kind: "bad",
+        what: html`Job <b>${job.name}</b> fails${job.failures > 1
+          && ` (${count(job.failures)} times)`}: ${visible(failed[0]?.error ?? job.detail)}`, href: to("jobs") });
+    else if (late > LATE_MS) found.push({ kind: "warn", what: html`Job <b>${job.name}</b> is ${duration(late)} behind`,
+      href: to("jobs") });
   }
   for (const one of groups) {
     const name = html`<b>${visible(one.group)}</b>`;
-    if (one.error) found.push({ kind: "bad", what: html`Group ${name} cannot be shown: ${visible(one.error.message)}`, href: to("groups", one.group) });
-    if (growing.has(one.group)) found.push({ kind: "warn", what: html`Dead letters of ${name} grow: ${count(growing.get(one.group))} more in ${duration(GROWN_MS)}, ${count(one.dead)} new`, href: to("groups", one.group, "dead-letters") });
-    if (one.overdue) found.push({ kind: "bad", what: html`${count(one.overdue)} messages of ${name} are overdue: whoever held them did not answer in time`, href: to("groups", one.group, "in-flight") });
-    if (one.paused) found.push({ kind: "warn", what: html`Group ${name} is paused${one.paused.by && ` by ${visible(one.paused.by)}`} since ${localTime(one.paused.since_time)}: ${visible(one.paused.reason)}`, href: to("groups", one.group) });
-    if (one.isStuck) found.push({ kind: "warn", what: html`Group ${name} has ${count(one.lag)} messages to go and nobody takes any`, href: to("groups", one.group) });
+    if (one.error) found.push({ kind: "bad", what: html`Group ${name} cannot be shown: ${visible(one.error.message)}`,
+      href: to("groups", one.group) });
+    if (growing.has(one.group)) found.push({ kind: "warn",
+      what: html`Dead letters of ${name} grow: ${count(growing.get(one.group))} more
+        in ${duration(GROWN_MS)}, ${count(one.dead)} new`, href: to("groups", one.group, "dead-letters") });
+    if (one.overdue) found.push({ kind: "bad",
+      what: html`${count(one.overdue)} messages of ${name} are overdue: whoever held them did not answer in time`,
+      href: to("groups", one.group, "in-flight") });
+    if (one.paused) found.push({ kind: "warn",
+      what: html`Group ${name} is paused${one.paused.by
+        && ` by ${visible(one.paused.by)}`} since ${localTime(one.paused.since_time)}: ${visible(one.paused.reason)}`,
+        href: to("groups", one.group) });
+    if (one.isStuck) found.push({ kind: "warn",
+      what: html`Group ${name} has ${count(one.lag)} messages to go and nobody takes any`,
+      href: to("groups", one.group) });
   }
   return found;
 }
@@ -54,35 +80,56 @@ function grown(series) {
 const Problems = ({ found }) => html`<section class="problems" aria-labelledby="wrong" aria-live="polite">
   <h2 id="wrong">Wrong now</h2>
   ${found.length ? html`<ul>${found.map((one, i) => html`<li key=${i} class=${one.kind}><span>${one.what}</span>
-    <span class="todo">${one.href && html`<a href=${one.href}>Look</a>`}${one.todo && html`<${Command} text=${one.todo} />`}</span></li>`)}</ul>`
+    <span class="todo">${one.href && html`<a href=${one.href}>Look</a>`}${one.todo
+      && html`<${Command} text=${one.todo} />`}</span></li>`)}</ul>`
     : html`<p class="fine"><${State} kind="good">Nothing<//> that this page can see is wrong.</p>`}</section>`;
 
 export function Overview({ cluster, query }) {
   const ready = useLive(at`readyz`, 10_000), jobs = useLive(at`v1/jobs`, 10_000), now = useGroupsNow();
-  const many = now.isMany || cluster.data?.topics > 200, range = query.range, asked = cluster.data ? metric => useHistory(metric, {}, range, many) : () => useHistory(null);
-  const [sent, sentBytes, consumed, lag, dead, delayed] = ["sent", "sent_bytes", "consumed", "lag", "dead_letters", "delayed"].map(asked);
+  const many = now.isMany || cluster.data?.topics > 200, range = query.range, asked = cluster.data
+    ? metric => useHistory(metric, {}, range, many) : () => useHistory(null);
+  const [sent, sentBytes, consumed, lag, dead, delayed] = ["sent", "sent_bytes", "consumed", "lag", "dead_letters",
+    "delayed"].map(asked);
   const it = cluster.data, sum = (of, key) => of.reduce((all, one) => all + (one[key] ?? 0), 0);
   const found = wrong({ cluster: it, ready: ready.data, jobs: jobs.data, groups: now.groups, growing: grown(dead) });
   const columns = [
-    { name: "group", head: "Group", cell: one => html`<a href=${to("groups", one.group)}>${visible(one.group)}</a>`, sort: one => one.group, cls: "name" },
+    { name: "group", head: "Group", cell: one => html`<a href=${to("groups", one.group)}>${visible(one.group)}</a>`,
+      sort: one => one.group, cls: "name" },
     { name: "lag", head: "Lag", num: true, cell: one => count(one.lag), sort: one => one.lag },
     { name: "in_flight", head: "In flight", num: true, cell: one => count(one.inFlight), sort: one => one.inFlight },
-    { name: "dead", head: "Dead, new", num: true, cell: one => one.dead ? html`<a href=${to("groups", one.group, "dead-letters")}>${count(one.dead)}</a>` : count(one.dead), sort: one => one.dead },
+    { name: "dead", head: "Dead, new", num: true, cell: one => one.dead
+      ? html`<a href=${to("groups", one.group, "dead-letters")}>${count(one.dead)}</a>` : count(one.dead),
+      sort: one => one.dead },
     { name: "clients", head: "Clients", num: true, cell: one => count(one.clients), sort: one => one.clients },
-    { name: "state", head: "State", cell: one => one.error ? html`<${State} kind="bad">${visible(one.error.message)}<//>` : one.overdue ? html`<${State} kind="bad">${count(one.overdue)} overdue<//>` : html`<${GroupState} of=${one} />` },
+    { name: "state", head: "State", cell: one => one.error
+      ? html`<${State} kind="bad">${visible(one.error.message)}<//>` : one.overdue
+      ? html`<${State} kind="bad">${count(one.overdue)} overdue<//>` : html`<${GroupState} of=${one} />` },
   ];
-  const plots = [["Messages sent a second", sent, rate], ["Bytes sent a second", sentBytes, bytes], ["Messages consumed a second", consumed, rate], ["Lag", lag, count], ["Dead letters, new", dead, count], ["Delayed messages", delayed, count]];
+  const plots = [["Messages sent a second", sent, rate], ["Bytes sent a second", sentBytes, bytes],
+    ["Messages consumed a second", consumed, rate], ["Lag", lag, count], ["Dead letters, new", dead, count],
+    ["Delayed messages", delayed, count]];
   return html`<${Head} title="Overview" />
     <${Problems} found=${found} />
     <${Facts} of=${[
-      ["Topics", it && html`<a href=${to("topics")}>${count(it.topics)}</a>`], ["Groups", now.names && html`<a href=${to("groups")}>${count(now.names.length)}</a>`],
-      ["Partitions", it && count(sum(it.brokers, "partitions"))], ["Lag", now.isKnown ? count(sum(now.groups, "lag")) : undefined, "messages that groups have not consumed"],
-      ["In flight", now.isKnown ? count(sum(now.groups, "inFlight")) : undefined], ["Dead, new", now.isKnown ? count(sum(now.groups, "dead")) : undefined],
+      ["Topics", it && html`<a href=${to("topics")}>${count(it.topics)}</a>`],
+      ["Groups", now.names && html`<a href=${to("groups")}>${count(now.names.length)}</a>`],
+      ["Partitions", it && count(sum(it.brokers, "partitions"))],
+      ["Lag", now.isKnown ? count(sum(now.groups, "lag")) : undefined, "messages that groups have not consumed"],
+      ["In flight", now.isKnown ? count(sum(now.groups, "inFlight")) : undefined],
+      ["Dead, new", now.isKnown ? count(sum(now.groups, "dead")) : undefined],
       ["Processes", it && count(it.hosts.length)], ["Requests a second", it && count(sum(it.hosts, "load"))],
     ]} />
-    ${sent && html`<${Ranges} now=${range} />`}<div class="plots">${plots.map(([title, of, written]) => of && html`<${Plot} key=${title} title=${title} series=${sumOf(of)} written=${written} span=${spanOf(range)} />`)}</div>
+    ${sent && html`<${Ranges} now=${range} />`}<div
+      class="plots">${plots.map(([title, of, written]) =>
+        of && html`<${Plot} key=${title} title=${title} series=${sumOf(of)} written=${written} span=${spanOf(range)}
+          />`)}</div>
     <section><h2>Groups with most to do</h2>
-      ${now.error ? html`<${Trouble} error=${now.error} what="The list of groups" />` : html`<${Table} label="Groups with most to do" columns=${columns} rows=${now.top} keyOf=${one => one.group} first="-lag"
-        empty=${html`<${Empty} command="deltamq consume orders --group billing">No group consumes yet. A group is made when its first client asks for messages.<//>`}
-        sql=${html`<${Sql} view="mq_lag" query=${`SELECT \`group\`, topic, sum(lag) AS lag, sum(in_flight) AS in_flight FROM mq_lag GROUP BY \`group\`, topic ORDER BY lag DESC`} />`} />`}</section>`;
+      ${now.error ? html`<${Trouble} error=${now.error} what="The list of groups" />`
+        : html`<${Table} label="Groups with most to do" columns=${columns} rows=${now.top} keyOf=${one => one.group}
+          first="-lag"
+        empty=${html`<${Empty} command="deltamq consume orders --group billing">No group consumes yet. A group is made
+          when its first client asks for messages.<//>`}
+        sql=${html`<${Sql} view="mq_lag"
+          query=${`SELECT \`group\`, topic, sum(lag) AS lag, sum(in_flight) AS in_flight FROM mq_lag GROUP BY \`group\`,
+            topic ORDER BY lag DESC`} />`} />`}</section>`;
 }

@@ -2,7 +2,8 @@
 import { at, send, useLive, useMay } from "../api.js";
 import { bytes, count, duration, plural, rate, visible } from "../format.js";
 import { spanOf, topOf, useGroupsNow, useHistory } from "../now.js";
-import { Ask, Command, Empty, Facts, Field, Form, html, literal, Plot, Sql, State, Table, Tabs, Time, Trouble, Waiting } from "../parts.js";
+import { Ask, Command, Empty, Facts, Field, Form, html, literal, Plot, Sql, State, Table, Tabs, Time, Trouble,
+  Waiting } from "../parts.js";
 import { go, to } from "../route.js";
 import { Head } from "./head.js";
 import { Message } from "./message.js";
@@ -16,26 +17,48 @@ export const placesOf = info => (info.logical_queues ?? info.partitions).map(one
 function Partitions({ info, may, reload }) {
   const places = placesOf(info), isStatic = info.logical_queues !== null;
   const close = (one, writable) => async () => {
-    await send("PUT", at`v1/topics/${info.topic}/partitions/${one.partition}`, { readable: one.readable, writable, ...(writable ? {} : { reason: "closed in the console" }) });
+    await send("PUT", at`v1/topics/${info.topic}/partitions/${one.partition}`,
+      { readable: one.readable, writable, ...(writable ? {} : { reason: "closed in the console" }) });
     reload();
     return `${one.partition} ${writable ? "takes messages again" : "is closed for writes"}.`;
   };
-  const number = (name, head, written = count) => ({ name, head, num: true, cell: one => written(one[name]), sort: one => one[name] });
+  const number = (name, head, written = count) =>
+    ({ name, head, num: true, cell: one => written(one[name]), sort: one => one[name] });
   const columns = [
-    { name: "partition", head: isStatic ? "Queue" : "Partition", cls: "name", cell: one => html`<a href=${to("topics", info.topic, "messages", { partition: one.partition })}>${visible(one.partition)}</a>`, sort: one => one.queue ?? one.partition },
-    { name: "state", head: "State", cell: one => one.state !== "serving" ? html`<${State} kind="bad">${one.state}<//>` : one.readable === false || one.writable === false
-      ? html`<${State} kind="warn">${one.readable ? "not writable" : one.writable ? "not readable" : "closed"}${one.reason ? ": " + visible(one.reason) : ""}<//>` : html`<${State} kind="good">serving<//>`, sort: one => one.state },
+    { name: "partition", head: isStatic ? "Queue" : "Partition", cls: "name",
+      cell: one =>
+      html`<a href=${to("topics", info.topic, "messages", { partition: one.partition })}>${visible(one.partition)}</a>`,
+      sort: one => one.queue ?? one.partition },
+    { name: "state", head: "State", cell: one => one.state !== "serving" ? html`<${State} kind="bad">${one.state}<//>`
+      : one.readable === false || one.writable === false
+      ? html`<${State} kind="warn">${one.readable ? "not writable" : one.writable ? "not readable"
+        : "closed"}${one.reason ? ": " + visible(one.reason) : ""}<//>` : html`<${State} kind="good">serving<//>`,
+        sort: one => one.state },
     number("min_offset", "First offset"), number("max_offset", "Next offset"), number("messages", "Messages"),
-    ...isStatic ? [number("holes", "Holes"), { name: "segments", head: "Segments", num: true, cell: one => count(one.segments?.length) }] : [
+    ...isStatic
+      ? [number("holes", "Holes"),
+        { name: "segments", head: "Segments", num: true, cell: one => count(one.segments?.length) }] : [
       number("bytes", "Stored", bytes), number("files", "Files"), number("version", "Version"),
-      { name: "last", head: "Last append", cell: one => html`<${Time} at=${one.last_append_time} />`, sort: one => one.last_append_time },
-      { name: "location", head: "Delta table", cls: "name", cell: one => html`<code title=${visible(one.location)}>${visible(one.location)}</code>` },
-      may("topic", "alter") && { name: "act", head: html`<span class="unseen">Change</span>`, cell: one => html`<${Ask} cls="small" isDanger=${one.writable} label=${one.writable ? "Close" : "Open"} title=${one.writable ? "Close for writes" : "Open for writes"} run=${close(one, !one.writable)}
-        says=${one.writable ? html`<p>${visible(one.partition)} takes no messages until it is opened again. Its ${plural(one.messages ?? 0, "message")} stay and can be read.</p>` : html`<p>${visible(one.partition)} takes messages again.</p>`} />` },
+      { name: "last", head: "Last append", cell: one => html`<${Time} at=${one.last_append_time} />`,
+        sort: one => one.last_append_time },
+      { name: "location", head: "Delta table", cls: "name",
+        cell: one => html`<code title=${visible(one.location)}>${visible(one.location)}</code>` },
+      may("topic", "alter")
+        && { name: "act", head: html`<span class="unseen">Change</span>`,
+          cell: one =>
+          html`<${Ask} cls="small" isDanger=${one.writable} label=${one.writable ? "Close" : "Open"}
+            title=${one.writable ? "Close for writes" : "Open for writes"} run=${close(one, !one.writable)}
+        says=${one.writable
+          ? html`<p>${visible(one.partition)} takes no messages until it is opened again.
+            Its ${plural(one.messages ?? 0, "message")} stay and can be read.</p>`
+            : html`<p>${visible(one.partition)} takes messages again.</p>`} />` },
     ].filter(Boolean),
   ];
-  return html`<${Table} label="Partitions" columns=${columns} rows=${places} keyOf=${one => one.partition} first="partition"
-    sql=${html`<${Sql} view=${isStatic ? "mq_logical_queues" : "mq_partitions"} query=${`SELECT * FROM ${isStatic ? "mq_logical_queues" : "mq_partitions"} WHERE topic = ${literal(info.topic)}`} />`} />`;
+  return html`<${Table} label="Partitions" columns=${columns} rows=${places} keyOf=${one => one.partition}
+    first="partition"
+    sql=${html`<${Sql} view=${isStatic ? "mq_logical_queues" : "mq_partitions"}
+      query=${`SELECT * FROM ${isStatic ? "mq_logical_queues" : "mq_partitions"} WHERE topic = ${literal(info.topic)}`}
+      />`} />`;
 }
 
 function Groups({ info }) {
@@ -46,51 +69,85 @@ function Groups({ info }) {
     return { ...one, lag: topic.lag, inFlight: topic.partitions.reduce((all, part) => all + part.in_flight, 0) };
   });
   const columns = [
-    { name: "group", head: "Group", cls: "name", cell: one => html`<a href=${to("groups", one.group)}>${visible(one.group)}</a>`, sort: one => one.group },
-    { name: "strategy", head: "Kind", cell: one => one.strategy ?? "" }, { name: "lag", head: "Lag", num: true, cell: one => count(one.lag), sort: one => one.lag },
+    { name: "group", head: "Group", cls: "name",
+      cell: one => html`<a href=${to("groups", one.group)}>${visible(one.group)}</a>`, sort: one => one.group },
+    { name: "strategy", head: "Kind", cell: one => one.strategy ?? "" },
+    { name: "lag", head: "Lag", num: true, cell: one => count(one.lag), sort: one => one.lag },
     { name: "in_flight", head: "In flight", num: true, cell: one => count(one.inFlight), sort: one => one.inFlight },
     { name: "clients", head: "Clients", num: true, cell: one => count(one.clients) },
   ];
-  return html`${lag && html`<${Plot} title="Lag by group" series=${topOf(lag.map(one => ({ ...one, labels: { group: one.labels.group } })))} span=${spanOf()} />`}
+  return html`${lag
+    && html`<${Plot} title="Lag by group"
+      series=${topOf(lag.map(one => ({ ...one, labels: { group: one.labels.group } })))} span=${spanOf()} />`}
     <${Table} label="Groups of the topic" columns=${columns} rows=${rows} keyOf=${one => one.group} first="-lag"
-      empty=${now.isKnown ? html`<${Empty} command=${`deltamq consume ${info.topic} --group billing`}>No group consumes this topic.<//>` : html`<p class="calm">Asking the groups …</p>`}
-      sql=${html`<${Sql} view="mq_lag" query=${`SELECT * FROM mq_lag WHERE topic = ${literal(info.topic)} ORDER BY lag DESC`} />`} />`;
+      empty=${now.isKnown
+        ? html`<${Empty} command=${`deltamq consume ${info.topic} --group billing`}>No group consumes this topic.<//>`
+        : html`<p class="calm">Asking the groups …</p>`}
+      sql=${html`<${Sql} view="mq_lag"
+        query=${`SELECT * FROM mq_lag WHERE topic = ${literal(info.topic)} ORDER BY lag DESC`} />`} />`;
 }
 
 function Settings({ info, may, reload }) {
   const change = async given => {
-    const wanted = { order_strategy: given.order_strategy, retention_ms: Math.round(given.days * 86_400_000), message_type: given.message_type, ...(given.flush ? { flush: given.flush } : {}) };
+    const wanted = { order_strategy: given.order_strategy, retention_ms: Math.round(given.days * 86_400_000),
+      message_type: given.message_type, ...(given.flush ? { flush: given.flush } : {}) };
     if (info.static) Object.assign(wanted, { static: true, total_queues: Number(given.partitions) });
     else if (Number(given.partitions) !== info.partitions.length) wanted.partitions = Number(given.partitions);
     await send("PUT", at`v1/topics/${info.topic}`, wanted);
     reload();
     return "The topic is changed.";
   };
-  const remove = async () => { await send("DELETE", at`v1/topics/${info.topic}`); go("topics"); return `Topic ${info.topic} is deleted.`; };
-  const messages = placesOf(info).reduce((all, one) => all + (one.messages ?? 0), 0), now = info.total_queues ?? info.partitions.length;
-  return html`<${Facts} of=${[["Id", html`<code>${info.id}</code>`], ["Made", html`<${Time} at=${info.created_time} />`], ["Route epoch", count(info.routes_epoch)], ["Keys by", info.partitioner === "kafka" ? "Kafka's hash" : "Spark's hash"],
-      ["Kind", info.static ? `static${info.scope === "global" ? ", global" : ""}` : "plain"], ["Kept for", duration(info.retention_ms)], ["Order", info.order_strategy], ["Message type", visible(info.message_type)], ["Flush", info.flush ?? "as the service"]]} />
-    ${may("topic", "alter") && html`<${Form} label="Settings of the topic" yes="Change" onSend=${change} cls="form card" key=${JSON.stringify([info.retention_ms, info.order_strategy, now])}>
+  const remove = async () => { await send("DELETE", at`v1/topics/${info.topic}`); go("topics");
+    return `Topic ${info.topic} is deleted.`; };
+  const messages = placesOf(info).reduce((all, one) => all + (one.messages ?? 0), 0), now = info.total_queues
+    ?? info.partitions.length;
+  return html`<${Facts}
+    of=${[["Id", html`<code>${info.id}</code>`], ["Made", html`<${Time} at=${info.created_time} />`],
+      ["Route epoch", count(info.routes_epoch)],
+      ["Keys by", info.partitioner === "kafka" ? "Kafka's hash" : "Spark's hash"],
+      ["Kind", info.static ? `static${info.scope === "global" ? ", global" : ""}` : "plain"],
+      ["Kept for", duration(info.retention_ms)], ["Order", info.order_strategy],
+      ["Message type", visible(info.message_type)], ["Flush", info.flush ?? "as the service"]]} />
+    ${may("topic", "alter")
+      && html`<${Form} label="Settings of the topic" yes="Change" onSend=${change} cls="form card"
+        key=${JSON.stringify([info.retention_ms, info.order_strategy, now])}>
       <h2>Change</h2>
-      <${Field} label=${info.static ? "Logical queues" : "Partitions"} hint="Can only grow."><input name="partitions" type="number" min=${now} max="1024" defaultValue=${now} required /><//>
-      <${Field} label="Keep messages for, in days" hint=${`${info.retention_ms} ms now`}><input name="days" type="number" min="0.00002" step="any" defaultValue=${info.retention_ms / 86_400_000} required /><//>
-      <${Field} label="Order when a partition is closed"><select name="order_strategy"><option selected=${info.order_strategy === "best_tried"}>best_tried</option><option selected=${info.order_strategy === "strict"}>strict</option></select><//>
-      <${Field} label="Message type"><input name="message_type" maxlength="64" defaultValue=${info.message_type} required /><//>
-      <${Field} label="Flush"><select name="flush"><option value="" selected=${!info.flush}>as the service</option><option selected=${info.flush === "sync"}>sync</option><option selected=${info.flush === "async"}>async</option></select><//>
+      <${Field} label=${info.static ? "Logical queues" : "Partitions"} hint="Can only grow."><input name="partitions"
+        type="number" min=${now} max="1024" defaultValue=${now} required /><//>
+      <${Field} label="Keep messages for, in days" hint=${`${info.retention_ms} ms now`}><input name="days"
+        type="number" min="0.00002" step="any" defaultValue=${info.retention_ms / 86_400_000} required /><//>
+      <${Field} label="Order when a partition is closed"><select name="order_strategy"><option
+        selected=${info.order_strategy === "best_tried"}>best_tried</option><option
+        selected=${info.order_strategy === "strict"}>strict</option></select><//>
+      <${Field} label="Message type"><input name="message_type" maxlength="64" defaultValue=${info.message_type}
+        required /><//>
+      <${Field} label="Flush"><select name="flush"><option value="" selected=${!info.flush}>as the
+        service</option><option selected=${info.flush === "sync"}>sync</option><option
+          selected=${info.flush === "async"}>async</option></select><//>
     <//>`}
-    ${may("topic", "delete") && html`<section class="card"><h2>Delete</h2><p>Routes and data go; groups lose their progress in it.</p>
-      <${Ask} label="Delete the topic" title="Delete the topic" typed=${info.topic} run=${remove} says=${html`<p>${plural(messages, "message")} in ${plural(now, info.static ? "queue" : "partition")} are deleted, for everybody, and cannot be brought back.</p>`} /></section>`}`;
+    ${may("topic", "delete")
+      && html`<section class="card"><h2>Delete</h2><p>Routes and data go; groups lose their progress in it.</p>
+      <${Ask} label="Delete the topic" title="Delete the topic" typed=${info.topic} run=${remove}
+        says=${html`<p>${plural(messages, "message")} in ${plural(now, info.static ? "queue" : "partition")} are
+          deleted, for everybody, and cannot be brought back.</p>`} /></section>`}`;
 }
 
 function Exports({ info }) {
   const jobs = useLive(at`v1/jobs`, 10_000), shards = jobs.data?.jobs.find(one => one.name === "export")?.shards ?? [];
   const mine = shards.filter(one => one.shard === info.topic || one.shard.split(/[\s/:]/).includes(info.topic));
   const read = `spark.read.format("mq").option("topic", "${info.topic}").load()`;
-  return html`<p>Each partition is a Delta table: Spark and whatever else reads Delta has its messages without an export. The job <code>export</code> makes one typed table of a topic.</p>
+  return html`<p>Each partition is a Delta table: Spark and whatever else reads Delta has its messages without an
+    export. The job <code>export</code> makes one typed table of a topic.</p>
     <${Trouble} error=${jobs.error} what="The job" />
-    <${Table} label="Exports" columns=${[{ name: "shard", head: "Export", cls: "name", cell: one => visible(one.shard) }, { name: "last", head: "Last run", cell: one => html`<${Time} at=${one.last_run_time} />` },
-      { name: "behind", head: "Behind", num: true, cell: one => duration(one.behind_ms) }, { name: "error", head: "Error", cell: one => one.error && html`<${State} kind="bad">${visible(one.error)}<//>` }]} rows=${mine} keyOf=${one => one.shard}
-      empty=${html`<${Empty} command=${`deltamq jobs export add --topic ${info.topic} --to lake.exported --schema "amount DOUBLE"`}>No export of this topic has run.<//>`} />
+    <${Table} label="Exports"
+      columns=${[{ name: "shard", head: "Export", cls: "name", cell: one => visible(one.shard) },
+        { name: "last", head: "Last run", cell: one => html`<${Time} at=${one.last_run_time} />` },
+      { name: "behind", head: "Behind", num: true, cell: one => duration(one.behind_ms) },
+      { name: "error", head: "Error", cell: one => one.error && html`<${State} kind="bad">${visible(one.error)}<//>` }]}
+      rows=${mine} keyOf=${one => one.shard}
+      empty=${html`<${Empty}
+        command=${`deltamq jobs export add --topic ${info.topic} --to lake.exported --schema "amount DOUBLE"`}>No export
+        of this topic has run.<//>`} />
     <h2>Read it in Spark</h2><${Command} text=${read} />`;
 }
 
@@ -99,15 +156,26 @@ export function Topic({ path, query }) {
   const live = useLive(at`v1/topics/${topic}`, 5000), may = useMay({ topic });
   const sent = useHistory("sent", { topic }), info = live.data, now = info && topicNow(topic, live);
   const above = [["Topics", to("topics")]];
-  if (tab === "messages" && offset !== undefined) return html`<${Message} topic=${topic} partition=${partition} offset=${offset} query=${query} may=${may} />`;
-  const tabs = [["", "Partitions", to("topics", topic), now && count(now.partitions)], ["messages", "Messages", to("topics", topic, "messages")], may("topic", "publish") && ["send", "Send", to("topics", topic, "send")],
-    ["groups", "Groups", to("topics", topic, "groups")], ["settings", "Settings", to("topics", topic, "settings")], ["exports", "Exports", to("topics", topic, "exports")]];
+  if (tab === "messages"
+    && offset !== undefined) return html`<${Message} topic=${topic} partition=${partition} offset=${offset}
+      query=${query} may=${may} />`;
+  const tabs = [["", "Partitions", to("topics", topic), now && count(now.partitions)],
+    ["messages", "Messages", to("topics", topic, "messages")], may("topic", "publish")
+    && ["send", "Send", to("topics", topic, "send")],
+    ["groups", "Groups", to("topics", topic, "groups")], ["settings", "Settings", to("topics", topic, "settings")],
+    ["exports", "Exports", to("topics", topic, "exports")]];
   return html`<${Head} title=${topic} above=${above}>${now && html`<${TopicState} of=${now} />`}<//>
     <${Tabs} label="Parts of the topic" of=${tabs} now=${tab} />
     <${Waiting} of=${live} what="This topic" />
     ${live.error && live.data && html`<${Trouble} error=${live.error} what="This topic" />`}
-    ${info && tab === "" && html`<${Facts} of=${[["Messages", count(now.messages)], ["Stored", bytes(now.bytes)], ["Files", count(now.files)], ["Kept for", duration(info.retention_ms)], ["Last append", html`<${Time} at=${now.last} />`], ["Delayed", html`<a href=${to("delayed", { topic })}>show</a>`]]} />
-      ${sent && html`<div class="plots"><${Plot} title="Messages sent a second" series=${topOf(sent)} written=${rate} span=${spanOf()} /></div>`}<${Partitions} info=${info} may=${may} reload=${live.reload} />`}
+    ${info && tab === ""
+      && html`<${Facts}
+        of=${[["Messages", count(now.messages)], ["Stored", bytes(now.bytes)], ["Files", count(now.files)],
+          ["Kept for", duration(info.retention_ms)], ["Last append", html`<${Time} at=${now.last} />`],
+          ["Delayed", html`<a href=${to("delayed", { topic })}>show</a>`]]} />
+      ${sent
+        && html`<div class="plots"><${Plot} title="Messages sent a second" series=${topOf(sent)} written=${rate}
+          span=${spanOf()} /></div>`}<${Partitions} info=${info} may=${may} reload=${live.reload} />`}
     ${info && tab === "messages" && html`<${Messages} info=${info} query=${query} />`}
     ${info && tab === "send" && html`<${Send} info=${info} />`}
     ${info && tab === "groups" && html`<${Groups} info=${info} />`}

@@ -100,7 +100,8 @@ def test_sec_38_the_console_keeps_a_key_in_its_tab_and_sends_it_in_one_header(ap
 
 
 def test_sec_08_a_service_without_authentication_says_so_to_the_console(api: Api, tmp_path: Path) -> None:
-    assert 'cluster.data?.auth === false && html`<p class="open">Without authentication: ' in _scripts(api)["app.js"]
+    warning = r"cluster\.data\?\.auth === false\s+&& html`<p\s+class=\"open\">Without authentication: "
+    assert re.search(warning, _scripts(api)["app.js"])
     assert api.call("GET", "/v1/cluster").json["auth"] is False
     with guarded(tmp_path) as admin:
         assert admin.call("GET", "/v1/cluster").json["auth"] is True
