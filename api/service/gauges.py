@@ -56,6 +56,8 @@ class LaneAt:
     broker: str
     ref: PartitionRef
     partition: Partition | None = None
+    #: An offset and the append time there, from the last look.
+    seen: tuple[int, int] | None = None
 
     def log(self, partitions: Partitions) -> PartitionLog | None:
         """Return the partition's log; None if it is not open."""
@@ -104,10 +106,8 @@ class Seen:
         self.dead_letters: dict[tuple[str, int, str], int] = {}
         #: Messages that wait by broker, and the seconds by which the first was overdue.
         self.delayed: dict[str, tuple[int, float]] = {}
-        #: By lane, an offset and the append time there.
-        self.times: dict[LaneKey, tuple[int, int]] = {}
         #: Lanes whose oldest message is in a file that needs a look, with the offset.
-        self.wanted: dict[LaneKey, tuple[LaneAt, int]] = {}
+        self.wanted: list[tuple[LaneAt, int]] = []
 
 
 class Gauges:
@@ -167,7 +167,8 @@ class Gauges:
                 continue
             queues = self._queues_of(topic)
             if kept is None or kept[:3] != (group, topic, queues) or kept.begun != len(known):
-                kept = _ReadingLanes(group, topic, queues, len(known), _lanes(group, topic, queues, known))
+                lanes = _lanes(group, topic, queues, known, () if kept is None else kept.lanes)
+                kept = _ReadingLanes(group, topic, queues, len(known), lanes)
             self._known[name] = kept
             for lane in kept.lanes:
                 await slices.step()
@@ -176,9 +177,8 @@ class Gauges:
 
     async def _read(self) -> Sample:
         sample = Sample(self.now_ms())
-        seen, wanted = self.seen, dict[LaneKey, tuple[LaneAt, int]]()
+        wanted: list[tuple[LaneAt, int]] = []
         oldest_us: dict[Reading, int | None] = {}
-        times: dict[LaneKey, tuple[int, int]] = {}
         async for lane in self.lanes():
             opened = lane.log(self._partitions)
             if opened is None:
@@ -191,19 +191,17 @@ class Gauges:
             sample.lag[lane.reading] = sample.lag.get(lane.reading, 0) + lag
             if not lag:
                 continue
-            offset, known = bounds.end_offset - lag, seen.times.get(lane.key)
-            if known is not None and known[0] <= offset:
-                times[lane.key] = known
-            append_us, is_exact = _append_us(opened, offset, times.get(lane.key))
+            offset = bounds.end_offset - lag
+            append_us, is_exact = _append_us(opened, offset, lane.seen)
             if not is_exact:
-                wanted[lane.key] = lane, offset
+                wanted.append((lane, offset))
             before = oldest_us.get(lane.reading, append_us)
             # One lane that is not known hides the age of all: the oldest could be there.
             oldest_us[lane.reading] = None if append_us is None or before is None else min(before, append_us)
         for reading, append_us in oldest_us.items():
             if append_us is not None:
                 sample.oldest_s[reading] = max(0.0, sample.time_ms / 1_000 - append_us / 1_000_000)
-        seen.times, seen.wanted = times, wanted
+        self.seen.wanted = wanted
         await self._count_flights(sample)
         self._add_seen(sample, self.meta.now)
         return sample
@@ -246,10 +244,19 @@ class Slices:
             self._until_s = time.monotonic() + _SLICE_S
 
 
-def _lanes(group: Group, topic: Topic, queues: TopicQueues | None, begun: set[LaneKey]) -> list[LaneAt]:
-    """Return the lanes that have begun, and those that lag all the same: retries, and partitions."""
-    others = _behind(group, topic, queues, begun)
-    return [_at(group, topic, key) for key in dict.fromkeys((*sorted(begun), *others))]
+def _lanes(
+    group: Group, topic: Topic, queues: TopicQueues | None, begun: set[LaneKey], before: Sequence[LaneAt]
+) -> list[LaneAt]:
+    """Return the lanes that have begun, and those that lag all the same; those of `before` that are the same stay.
+
+    Lanes of segments that retention has dropped are left out.
+    """
+    route = frozenset(topic.route.partitions)
+    there = (key for key in sorted(begun) if key.retry or key.partition in route)
+    keys = dict.fromkeys((*there, *_behind(group, topic, queues, begun)))
+    known = {lane.ref: lane for lane in before}
+    made = (_at(group, topic, key) for key in keys)
+    return [known.get(lane.ref, lane) for lane in made]
 
 
 def _behind(group: Group, topic: Topic, queues: TopicQueues | None, begun: set[LaneKey]) -> Iterator[LaneKey]:
@@ -281,11 +288,13 @@ def _at(group: Group, topic: Topic, key: LaneKey) -> LaneAt:
 def _append_us(log: PartitionLog, offset: int, known: tuple[int, int] | None) -> tuple[int | None, bool]:
     """Return when the message at an offset was appended, and whether that is exact, without a look at its file.
 
-    A file says when its first and last messages came. `known` are an earlier offset and its time, so the message is not
-    older than that.
+    A file says when its first and last messages came. `known` are an offset and its time: a message behind it is not
+    older.
     """
     if known is not None and known[0] == offset:
         return known[1], True
+    if known is not None and known[0] > offset:
+        known = None  # the group was reset
     files = log.files
     at = bisect_left(files, offset + 1, key=lambda file: file.end)
     if at == len(files):

@@ -93,7 +93,7 @@ class Looks:
         await self._look_at_lanes()
         await self._look_at_dead_letters(brokers)
         await self._gauges.now(fresh_s=0.0)  # says which append times are wanted
-        for lane, offset in list(self._gauges.seen.wanted.values())[: self._looks]:
+        for lane, offset in self._gauges.seen.wanted[: self._looks]:
             await _guarded(self._look_at_time(lane, offset))
 
     async def _look_at_delayed(self, broker: str) -> None:
@@ -116,15 +116,16 @@ class Looks:
             elif lane.ref not in stopped:
                 closed.append(lane)
         self._lane_turn, turn = _turn(others, self._lane_turn, self._looks)
-        there = await self._existing(lane.ref for lane in turn)
-        for lane in (*closed[: self._looks], *(lane for lane in turn if lane.ref in there)):
+        looked = [*closed[: self._looks], *turn]
+        there = await self._existing(lane.ref for lane in looked)
+        for lane in (lane for lane in looked if lane.ref in there):
             await _guarded(self._lanes.bounds(lane.key, lane.reading[1]))
 
     async def _look_at_time(self, lane: LaneAt, offset: int) -> None:
         opened = await self._lanes.partition_of(lane.key, lane.reading[1]).opened()
         append_us = await self._partitions.run(partial(opened.append_us_at, offset))
         if append_us is not None:
-            self._gauges.seen.times[lane.key] = offset, append_us
+            lane.seen = offset, append_us
 
     async def _look_at_dead_letters(self, brokers: Sequence[str]) -> None:
         seen, groups = self._gauges.seen.dead_letters, self._gauges.meta.now.groups.groups
@@ -144,7 +145,7 @@ class Looks:
     async def _existing(self, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
         """Return those of these partitions that have a table: most groups have no retries and no dead letters.
 
-        Damaged ones are left out: each look would be one more error in the log.
+        A look must make none. Damaged ones are left out: each look would be one more error in the log.
         """
         stopped, exists = self._partitions.warehouse.stopped, self._partitions.warehouse.exists
         asked = [ref for ref in refs if ref not in stopped]

@@ -11,6 +11,8 @@ import pytest
 
 from deltamq.api.log import partition
 from deltamq.api.service.gauges import Sample
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed
 from tests.api.as_static import is_static
 from tests.api.queue_calls import Queue, queue_in
 
@@ -174,6 +176,21 @@ def test_look_11_a_segment_behind_the_group_lags_before_the_group_begins_there(t
         queue.send("b", "c")
         queue.settle()
         assert _sample(queue).lag == {_BILLING: 2}
+
+
+@pytest.mark.plain_only
+def test_look_11_a_partition_that_left_the_route_is_not_made_again(queue: Queue) -> None:
+    queue.send("a")
+    billing = queue.group("billing")
+    billing.pop(1)
+    topic = queue.api.service.topics.state.topic("orders")
+    lane = LaneKey(topic.id, "billing", False, "orders@broker-gone")
+    queue.api.service.lanes.logs.offsets.adopt({lane: Committed(1, 5)})
+    hosting = queue.api.service.gauges.serving
+    queue.api.service.gauges.serving = lambda: hosting() | {"broker-gone"}
+    sample = _sample(queue)
+    assert (sample.lag, sample.unknown_lanes) == ({_BILLING: 1}, 0)
+    assert not list(queue.folder.rglob("*broker-gone"))
 
 
 @pytest.mark.plain_only
