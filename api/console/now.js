@@ -50,24 +50,35 @@ export function sumOf(series) {
   return [{ name: "all", points: [...sums].sort(([a], [b]) => a - b) }];
 }
 
-// The newest samples of each group, {group: {lag, inFlight, clients, dead}}, of one topic or all; null if they are not
-// asked for.
-function useSampled(isAsked, topic) {
+// The newest value of a metric by one label, {name: value}; null if it is not asked for, or there is no history.
+export function useNewest(metric, label, { topic, isAsked = true } = {}) {
   const [from, setFrom] = useState(() => Date.now() - 4 * SAMPLE_MS);
-  useEffect(() => { const timer = setInterval(() => setFrom(Date.now() - 4 * SAMPLE_MS), 60_000); return () =>
-    clearInterval(timer); }, []);
-  const of = metric => useSeries(isAsked ? { metric, topic: metric === "lag" || metric === "in_flight" ? topic
-    : undefined, from_time: new Date(from).toISOString(), step_ms: SAMPLE_MS } : null, SAMPLE_MS);
-  const found = { lag: of("lag"), inFlight: of("in_flight"), clients: of("clients"), dead: of("dead_letters") };
+  useEffect(() => {
+    const timer = setInterval(() => setFrom(Date.now() - 4 * SAMPLE_MS), 60_000);
+    return () => clearInterval(timer);
+  }, []);
+  const asked = { metric, topic, from_time: new Date(from).toISOString(), step_ms: SAMPLE_MS };
+  const series = useSeries(isAsked ? asked : null, SAMPLE_MS);
   return useMemo(() => {
-    if (!isAsked || !found.lag) return null;
-    const groups = {};
-    for (const [name, series] of Object.entries(found)) {
-      for (const { labels: { group }, points } of series ?? []) if (group
-        && points.length) (groups[group] ??= { group })[name] = (groups[group][name] ?? 0) + points.at(-1)[1];
+    if (!isAsked || !series) return null;
+    const values = {};
+    for (const { labels, points } of series) {
+      const name = labels[label];
+      if (name && points.length) values[name] = (values[name] ?? 0) + points.at(-1)[1];
     }
-    return groups;
-  }, [isAsked, ...Object.values(found)]);
+    return values;
+  }, [isAsked, series]);
+}
+
+// What the newest samples say of each group, of one topic or all; null if they are not asked for.
+function useSampled(isAsked, topic) {
+  const lag = useNewest("lag", "group", { topic, isAsked }),
+    inFlight = useNewest("in_flight", "group", { topic, isAsked });
+  const clients = useNewest("clients", "group", { isAsked }), dead = useNewest("dead_letters", "group", { isAsked });
+  return useMemo(() => lag && Object.fromEntries(Object.keys(lag).map(group =>
+    [group, { group, lag: lag[group], inFlight: inFlight?.[group], clients: clients?.[group], dead: dead?.[group]
+      ?? 0 }])),
+  [lag, inFlight, clients, dead]);
 }
 
 // One group by its two answers: `GET /v1/groups/{group}`, and the counts of its dead letters, null if they are not

@@ -1,8 +1,8 @@
 // All groups: found by name, with how far behind each is.
 import { useEffect, useMemo } from "../vendor/hooks.js";
 import { at, useLive } from "../api.js";
-import { count, plural, visible } from "../format.js";
-import { groupNow, useGroupDetails } from "../now.js";
+import { count, duration, NONE, plural, rate, visible } from "../format.js";
+import { groupNow, useGroupDetails, useNewest } from "../now.js";
 import { Empty, Field, html, Sql, State, Table, Waiting } from "../parts.js";
 import { ask, to } from "../route.js";
 import { Head } from "./head.js";
@@ -20,7 +20,9 @@ export function Groups({ query }) {
   const wanted = (query.q ?? "").toLowerCase(), listed = names.data?.groups;
   const shown = useMemo(() => (listed ?? []).filter(name => name.toLowerCase().includes(wanted)), [listed, wanted]);
   const rows = shown.map(name => groupNow(name, details.of(name)));
-  const isByName = !query.sort || query.sort.endsWith("group"), isEach = isByName || shown.length > SORTED_MAX;
+  const consumed = useNewest("consumed", "group"), oldest = useNewest("oldest_s", "group");
+  const isByName = !query.sort || /^-?(group|consumed|oldest)$/.test(query.sort), isEach = isByName
+    || shown.length > SORTED_MAX;
   useEffect(() => { if (!isEach) details.want(shown); }, [isEach, shown]);
   const number = (name, head, key = name, hint) =>
     ({ name, head, hint, num: true, cell: one => one.info ? count(one[key]) : "", sort: one => one[key] });
@@ -33,11 +35,15 @@ export function Groups({ query }) {
       one.topics?.map((topic, i) =>
         html`${i ? ", " : ""}<a key=${topic} href=${to("topics", topic)}>${visible(topic)}</a>`) ?? "" },
     number("lag", "Lag", "lag", "messages that it has not consumed"),
+      consumed && { name: "consumed", head: "Consumed /s", num: true, cell: one => rate(consumed[one.group] ?? 0),
+        sort: one => consumed[one.group] ?? 0 },
+      oldest && { name: "oldest", head: "Oldest", num: true, hint: "the oldest message that it has not consumed",
+        cell: one => one.group in oldest ? duration(oldest[one.group] * 1000) : NONE, sort: one => oldest[one.group] },
       number("in_flight", "In flight", "inFlight", "messages that clients hold"),
       number("retries", "Retries", "retries", "messages that wait to be delivered again"),
     number("dead", "Dead, new"), number("clients", "Clients"),
       { name: "state", head: "State", cell: one => html`<${GroupState} of=${one} />` },
-  ];
+  ].filter(Boolean);
   return html`<${Head} title="Groups" />
     <div class="filter"><${Field} label="Find"><input type="search" value=${query.q ?? ""}
       onInput=${event => ask({ q: event.target.value })} placeholder="part of a name" spellcheck=${false} /><//>

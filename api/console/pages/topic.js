@@ -1,4 +1,5 @@
 // One topic: its partitions, messages, groups, settings and exports, each at an address of its own.
+import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { at, send, useLive, useMay } from "../api.js";
 import { bytes, count, duration, plural, rate, visible } from "../format.js";
 import { spanOf, topOf, useGroupsNow, useHistory } from "../now.js";
@@ -14,8 +15,26 @@ import { topicNow, TopicState } from "./topics.js";
 // What clients name: the partitions of a topic, or its logical queues.
 export const placesOf = info => (info.logical_queues ?? info.partitions).map(one => ({ broker: null, ...one }));
 
+const RATE_MS = 10_000;
+// Messages a second of each partition, by what was appended in the last ten seconds.
+function useRates(places) {
+  const now = useRef(places), [rates, setRates] = useState({});
+  now.current = places;
+  useEffect(() => {
+    let before = now.current;
+    const timer = setInterval(() => {
+      const ends = new Map(before.map(one => [one.partition, one.max_offset]));
+      const grown = one => Math.max(0, one.max_offset - (ends.get(one.partition) ?? one.max_offset));
+      setRates(Object.fromEntries(now.current.map(one => [one.partition, grown(one) * 1000 / RATE_MS])));
+      before = now.current;
+    }, RATE_MS);
+    return () => clearInterval(timer);
+  }, []);
+  return rates;
+}
+
 function Partitions({ info, may, reload }) {
-  const places = placesOf(info), isStatic = info.logical_queues !== null;
+  const places = placesOf(info), isStatic = info.logical_queues !== null, rates = useRates(places);
   const close = (one, writable) => async () => {
     await send("PUT", at`v1/topics/${info.topic}/partitions/${one.partition}`,
       { readable: one.readable, writable, ...(writable ? {} : { reason: "closed in the console" }) });
@@ -35,6 +54,8 @@ function Partitions({ info, may, reload }) {
         : "closed"}${one.reason ? ": " + visible(one.reason) : ""}<//>` : html`<${State} kind="good">serving<//>`,
         sort: one => one.state },
     number("min_offset", "First offset"), number("max_offset", "Next offset"), number("messages", "Messages"),
+    { name: "rate", head: "Sent /s", num: true, cell: one => rate(rates[one.partition]),
+      sort: one => rates[one.partition] },
     ...isStatic
       ? [number("holes", "Holes"),
         { name: "segments", head: "Segments", num: true, cell: one => count(one.segments?.length) }] : [

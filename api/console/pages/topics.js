@@ -1,7 +1,8 @@
 // All topics: found by name, with what their partitions hold.
 import { useEffect, useMemo } from "../vendor/hooks.js";
 import { at, get, send, useLive, useMay } from "../api.js";
-import { bytes, count, plural, visible } from "../format.js";
+import { bytes, count, plural, rate, visible } from "../format.js";
+import { useNewest } from "../now.js";
 import { Dialog, Empty, Field, Form, html, Sql, State, Table, Time, useDetails, Waiting } from "../parts.js";
 import { ask, go, to } from "../route.js";
 import { Head } from "./head.js";
@@ -49,18 +50,20 @@ export function Topics({ query, cluster }) {
   const wanted = (query.q ?? "").toLowerCase(), listed = names.data?.topics;
   const shown = useMemo(() => (listed ?? []).filter(name => name.toLowerCase().includes(wanted)), [listed, wanted]);
   const rows = shown.map(name => topicNow(name, details.of(name)));
-  const isByName = !query.sort || query.sort.endsWith("topic");
+  const isByName = !query.sort || /^-?(topic|sent)$/.test(query.sort), sent = useNewest("sent", "topic");
   useEffect(() => { if (!isByName && shown.length <= SORTED_MAX) details.want(shown); }, [isByName, shown]);
   const column = (name, head, written) => ({ name, head, num: true, cell: one => one.info ? written(one[name]) : "",
     sort: one => one[name] });
   const columns = [
     { name: "topic", head: "Topic", cls: "name",
       cell: one => html`<a href=${to("topics", one.topic)}>${visible(one.topic)}</a>`, sort: one => one.topic },
+    sent && { name: "sent", head: "Sent /s", num: true, cell: one => rate(sent[one.topic] ?? 0),
+      sort: one => sent[one.topic] ?? 0 },
     column("partitions", "Partitions", count), column("messages", "Messages", count), column("bytes", "Stored", bytes),
       column("files", "Files", count),
     { ...column("last", "Last append", at => html`<${Time} at=${at} />`), num: false },
     { name: "state", head: "State", cell: one => html`<${TopicState} of=${one} />` },
-  ];
+  ].filter(Boolean);
   const isNew = query.new !== undefined;
   return html`<${Head} title="Topics">${may("cluster", "admin") || may("topic", "create")
     || cluster.data?.auth === false
