@@ -146,7 +146,7 @@ SHOWN_FIELDS: Final = frozenset(
         *("flush", "partitioner", "static"),
         *("total_queues", "scope", "clusters", "brokers", "mode", "queues", "plan", "force", "world", "settings"),
         # brokers and partitions
-        *("readable", "writable", "reason", "until", "level", "logger"),
+        *("readable", "writable", "reason", "until", "overlap_ms", "level", "logger"),
         # groups
         *("consume_strategy", "allocation_strategy", "order", "consume_from", "max_attempts", "retry_policy"),
         *("invisible_ms", "to", "retries", "offsets", "state", "topic", "from_time", "all"),

@@ -13,6 +13,7 @@ authenticate its callers would be an open door.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +26,7 @@ from deltamq.api.auth.forwarded import caller_header
 from deltamq.api.wire.answer import Header
 from deltamq.api.wire.request import WATCH, Client, Scope
 from deltamq.mq.auth.callers import Credential, Decisions
+from deltamq.mq.auth.keys import ending_keys
 from deltamq.mq.auth.state import AuthState
 from deltamq.mq.errors import DeltaMQError, Forbidden, Unauthenticated, Unavailable
 from deltamq.mq.limits import (
@@ -35,9 +37,12 @@ from deltamq.mq.limits import (
 )
 from deltamq.mq.meta.fold import Meta
 
+log = logging.getLogger("deltamq.api")
+
 #: Name of the entry of a request's scope with the `Credential` that counts if it has no `Authorization`.
 SHOWN: Final = "deltamq.shown"
 _AUTHORIZATION: Final = b"authorization"
+_DAY_MS: Final = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,8 @@ class Gate:
         self._forgotten = 0
         #: The requests that wait, each with its admission.
         self._waiting: dict[Client, Admitted] = {}
+        #: When it is next logged which keys end soon.
+        self._warn_at_ms = 0
         #: Called when rules or credentials have changed, and when time may have ended some: for other connections.
         self.followers: list[Callable[[], None]] = []
 
@@ -192,6 +199,7 @@ class Gate:
     def end_waiting(self) -> None:
         """End waiting requests whose credential has ended; called often."""
         self.credentials.tend()
+        self._warn_of_keys()
         if self._waiting:
             now_ms = self._now_ms()
             over = [
@@ -202,6 +210,16 @@ class Gate:
             self._end(over)
         for follower in self.followers:
             follower()
+
+    def _warn_of_keys(self) -> None:
+        """Log once a day which keys end within a week: their principals need new ones."""
+        now_ms = self._now_ms()
+        if now_ms < self._warn_at_ms:
+            return
+        self._warn_at_ms = now_ms + _DAY_MS
+        for key in ending_keys(self._newest().keys.values(), now_ms):
+            hours = ((key.until_ms or now_ms) - now_ms) / 3_600_000
+            log.warning("event=key_ends key=%s principal=%r hours=%.1f", key.id, key.principal, hours)
 
     def recheck(self) -> None:
         """Check all credentials again: the keys of the identity provider have changed."""

@@ -290,6 +290,8 @@ _ACL: Final[Json] = {
     "resource": "topic",
     "pattern": "orders.*",
     "verbs": ["subscribe"],
+    "matches": 2,
+    "matched": ["orders.eu", "orders.us"],
 }
 _QUOTA: Final[Json] = {
     "principal": "reports",
@@ -503,6 +505,15 @@ _EXAMPLES: Final[Json] = {
     "NewKey": {**_KEY, "key": f"mqk_{_KEY['key_id']}_{'x' * 43}"},
     "AclList": {"acls": [_ACL], "next": None},
     "AclInfo": _ACL,
+    "Explained": {
+        "principal": "reports",
+        "resource": "topic",
+        "name": "orders.eu",
+        "verb": "subscribe",
+        "allowed": True,
+        "rules": [_ACL],
+        "disabled_time": None,
+    },
     "QuotaInfo": _QUOTA,
     "Allowed": {
         "principal": "reports",

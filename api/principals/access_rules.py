@@ -7,6 +7,7 @@ these calls are refused (SPEC SEC-5): else anyone could make a key that is valid
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Final
@@ -16,17 +17,20 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi import Path as PathParameter
 from msgspec import Meta as Field
 
+from deltamq.api.auth.calls import named_by
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Call
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.wire.fields import After, Limit, json_answer, page
+from deltamq.api.wire.fields import After, Limit, json_answer, moment, page
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import answers, problems
+from deltamq.mq.auth.callers import deciding
 from deltamq.mq.auth.changes import decide_put_quota, decide_put_rule, decide_remove_rule
 from deltamq.mq.auth.principals import (
     CLUSTER,
     PRINCIPAL_PATTERN,
+    VERBS,
     AccessRule,
     Effect,
     Quota,
@@ -36,9 +40,10 @@ from deltamq.mq.auth.principals import (
     rule_of,
 )
 from deltamq.mq.auth.state import AuthEvent, AuthState
-from deltamq.mq.errors import Conflict
-from deltamq.mq.limits import QUOTA_MAX
-from deltamq.mq.wire.auth import AclInfo, AclList, QuotaInfo, QuotaList
+from deltamq.mq.errors import Conflict, Unprocessable
+from deltamq.mq.limits import NAME_LENGTH_MAX, QUOTA_MAX
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.wire.auth import AclInfo, AclList, Explained, QuotaInfo, QuotaList
 
 PrincipalName = Annotated[str, PathParameter(json_schema_extra={"pattern": PRINCIPAL_PATTERN}, examples=["reports"])]
 NameInBody = Annotated[str, Field(extra_json_schema={"pattern": PRINCIPAL_PATTERN})]
@@ -81,6 +86,11 @@ Changes = Annotated[AuthChanges, Depends(_changes_of)]
 
 log = logging.getLogger("deltamq.api")
 
+#: Length of a query with groups: a token may name a hundred.
+_GROUPS_LENGTH_MAX: Final = 16_384
+#: Names that are shown of those that a rule covers.
+_NAMES_SHOWN: Final = 3
+
 router = auth_router()
 
 
@@ -97,7 +107,9 @@ class AclRequest(msgspec.Struct, forbid_unknown_fields=True):
             "delete, describe. cluster: admin, metrics, audit.",
         ),
     ]
-    pattern: Annotated[str, Field(description="A name, or the beginning of names and a `*`: `orders.*`.")] = CLUSTER
+    pattern: Annotated[
+        str, Field(description="A name, or the beginning of names and a `*`: `orders.*`. Leave it out for the cluster.")
+    ] = ""
     effect: Effect = "allow"
 
 
@@ -118,8 +130,23 @@ _ACL: Final = JsonBody(
 )
 
 
-def acl_info(rule: AccessRule) -> AclInfo:
+class Names:
+    """The topics and groups that there are now, for the patterns of rules."""
+
+    def __init__(self, meta: Meta) -> None:
+        self._by_resource = {"topic": sorted(meta.topics.topics), "group": sorted(meta.groups.groups)}
+
+    def covered(self, rule: AccessRule) -> tuple[int, list[str]]:
+        """Return how many names a rule covers, and the first of them; the cluster has none."""
+        names = self._by_resource.get(rule.resource, [])
+        low = bisect_left(names, rule.pattern if rule.prefix is None else rule.prefix)
+        high = bisect_left(names, True, lo=low, key=lambda name: not rule.covers(name))
+        return high - low, names[low : min(high, low + _NAMES_SHOWN)]
+
+
+def acl_info(rule: AccessRule, names: Names) -> AclInfo:
     """Return a rule's form in answers."""
+    matches, matched = names.covered(rule)
     return AclInfo(
         acl_id=rule.id,
         principal=rule.principal,
@@ -127,6 +154,8 @@ def acl_info(rule: AccessRule) -> AclInfo:
         resource=rule.resource,
         pattern=rule.pattern,
         verbs=list(rule.verbs),
+        matches=matches,
+        matched=matched,
     )
 
 
@@ -141,9 +170,9 @@ def acl_info(rule: AccessRule) -> AclInfo:
 async def list_acls(
     service: Running, principal: OfPrincipal = None, limit: Limit = None, after: After = None
 ) -> Response:
-    rules = service.meta.now.auth.rules
+    rules, names = service.meta.now.auth.rules, Names(service.meta.now)
     ids, following = page((id_ for id_, rule in rules.items() if principal in (None, rule.principal)), limit, after)
-    return json_answer(AclList(acls=[acl_info(rules[id_]) for id_ in ids], next=following))
+    return json_answer(AclList(acls=[acl_info(rules[id_], names) for id_ in ids], next=following))
 
 
 @router.post(
@@ -153,7 +182,7 @@ async def list_acls(
     responses=answers(AclInfo, 400, 404, 409, 413, 415, 422, 500, 507, status=201),
     openapi_extra=_ACL.described,
 )
-async def put_acl(changes: Changes, caller: Asking, request: Request) -> Response:
+async def put_acl(service: Running, changes: Changes, caller: Asking, request: Request) -> Response:
     asked = await _ACL.read(request)
     rule = rule_of(
         principal=asked.principal,
@@ -164,7 +193,46 @@ async def put_acl(changes: Changes, caller: Asking, request: Request) -> Respons
     )
     await changes.store(request, lambda state: decide_put_rule(state, rule))
     log.info("event=acl_put acl=%s principal=%r by=%r", rule.id, rule.principal, caller.name)
-    return json_answer(acl_info(rule), 201)
+    return json_answer(acl_info(rule, Names(service.meta.now)), 201)
+
+
+@router.get(
+    "/explain",
+    summary="Whether a principal may do something, and by which rules",
+    responses=answers(Explained, 400, 404, 409, 422, 500),
+)
+async def explain(
+    service: Running,
+    principal: Annotated[str, Query(examples=["reports"])],
+    resource: Annotated[Resource, Query(examples=["topic"])],
+    verb: Annotated[Verb, Query(examples=["publish"])],
+    name: Annotated[
+        str, Query(max_length=NAME_LENGTH_MAX, description="The topic or group; the cluster has none.")
+    ] = "",
+    groups: Annotated[
+        str, Query(max_length=_GROUPS_LENGTH_MAX, description="Groups of its token: `group:analysts,group:eu`.")
+    ] = "",
+) -> Response:
+    if verb not in VERBS[resource]:
+        raise Unprocessable(f"verb: on a {resource} there are {', '.join(VERBS[resource])}", field="verb")
+    if not name and resource != "cluster":
+        raise Unprocessable(f"name: which {resource}?", field="name")
+    state, names = service.meta.now.auth, Names(service.meta.now)
+    asked = named_by(resource, name or CLUSTER)
+    rules = deciding(state.rules.values(), principal, resource, asked, verb, tuple(filter(None, groups.split(","))))
+    known = state.principals.get(principal)
+    disabled_ms = None if known is None else known.disabled_since_ms
+    return json_answer(
+        Explained(
+            principal=principal,
+            resource=resource,
+            name=asked,
+            verb=verb,
+            allowed=disabled_ms is None and bool(rules) and rules[0].effect == "allow",
+            rules=[acl_info(rule, names) for rule in rules],
+            disabled_time=None if disabled_ms is None else moment(disabled_ms),
+        )
+    )
 
 
 @router.delete(

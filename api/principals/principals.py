@@ -16,6 +16,7 @@ from msgspec import Meta as Field
 from deltamq.api.principals.access_rules import (
     Changes,
     NameInBody,
+    Names,
     OfPrincipal,
     PrincipalName,
     acl_info,
@@ -32,11 +33,12 @@ from deltamq.mq.auth.changes import (
     decide_put_principal,
     decide_remove_principal,
     decide_revoke_key,
+    decide_rotate_key,
 )
 from deltamq.mq.auth.keys import Key, new_key
 from deltamq.mq.auth.principals import Principal
 from deltamq.mq.auth.state import AuthEvent, AuthState
-from deltamq.mq.limits import KEY_ID_BYTES, NOTE_LENGTH_MAX, SECRET_BYTES
+from deltamq.mq.limits import KEY_ID_BYTES, NOTE_LENGTH_MAX, RETENTION_MS_MAX, SECRET_BYTES
 from deltamq.mq.wire.auth import KeyInfo, KeyList, NewKey, PrincipalInfo, PrincipalList
 
 log = logging.getLogger("deltamq.api")
@@ -55,6 +57,10 @@ class KeyRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     principal: NameInBody
     until: Annotated[str | None, Field(description="When the key ends, RFC 3339; by default never.")] = None
+    overlap_ms: Annotated[
+        Annotated[int, Field(ge=0, le=RETENTION_MS_MAX)] | None,
+        Field(description="The principal's live key ends so long after this one is made; by default it stays."),
+    ] = None
 
 
 _PRINCIPAL: Final = JsonBody(PrincipalPutRequest, {"note": "nightly reports, team blue"}, required=False)
@@ -83,7 +89,7 @@ async def list_principals(service: Running, limit: Limit = None, after: After = 
 )
 async def show_principal(principal: PrincipalName, service: Running) -> Response:
     state = service.meta.now.auth
-    return json_answer(_principal(state, state.principal(principal), service.now_ms()))
+    return json_answer(_principal(state, state.principal(principal), service.now_ms(), Names(service.meta.now)))
 
 
 @router.put(
@@ -104,7 +110,9 @@ async def put_principal(
 
     state = await changes.store(request, decide)
     log.info("event=principal_put principal=%r created=%s by=%r", principal, is_new[0], caller.name)
-    return json_answer(_principal(state, state.principal(principal), now_ms), 201 if is_new[0] else 200)
+    return json_answer(
+        _principal(state, state.principal(principal), now_ms, Names(service.meta.now)), 201 if is_new[0] else 200
+    )
 
 
 @router.delete(
@@ -129,7 +137,7 @@ async def disable_principal(
     now_ms = service.now_ms()
     state = await changes.store(request, lambda state: decide_disable_principal(state, principal, now_ms))
     log.info("event=principal_disabled principal=%r by=%r", principal, caller.name)
-    return json_answer(_principal(state, state.principal(principal), now_ms))
+    return json_answer(_principal(state, state.principal(principal), now_ms, Names(service.meta.now)))
 
 
 @router.post(
@@ -142,7 +150,7 @@ async def enable_principal(
 ) -> Response:
     state = await changes.store(request, lambda state: decide_enable_principal(state, principal))
     log.info("event=principal_enabled principal=%r by=%r", principal, caller.name)
-    return json_answer(_principal(state, state.principal(principal), service.now_ms()))
+    return json_answer(_principal(state, state.principal(principal), service.now_ms(), Names(service.meta.now)))
 
 
 # Keys -----------------------------------------------------------------------------------------------------------------
@@ -174,7 +182,12 @@ async def make_key(service: Running, changes: Changes, caller: Asking, request: 
     id_, secret = secrets.token_bytes(KEY_ID_BYTES), secrets.token_bytes(SECRET_BYTES)
     # Hashing for SCRAM takes some milliseconds.
     key, token = await asyncio.to_thread(new_key, asked.principal, id_, secret, now_ms, until_ms)
-    await changes.store(request, lambda state: decide_put_key(state, key))
+    overlap_ms = asked.overlap_ms
+
+    def decide(state: AuthState) -> Sequence[AuthEvent]:
+        return decide_put_key(state, key) if overlap_ms is None else decide_rotate_key(state, key, overlap_ms)
+
+    await changes.store(request, decide)
     log.info("event=key_made key=%s principal=%r by=%r", key.id, key.principal, caller.name)
     response = json_answer(NewKey(**msgspec.structs.asdict(_key(key, now_ms)), key=token), 201)
     response.headers["cache-control"] = "no-store"
@@ -192,7 +205,7 @@ async def revoke_key(
     log.info("event=key_revoked key=%s by=%r", key_id, caller.name)
 
 
-def _principal(state: AuthState, principal: Principal, now_ms: int) -> PrincipalInfo:
+def _principal(state: AuthState, principal: Principal, now_ms: int, names: Names) -> PrincipalInfo:
     since_ms = principal.disabled_since_ms
     return PrincipalInfo(
         principal=principal.name,
@@ -200,7 +213,7 @@ def _principal(state: AuthState, principal: Principal, now_ms: int) -> Principal
         created_time=moment(principal.created_ms),
         disabled_time=None if since_ms is None else moment(since_ms),
         keys=[_key(key, now_ms) for key in state.keys_of(principal.name)],
-        acls=[acl_info(rule) for rule in state.rules_of(principal.name)],
+        acls=[acl_info(rule, names) for rule in state.rules_of(principal.name)],
     )
 
 

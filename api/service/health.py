@@ -23,6 +23,7 @@ from deltamq.api.order.online_clients import OnlineClients
 from deltamq.api.order.pull_locks import Locks
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.wire.request import Admission
+from deltamq.mq.auth.keys import ending_keys
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.jobs import NEEDED_JOBS, is_missing
 from deltamq.mq.meta.brokers import META_ROLE
@@ -231,6 +232,11 @@ def gauges_of(
             lambda: max(0, hosting.lease.until_ms - hosting.now_ms()) / 1_000,
         ),
         Gauge("deltamq_hosted_brokers", "Brokers served here.", lambda: len(hosting.taking() - {META_ROLE})),
+        Gauge(
+            "deltamq_ending_keys",
+            "Live keys that end within a week: their principals need new ones.",
+            lambda: len(ending_keys(meta.now.auth.keys.values(), warehouse.clock.wall_us() // 1_000)),
+        ),
         Gauge("deltamq_online_clients", "Exclusive clients.", lambda: len(meta.now.online.members())),
         Gauge("deltamq_pull_locks", "Pull locks that clients hold in this process.", lambda: locks.held),
         Gauge("deltamq_waiting_pops", "Pops that wait for messages.", lambda: lanes.waiting),

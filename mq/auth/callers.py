@@ -177,6 +177,20 @@ class _Grants:
 _NOTHING: Final = _Grants()
 
 
+def deciding(
+    rules: Iterable[AccessRule], principal: str, resource: Resource, name: str, verb: Verb, groups: Groups = ()
+) -> list[AccessRule]:
+    """Return the rules by which a principal may do this or may not: all that deny it, else all that allow it."""
+    mine = [
+        rule
+        for rule in rules
+        if rule.principal in (principal, *groups) and rule.resource == resource and rule.covers(name)
+    ]
+    denying = [rule for rule in mine if rule.effect == "deny" and verb in rule.verbs]
+    implying = {verb, *(other for other, implied in IMPLIED.items() if verb in implied)}
+    return denying or [rule for rule in mine if rule.effect == "allow" and implying.intersection(rule.verbs)]
+
+
 class Decisions:
     """What the rules of one state of the metadata allow; remembers what was asked. For one thread.
 

@@ -113,6 +113,24 @@ def decide_put_key(state: AuthState, key: Key) -> Sequence[AuthEvent]:
     return (KeyPut(made=key),)
 
 
+def decide_rotate_key(state: AuthState, key: Key, overlap_ms: int) -> Sequence[AuthEvent]:
+    """Return the events that give a principal a key in place of its live one, which ends `overlap_ms` after it is made.
+
+    Raises
+    ------
+    Conflict
+        `too_many_keys`: it has two live keys already.
+    """
+    made = decide_put_key(state, key)
+    ends_ms = key.created_ms + overlap_ms
+    ending = [
+        KeyPut(made=replace(old, until_ms=ends_ms))
+        for old in state.keys_of(key.principal)
+        if old.is_live(key.created_ms) and (old.until_ms is None or old.until_ms > ends_ms)
+    ]
+    return (*ending, *made)
+
+
 def decide_revoke_key(state: AuthState, key_id: str) -> Sequence[AuthEvent]:
     """Return the events that revoke a key."""
     key = state.keys.get(key_id)

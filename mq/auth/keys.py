@@ -20,7 +20,7 @@ import hashlib
 import hmac
 import re
 from base64 import b64decode, b64encode, urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -81,6 +81,8 @@ def signature_of(mechanism: str, scram: Scram, message: bytes) -> bytes:
     return hmac.digest(b64decode(scram.server_key), message, SCRAM_HASHES[mechanism])
 
 
+#: How long before its end a key is warned of: a week.
+_ENDS_SOON_MS: Final = 7 * 24 * 3_600_000
 _TOKEN: Final = re.compile(rf"mqk_([0-9a-f]{{{2 * KEY_ID_BYTES}}})_[A-Za-z0-9_\-]{{43}}")
 #: What a key that does not exist is compared with, so that the answer takes as long as for one that does.
 _NO_DIGEST: Final = "0" * 64
@@ -146,3 +148,8 @@ def is_right(key: Key | None, token: str) -> bool:
     """Whether `token` is this key; the time that it takes does not depend on how much of the token is right."""
     stored = _NO_DIGEST if key is None else key.digest
     return hmac.compare_digest(stored, digest_of(token)) and key is not None
+
+
+def ending_keys(keys: Iterable[Key], now_ms: int) -> list[Key]:
+    """Return the live keys that end within a week."""
+    return [key for key in keys if key.until_ms is not None and now_ms < key.until_ms <= now_ms + _ENDS_SOON_MS]

@@ -189,6 +189,10 @@ class AccessRule:
     #: Sorted, each once.
     verbs: tuple[Verb, ...]
 
+    def covers(self, name: str) -> bool:
+        """Whether the rule is about this name."""
+        return self.pattern == name if self.prefix is None else name.startswith(self.prefix)
+
     @property
     def prefix(self) -> str | None:
         """The prefix of the names that the rule covers; None if it covers one name."""
@@ -196,8 +200,12 @@ class AccessRule:
 
 
 def rule_of(*, principal: str, effect: str, resource: str, pattern: str, verbs: Iterable[str]) -> AccessRule:
-    """Return the rule with these parts; raise `Refused` or `Unprocessable`, which name the part that is wrong."""
+    """Return the rule with these parts; raise `Refused` or `Unprocessable`, which name the part that is wrong.
+
+    An empty pattern is the cluster, which has no names, and no topic and no group: who means all of them writes `*`.
+    """
     check_principal(principal)
+    pattern = pattern or (CLUSTER if resource == "cluster" else "")
     checked_effect = cast(Effect, _one_of("effect", effect, get_args(Effect)))
     checked_resource = cast(Resource, _one_of("resource", resource, get_args(Resource)))
     named = {_one_of("verbs", verb, VERBS[checked_resource]) for verb in verbs}

@@ -44,6 +44,24 @@ class AclInfo(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     pattern: str
     verbs: list[str]
+    #: How many topics or groups the pattern covers now, and the first of them.
+    matches: int = 0
+    matched: list[str] = []
+
+
+class Explained(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a principal may do something, and by which rules: those that deny it, else those that allow it.
+
+    Without a rule it may not; nor if it is disabled since `disabled_time`.
+    """
+
+    principal: str
+    resource: str
+    name: str
+    verb: str
+    allowed: bool
+    rules: list[AclInfo]
+    disabled_time: Time | None = None
 
 
 class AclList(Page, frozen=True, kw_only=True):

@@ -139,6 +139,7 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         ("get", "/v1/jobs"),
         ("get", "/v1/settings"),
         ("get", "/v1/history"),
+        ("get", "/v1/auth/explain"),
         ("put", "/v1/log-level"),
         ("get", "/v1/topics/{topic}/retention"),
         ("get", "/v1/cluster/upgrade"),

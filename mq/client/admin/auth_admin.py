@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import Literal
 
 import msgspec
@@ -17,6 +17,7 @@ from deltamq.mq.wire.auth import (
     ActInfo,
     ActList,
     Allowed,
+    Explained,
     KeyInfo,
     KeyList,
     NewKey,
@@ -68,9 +69,16 @@ class AuthAdmin(PagedCalls):
     def _switch(self, principal: str, how: Literal["disable", "enable"]) -> PrincipalInfo:
         return read_answer(self._call("POST", path_of("auth", "principals", principal, how)), PrincipalInfo)
 
-    def create_key(self, principal: str, *, until: datetime | None = None) -> NewKey:
-        """Make a key. The call is not retried: after a lost answer, find the key with `list_keys` and revoke it."""
-        wanted = {"principal": principal} if until is None else {"principal": principal, "until": time_text(until)}
+    def create_key(self, principal: str, *, until: datetime | None = None, overlap: timedelta | None = None) -> NewKey:
+        """Make a key; with `overlap` the principal's live key ends so long after that (a rotation).
+
+        The call is not retried: after a lost answer, find the key with `list_keys` and revoke it.
+        """
+        wanted: dict[str, str | int] = {"principal": principal}
+        if until is not None:
+            wanted["until"] = time_text(until)
+        if overlap is not None:
+            wanted["overlap_ms"] = overlap // timedelta(milliseconds=1)
         answer = self.hosts.call(
             "POST",
             path_of("auth", "keys"),
@@ -95,12 +103,12 @@ class AuthAdmin(PagedCalls):
         resource: Literal["topic", "group", "cluster"],
         verbs: list[str],
         *,
-        pattern: str = "*",
+        pattern: str = "",
         effect: Literal["allow", "deny"] = "allow",
     ) -> AclInfo:
         """Add an access rule; one that is there already stays.
 
-        `pattern` is a whole name, or the beginning of names and a `*`.
+        `pattern` is a whole name, or the beginning of names and a `*`; the cluster needs none.
         """
         wanted = {"principal": principal, "resource": resource, "pattern": pattern, "verbs": verbs, "effect": effect}
         return read_answer(self._call("POST", path_of("auth", "acls"), body=msgspec.json.encode(wanted)), AclInfo)
@@ -118,6 +126,19 @@ class AuthAdmin(PagedCalls):
         named = {"topic": topic, "group": group}
         query = {name: value for name, value in named.items() if value is not None}
         return read_answer(self._call("GET", path_of("auth", "may"), query=query), Allowed)
+
+    def explain(
+        self,
+        principal: str,
+        verb: str,
+        resource: Literal["topic", "group", "cluster"],
+        name: str = "",
+        *,
+        groups: Sequence[str] = (),
+    ) -> Explained:
+        """Return whether a principal may do something, and by which rules; `groups` are those of its token."""
+        query = {"principal": principal, "verb": verb, "resource": resource, "name": name, "groups": ",".join(groups)}
+        return read_answer(self._call("GET", path_of("auth", "explain"), query=query), Explained)
 
     def remove_acl(self, acl_id: str) -> None:
         """Remove an access rule; raises `NotFound`."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib.metadata import entry_points
 from typing import Final, Literal, get_args
 
@@ -149,6 +149,30 @@ def create_key(principal: str, until: datetime | None, url: str, access: ClientA
         click.echo(f"This is key {made.key_id} of {principal}. It is not shown again.", err=True)
 
 
+@key.command("rotate")
+@click.argument("principal")
+@click.option("--hours", type=click.FloatRange(0, 8_760), default=24, show_default=True, help="Until the old key ends.")
+@click.option("--until", type=_TIMES, help="When the new key ends, with a time zone. By default never.")
+@service_options
+def rotate_key(
+    principal: str, hours: float, until: datetime | None, url: str, access: ClientAccess, as_json: bool
+) -> None:
+    """Make a second key for PRINCIPAL and print it; the first ends after some hours, in which both are good.
+
+    Give the new key to all callers until then; the service logs, and counts in its metrics, keys that end soon.
+    """
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        made = admin.create_key(principal, until=until, overlap=timedelta(hours=hours))
+    if as_json:
+        print_json(made)
+        return
+    click.echo(made.key)
+    click.echo(
+        f"This is key {made.key_id} of {principal}. It is not shown again. The old one ends in {hours:g} hours.",
+        err=True,
+    )
+
+
 @key.command("list")
 @click.option("--principal", help="Only keys of this principal.")
 @service_options
@@ -194,7 +218,7 @@ def acl() -> None:
 @acl.command("add")
 @click.argument("principal")
 @click.option("--resource", type=click.Choice(get_args(Resource)), default="topic", show_default=True)
-@click.option("--pattern", default="*", show_default=True, help="A name, or a beginning of names and *: 'orders*'.")
+@click.option("--pattern", default="", help="A name, or a beginning of names and *: 'orders*'; none for the cluster.")
 @click.option("--verb", "verbs", multiple=True, required=True, help="May be repeated; publish, subscribe, ...")
 @click.option("--effect", type=click.Choice(get_args(Effect)), default="allow", show_default=True)
 @service_options
@@ -232,6 +256,38 @@ def list_acls(principal: str | None, url: str, access: ClientAccess, as_json: bo
     print_json({"acls": acls}) if as_json else _print_acls(acls)
 
 
+@acl.command("explain")
+@click.argument("principal")
+@click.argument("verb")
+@click.argument("resource", type=click.Choice(get_args(Resource)))
+@click.argument("name", default="")
+@click.option("--group", "groups", multiple=True, help="A group that its token names, group:NAME; may be repeated.")
+@service_options
+def explain_acl(
+    principal: str,
+    verb: str,
+    resource: Literal["topic", "group", "cluster"],
+    name: str,
+    groups: tuple[str, ...],
+    url: str,
+    access: ClientAccess,
+    as_json: bool,
+) -> None:
+    """Print whether PRINCIPAL may do VERB on a topic or group NAME, or on the cluster, and by which rules."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        found = admin.explain(principal, verb, resource, name, groups=groups)
+    if as_json:
+        print_json(found)
+        return
+    what = f"{verb} {found.resource} {found.name}".rstrip("*").rstrip()
+    why = "by" if found.rules else "no rule allows it"
+    if found.disabled_time is not None:
+        why = f"it is disabled since {_time(found.disabled_time)}"
+    click.echo(f"{principal} {'may' if found.allowed else 'may NOT'} {what}: {why}")
+    if found.rules:
+        _print_acls(found.rules)
+
+
 @acl.command("remove")
 @click.argument("acl_id")
 @service_options
@@ -243,8 +299,15 @@ def remove_acl(acl_id: str, url: str, access: ClientAccess, as_json: bool) -> No
 
 
 def _print_acls(acls: Sequence[AclInfo]) -> None:
-    rows = [(r.acl_id, r.principal, r.effect, r.resource, r.pattern, ", ".join(r.verbs)) for r in acls]
-    print_table(("rule", "principal", "effect", "resource", "pattern", "verbs"), rows)
+    rows = [(r.acl_id, r.principal, r.effect, r.resource, r.pattern, ", ".join(r.verbs), _covered(r)) for r in acls]
+    print_table(("rule", "principal", "effect", "resource", "pattern", "verbs", "covers now"), rows)
+
+
+def _covered(rule: AclInfo) -> str:
+    if rule.resource == "cluster":
+        return "the cluster"
+    more = ", ..." if rule.matches > len(rule.matched) else ""
+    return f"{rule.matches}: {', '.join(rule.matched)}{more}" if rule.matches else "nothing"
 
 
 # Quotas ---------------------------------------------------------------------------------------------------------------

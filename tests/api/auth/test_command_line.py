@@ -76,7 +76,9 @@ def test_sec_07_everything_is_done_from_the_command_line(tmp_path: Path, run: Ru
         grant = ("--pattern", "orders.*", "--verb", "subscribe", "--verb", "describe")
         rule = done(run("auth", "acl", "add", "reports", *grant, *at))
         assert (rule["resource"], rule["effect"], rule["verbs"]) == ("topic", "allow", ["describe", "subscribe"])
-        denied = done(run("auth", "acl", "add", "reports", "--verb", "publish", "--effect", "deny", *at))
+        denied = done(
+            run("auth", "acl", "add", "reports", "--pattern", "*", "--verb", "publish", "--effect", "deny", *at)
+        )
         done(run("topic", "create", "orders.eu", *at))
         assert done(run("topic", "list", *at, token=key["key"])) == {"topics": ["orders.eu"]}
         assert run("auth", "principal", "list", *at)[0] == 1, "it may not"

@@ -28,8 +28,8 @@ def test_sec_19_a_disabled_principal_is_refused_and_enabled_again_has_all_it_had
     caller = admin.caller("rests", ("topic", "rests*", "publish", "create", "describe"))
     second = admin.by(admin.key("rests")["key"])
     assert admin.call("PUT", "/v1/auth/quotas/rests", {"requests_per_s": 1_000}).status == 200
-    before = admin.call("GET", "/v1/auth/principals/rests").json
     assert caller.send("rests", "a").status == 200
+    before = admin.call("GET", "/v1/auth/principals/rests").json
     shown = admin.call("POST", "/v1/auth/principals/rests/disable")
     assert shown.status == 200 and shown.json == {**before, "disabled_time": shown.json["disabled_time"]}
     assert shown.json["disabled_time"] is not None
