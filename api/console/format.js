@@ -59,6 +59,8 @@ export function visible(value, oneLine = true) {
   const text = String(value ?? "").replace(UNSEEN, written);
   return oneLine ? text.replace(LINES, written) : text;
 }
+// A word of a shell's command, whatever a name holds.
+export const sh = text => /^[\w@%+=:,./-]+$/.test(text) ? text : "'" + text.replace(/'/g, "'\\''") + "'";
 export const cut = (text, length) => text.length > length ? text.slice(0, length) + "…" : text;
 
 // Bodies -------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // Messages that wait for their time, the next due first; what is due and still there is late.
 import { useEffect, useState } from "../vendor/hooks.js";
 import { at, get, query as asked, send, useLive, useMay } from "../api.js";
-import { ago, count, cut, duration, NONE, plural, preview, visible } from "../format.js";
+import { ago, count, cut, duration, NONE, plural, preview, sh, visible } from "../format.js";
 import { spanOf, sumOf, useHistory } from "../now.js";
 import { Ask, Empty, Field, html, Plot, State, Table, Time, Trouble, Waiting } from "../parts.js";
 import { ask, to } from "../route.js";
@@ -44,7 +44,7 @@ function Waits({ topic }) {
       job <code>delay</code> brings them. <a href=${to("jobs")}>Is it running?</a></p>`}
     <${Trouble} error=${live.error} what="What waits here" />
     <${Table} label="Delayed messages" columns=${columns} rows=${rows} keyOf=${one => one.partition + one.offset}
-      empty=${html`<${Empty} command=${`echo '{"body": "later", "delay_ms": 60000}' | deltamq produce ${topic}`}>No
+      empty=${html`<${Empty} command=${`echo '{"body": "later", "delay_ms": 60000}' | deltamq produce ${sh(topic)}`}>No
         message of this topic waits for its time.<//>`} total=${`${count(rows.length)} shown`} />
     ${cursor && html`<p><button type="button" onClick=${next}>More</button></p>`}`;
 }

@@ -1,7 +1,7 @@
 // One group: how far behind it is, who holds what, what comes again, what is dead; and what can be done about it.
 import { useState } from "../vendor/hooks.js";
 import { at, query as asked, send, useLive, useMay } from "../api.js";
-import { count, duration, NONE, plural, rate, share, visible } from "../format.js";
+import { count, duration, NONE, plural, rate, sh, share, visible } from "../format.js";
 import { groupNow, spanOf, topOf, useHistory } from "../now.js";
 import { Ask, Empty, Facts, Field, Form, html, literal, Plot, Ranges, Sql, State, Table, Tabs, Time, Trouble,
   Waiting } from "../parts.js";
@@ -44,7 +44,7 @@ function Lag({ info, stats }) {
     ({ name, head, num: true, cell: one => written(one[name]) }))];
   return html`<h2>Lag by partition</h2><${Table} label="Lag by partition" columns=${columns} rows=${rows}
     keyOf=${one => one.topic + "\n" + one.partition} first="-lag"
-    empty=${html`<${Empty} command=${`deltamq consume orders --group ${info.group}`}>The group has consumed nothing
+    empty=${html`<${Empty} command=${`deltamq consume orders --group ${sh(info.group)}`}>The group has consumed nothing
       yet.<//>`}
       sql=${html`<${Sql} view="mq_lag" query=${`SELECT * FROM mq_lag WHERE ${where(info.group)} ORDER BY lag DESC`} />`}
         />
@@ -78,7 +78,7 @@ function Clients({ info }) {
       || NONE }];
   return html`<${Table} label="Clients" columns=${columns} rows=${info.clients} keyOf=${one => one.client_id}
     first="client"
-    empty=${html`<${Empty} command=${`deltamq consume orders --group ${info.group}`}>No client of the group is there
+    empty=${html`<${Empty} command=${`deltamq consume orders --group ${sh(info.group)}`}>No client of the group is there
       now.<//>`}
       sql=${html`<${Sql} view="mq_clients" query=${`SELECT * FROM mq_clients WHERE ${where(info.group)}`} />`} />
     ${info.consume_strategy === "exclusive"

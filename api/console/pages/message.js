@@ -61,21 +61,24 @@ function life(message, deliveries) {
   events.push({ time: message.append_time, what: html`stored in ${visible(message.partition)} at ${message.offset}`,
     kind: "accent" });
   if (message.deliver_time) events.push({ time: message.deliver_time, what: "its deliver time" });
-  for (const one of deliveries) {
-    events.push({ time: one.time, kind: KINDS[one.state], group: one.group,
-      what: html`<a href=${to("groups", one.group)}>${visible(one.group)}</a>${one.attempt > 0
-        && `, attempt ${one.attempt}`}: <${State} kind=${KINDS[one.state] ?? "soft"}>${WORDS[one.state]
-        ?? one.state}<//>${
-      one.client_id && html` by <code>${visible(one.client_id)}</code>`}${one.due_time
-        && html`, ${one.state === "held" ? "until" : "due"} <${Time} at=${one.due_time} />`}${one.reason
-        && html`: ${visible(one.reason)}`}${
-      one.moved_to
-        && (one.state === "dead"
-          ? html`, <a href=${to("groups", one.group, "dead-letters")}>${visible(one.moved_to)}</a>`
-          : html`, copy at <code>${visible(one.moved_to)}</code>`)}` });
-  }
-  const when = one => Date.parse(one.time ?? "") || Infinity;
+  deliveries.forEach((one, i) => {
+    // of an end whose time is not kept, it is known that it came before what the group did next
+    const next = deliveries.slice(i).find(later => later.group === one.group && later.time);
+    events.push({ time: one.time, before: next?.time, kind: KINDS[one.state], what: html`<${Delivery} one=${one} />` });
+  });
+  const when = one => Date.parse(one.time ?? one.before ?? "") || Infinity;
   return events.map((one, i) => ({ ...one, i })).sort((a, b) => when(a) - when(b) || a.i - b.i);
+}
+
+function Delivery({ one }) {
+  const attempt = one.attempt > 0 ? `, attempt ${one.attempt}` : "";
+  const until = one.due_time && html`, ${one.state === "held" ? "until" : "due"} <${Time} at=${one.due_time} />`;
+  const letter = html`<a href=${to("groups", one.group, "dead-letters")}>${visible(one.moved_to)}</a>`;
+  return html`<a href=${to("groups", one.group)}>${visible(one.group)}</a>${attempt}: <${State}
+    kind=${KINDS[one.state] ?? "soft"}>${WORDS[one.state] ?? one.state}<//>${
+    one.client_id && html` by <code>${visible(one.client_id)}</code>`}${until}${
+    one.reason && html`: ${visible(one.reason)}`}${
+    one.moved_to && html`, ${one.state === "dead" ? letter : html`copy at <code>${visible(one.moved_to)}</code>`}`}`;
 }
 
 function Life({ message, deliveries }) {

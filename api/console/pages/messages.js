@@ -1,8 +1,8 @@
 // The messages of a topic: by offset, by time, by what is in them, or as they come.
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { at, follow, get, query as asked } from "../api.js";
-import { bytes, bodyBytes, count, NONE, plural, preview, visible } from "../format.js";
-import { Empty, Field, Form, html, Sql, State, Table, Time, Trouble } from "../parts.js";
+import { bodyBytes, bytes, count, NONE, plural, preview, sh, visible } from "../format.js";
+import { Empty, Field, Form, html, literal, Sql, State, Table, Time, Trouble } from "../parts.js";
 import { ask, to } from "../route.js";
 import { placesOf } from "./topic.js";
 
@@ -29,8 +29,9 @@ export const utc = local => local ? new Date(local).toISOString() : undefined;
 // What a field of the browser for times shows, in the viewer's zone.
 export const asField = time => { const at = new Date(time ?? NaN); return Number.isNaN(at.getTime()) ? ""
   : new Date(at - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19); };
-const sqlOf = (topic, more = "") =>
-  html`<${Sql} view="format mq" query=${`spark.read.format("mq").option("topic", "${topic}").load()${more}`} />`;
+const sqlOf = (topic, where) => html`<${Sql} view="format mq"
+  query=${`spark.read.format("mq").option("topic", ${JSON.stringify(topic)}).load()${
+    where ? `.where(${JSON.stringify(where)})` : ""}`} />`;
 
 // Browse one partition from an offset on.
 function Browse({ info, query, places }) {
@@ -79,9 +80,9 @@ function Browse({ info, query, places }) {
       && html`<${Table} label=${`Messages of ${place.partition}`} columns=${messageColumns(info.topic)} rows=${rows}
         keyOf=${one => one.offset} first="offset"
       empty=${high === low
-        ? html`<${Empty} command=${`echo '{"body": "hello"}' | deltamq produce ${info.topic}`}>This partition has no
+        ? html`<${Empty} command=${`echo '{"body": "hello"}' | deltamq produce ${sh(info.topic)}`}>This partition has no
           messages.<//>` : html`<${Empty}>No messages from offset ${count(offset)} on.<//>`}
-          sql=${sqlOf(info.topic, `.where("partition = '${place.partition}' AND offset >= ${offset}")`)} />`}`;
+          sql=${sqlOf(info.topic, `partition = ${literal(place.partition)} AND offset >= ${offset}`)} />`}`;
 }
 
 const FIELDS = ["key", "id", "tag", "header", "text", "from_time", "to_time", "in"];
@@ -147,7 +148,7 @@ function Search({ info, query, places }) {
         && html`<${Table} label="Messages found" columns=${withPlace(info.topic, messageColumns(info.topic))}
           rows=${found.messages} keyOf=${one => one.partition + one.offset}
           empty=${html`<${Empty}>No message has all of this.<//>`}
-          sql=${sqlOf(info.topic, wanted.key ? `.where("key = '${wanted.key.replace(/'/g, "\\'")}'")` : "")} />`}`}`;
+          sql=${sqlOf(info.topic, wanted.key && `key = ${literal(wanted.key)}`)} />`}`}`;
 }
 
 // Follow partitions as messages come, the newest first; at most 500 are kept, and a hidden tab follows nothing.
@@ -206,7 +207,8 @@ function Tail({ info, query, places }) {
     <${Table} label="Messages as they come"
       columns=${withPlace(info.topic, messageColumns(info.topic)).map(({ sort, ...column }) => column)} rows=${rows}
       keyOf=${row => row.partition + row.offset}
-      empty=${html`<${Empty} command=${`deltamq tail ${info.topic}`}>Messages appear here when they are sent.<//>`} />`;
+      empty=${html`<${Empty} command=${`deltamq tail ${sh(info.topic)}`}>Messages appear here when they are sent.<//>`}
+        />`;
 }
 
 export function Messages({ info, query }) {

@@ -1,6 +1,6 @@
 // What is wrong now comes first, each with what can be done about it; then how much goes through.
 import { at, useLive } from "../api.js";
-import { bytes, count, duration, localTime, rate, visible } from "../format.js";
+import { bytes, count, duration, localTime, rate, sh, visible } from "../format.js";
 import { spanOf, sumOf, useGroupsNow, useHistory } from "../now.js";
 import { Command, Empty, Facts, html, Plot, Ranges, Sql, State, Table, Trouble } from "../parts.js";
 import { to } from "../route.js";
@@ -29,7 +29,7 @@ function wrong({ cluster, ready, jobs, groups, growing }) {
   for (const one of cluster?.brokers ?? []) {
     if (!one.online) found.push({ kind: "bad",
       what: html`No process serves broker <b>${one.broker}</b>, with ${count(one.partitions)} partitions`,
-      href: to("cluster"), todo: `deltamq serve --broker ${one.broker}` });
+      href: to("cluster"), todo: `deltamq serve --broker ${sh(one.broker)}` });
     else if (!one.readable
       || !one.writable) found.push({ kind: "warn",
         what: html`Broker <b>${one.broker}</b> is closed

@@ -1,7 +1,7 @@
 // One topic: its partitions, messages, groups, settings and exports, each at an address of its own.
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { at, send, useLive, useMay } from "../api.js";
-import { bytes, count, duration, plural, rate, visible } from "../format.js";
+import { bytes, count, duration, plural, rate, sh, visible } from "../format.js";
 import { spanOf, topOf, useGroupsNow, useHistory } from "../now.js";
 import { Ask, Command, Empty, Facts, Field, Form, html, literal, Plot, Sql, State, Table, Tabs, Time, Trouble,
   Waiting } from "../parts.js";
@@ -102,7 +102,8 @@ function Groups({ info }) {
       series=${topOf(lag.map(one => ({ ...one, labels: { group: one.labels.group } })))} span=${spanOf()} />`}
     <${Table} label="Groups of the topic" columns=${columns} rows=${rows} keyOf=${one => one.group} first="-lag"
       empty=${now.isKnown
-        ? html`<${Empty} command=${`deltamq consume ${info.topic} --group billing`}>No group consumes this topic.<//>`
+        ? html`<${Empty} command=${`deltamq consume ${sh(info.topic)} --group billing`}>No group consumes this
+          topic.<//>`
         : html`<p class="calm">Asking the groups …</p>`}
       sql=${html`<${Sql} view="mq_lag"
         query=${`SELECT * FROM mq_lag WHERE topic = ${literal(info.topic)} ORDER BY lag DESC`} />`} />`;
@@ -156,7 +157,7 @@ function Settings({ info, may, reload }) {
 function Exports({ info }) {
   const jobs = useLive(at`v1/jobs`, 10_000), shards = jobs.data?.jobs.find(one => one.name === "export")?.shards ?? [];
   const mine = shards.filter(one => one.shard === info.topic || one.shard.split(/[\s/:]/).includes(info.topic));
-  const read = `spark.read.format("mq").option("topic", "${info.topic}").load()`;
+  const read = `spark.read.format("mq").option("topic", ${JSON.stringify(info.topic)}).load()`;
   return html`<p>Each partition is a Delta table: Spark and whatever else reads Delta has its messages without an
     export. The job <code>export</code> makes one typed table of a topic.</p>
     <${Trouble} error=${jobs.error} what="The job" />
@@ -167,7 +168,8 @@ function Exports({ info }) {
       { name: "error", head: "Error", cell: one => one.error && html`<${State} kind="bad">${visible(one.error)}<//>` }]}
       rows=${mine} keyOf=${one => one.shard}
       empty=${html`<${Empty}
-        command=${`deltamq jobs export add --topic ${info.topic} --to lake.exported --schema "amount DOUBLE"`}>No export
+        command=${`deltamq jobs export add --topic ${sh(info.topic)} --to lake.exported --schema "amount DOUBLE"`}>No
+          export
         of this topic has run.<//>`} />
     <h2>Read it in Spark</h2><${Command} text=${read} />`;
 }
