@@ -6,6 +6,8 @@ import { useDetails } from "./parts.js";
 export const RANGES = { "15m": 900_000, "1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000 };
 // Up to this many groups are asked one by one; of more, the history says how they are, and the worst are asked.
 const GROUPS_ASKED = 60, WORST_ASKED = 12, OVERDUE_ASKED = 8;
+// A group of which nobody has named itself, and that has taken nothing for so long, is consumed by nobody.
+const IDLE_MS = 60_000;
 // The clocks of browser and service may differ by this much.
 const CLOCKS_MS = 5000;
 // Times between samples, and between two looks at very many of them.
@@ -90,10 +92,12 @@ export function groupNow(group, { data, error }) {
   const sum = key => partitions.reduce((all, one) => all + (one[key] ?? 0), 0);
   const lag = sum("lag"), inFlight = sum("in_flight"), clients = info.clients.filter(one => one.online).length
     + info.members.length;
+  const isConsumed = partitions.some(one => Date.parse(one.last_consume_time) > Date.now() - IDLE_MS);
   return { group, info, lag, inFlight, dead: counts?.new ?? null, clients, error, strategy: info.consume_strategy,
     paused: info.paused,
     retries: partitions.filter(one => one.retry).reduce((all, one) => all + (one.lag ?? 0), 0),
-    topics: info.topics.map(one => one.topic), isStuck: lag > 0 && inFlight === 0 && clients === 0 && !info.paused };
+    topics: info.topics.map(one => one.topic), isStuck: lag > 0 && inFlight === 0 && clients === 0 && !info.paused
+      && !isConsumed };
 }
 const pathOf = group => [at`v1/groups/${group}`, at`v1/groups/${group}/dead-letters/counts`];
 const load = async ([info, counts]) => Promise.all([get(info), get(counts).catch(() => null)]);

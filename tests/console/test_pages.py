@@ -69,6 +69,7 @@ _PAGES = {
     _at("access", query="?tab=rules"): "subscribe",
     _at("access", query="?tab=keys"): "never",
     _at("access", query="?tab=quotas"): "No principal has a quota",
+    _at("access", query="?tab=explain&principal=reader&verb=subscribe&name=orders"): "These rules allow it",
     _at("access", "reader"): "Quota of each process",
     _at("audit"): "PUT /v1/topics/{topic}",
     _at("audit", query="?tab=refusals"): "Refusals",
@@ -115,6 +116,7 @@ def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         seed(call)
         for reason in ("no such account", "amount is not a number", MARKUP[:100]):
             bury(found, "billing", *(letter("orders", number, key=b"order-7") for number in range(8)), reason=reason)
+        found.key("admin", until=(datetime.now(UTC) + timedelta(days=3)).isoformat())
         yield found
 
 
@@ -602,6 +604,7 @@ def test_the_overview_begins_with_what_is_wrong_and_what_can_be_done(tab: Seen) 
         "fails (3 times): No space left on device",
         re.compile("messages of shipping are overdue"),
         "Dead letters of billing grow: 42 more in 15 min",
+        re.compile(r"Key [0-9a-f]+ of admin\s+ends\s+at"),
     ):
         expect(found.filter(has_text=text)).to_be_visible()
     expect(found.filter(has_text="No job revive runs").get_by_text("deltamq jobs run")).to_be_visible()

@@ -10,7 +10,7 @@ import { utc } from "./messages.js";
 
 const VERBS = { topic: ["publish", "subscribe", "describe", "create", "alter", "delete"],
   group: ["subscribe", "describe", "alter", "reset", "delete"], cluster: ["admin", "metrics", "audit"] };
-const SOON_MS = 14 * 86_400_000;
+const SOON_MS = 7 * 86_400_000;
 const named = name => html`<a href=${to("access", name)}>${visible(name)}</a>`;
 const persecond = (n, written) => n === null || n === undefined ? "no bound" : written(n) + "/s";
 
@@ -47,6 +47,9 @@ function Rules({ of, reload, withName }) {
     { name: "resource", head: "On", cell: one => one.resource, sort: one => one.resource },
     { name: "pattern", head: "Names", cls: "name", cell: one => one.resource === "cluster" ? "" : visible(one.pattern),
       sort: one => one.pattern },
+    { name: "matches", head: "Covers now", num: true, hint: "topics or groups that there are", sort: one => one.matches,
+      cell: one => one.resource === "cluster" ? ""
+        : html`<span title=${one.matched.map(visible).join(", ")}>${count(one.matches)}</span>` },
     { name: "act", head: html`<span class="unseen">Change</span>`,
       cell: one => html`<${Ask} cls="small" label="Remove" title="Remove a rule" yes="Remove 1 rule" run=${remove(one)}
         says=${html`<p>${visible(one.principal)}: ${says(one)}. It is removed for all processes within seconds.</p>`}
@@ -79,11 +82,15 @@ function NewRule({ principal, reload }) {
 
 function NewKey({ principal, reload }) {
   const [made, setMade] = useState(null);
-  const make = async ({ until }) =>
-    { setMade(await send("POST", at`v1/auth/keys`, { principal, ...(until ? { until: utc(until) } : {}) })); reload();
-      };
+  const make = async ({ until, overlap }) => {
+    const ends = { ...(until ? { until: utc(until) } : {}), ...(overlap ? { overlap_ms: overlap * 3_600_000 } : {}) };
+    setMade(await send("POST", at`v1/auth/keys`, { principal, ...ends }));
+    reload();
+  };
   return html`<${Form} label="New key" yes="Make a key" onSend=${make} cls="filter card"><${Field}
-    label="Ends, empty: never"><input name="until" type="datetime-local" /><//><//>
+    label="Ends, empty: never"><input name="until" type="datetime-local" /><//>
+    <${Field} label="The present key ends in, hours" hint="Empty: it stays."><input name="overlap" type="number"
+      min="0" step="any" /><//><//>
     ${made
       && html`<div class="card" role="status"><p>Key of ${visible(made.principal)}. It is shown now and never
         again:</p><p class="command"><code>${made.key}</code><${Copy} text=${made.key} /></p></div>`}`;
@@ -125,6 +132,34 @@ function Principal({ name }) {
           defaultValue=${quota?.[field] ?? ""} /><//>`)}<//>`}`;
 }
 
+// May somebody do something, and by which rules?
+function Explain({ query }) {
+  const resource = query.resource ?? "topic", isAsked = query.principal && query.verb
+    && (query.name || resource === "cluster");
+  const asks = { principal: query.principal, resource, verb: query.verb, name: query.name };
+  const { data, error, reload } = useLive(isAsked ? at`v1/auth/explain` + asked(asks) : null, 60_000);
+  const find = async given => { ask({ ...given, resource, tab: "explain" }, true); };
+  return html`<${Form} label="May somebody do something?" yes="Ask" onSend=${find} cls="filter"
+    key=${JSON.stringify(asks)}>
+      <${Field} label="May"><input name="principal" required defaultValue=${query.principal ?? ""}
+        placeholder="a principal" spellcheck=${false} /><//>
+      <${Field} label="do"><select
+        name="verb">${VERBS[resource].map(verb =>
+          html`<option key=${verb} selected=${verb === query.verb}>${verb}</option>`)}</select><//>
+      <${Field} label="on"><select
+        onChange=${event => ask({ resource: event.target.value, verb: undefined })}>${Object.keys(VERBS).map(one =>
+          html`<option key=${one} selected=${one === resource}>${one}</option>`)}</select><//>
+      ${resource !== "cluster"
+        && html`<${Field} label="named"><input name="name" required defaultValue=${query.name ?? ""} spellcheck=${false}
+          /><//>`}<//>
+    <${Trouble} error=${error} what="The answer" />
+    ${data
+      && html`<p role="status"><${State} kind=${data.allowed ? "good" : "bad"}>${data.allowed ? "Yes"
+        : "No"}<//> ${data.disabled_time ? "It is disabled." : data.rules.length ? data.allowed
+        ? "These rules allow it, and none denies it:" : "These rules deny it:" : "No rule allows it."}</p>
+      ${data.rules.length > 0 && html`<${Rules} of=${data.rules} reload=${reload} />`}`}`;
+}
+
 // The rules and the keys of all, and a new principal.
 export function Access({ path, query, cluster }) {
   const may = useMay(), isAdmin = may("cluster", "admin") && cluster.data?.auth === true, tab = query.tab ?? "",
@@ -143,7 +178,8 @@ export function Access({ path, query, cluster }) {
   if (!isAdmin) return html`<${Head} title="Access" /><p class="calm">Who may do what is shown to those
     with <code>admin</code> on the cluster. What you may do yourself:</p><${Mine} />`;
   return html`<${Head} title="Access" /><${Tabs} label="Parts of the page"
-    of=${[link("", "Principals"), link("rules", "Rules"), link("keys", "Keys"), link("quotas", "Quotas")]} now=${tab} />
+    of=${[link("", "Principals"), link("rules", "Rules"), link("keys", "Keys"), link("quotas", "Quotas"),
+      link("explain", "Why?")]} now=${tab} />
     ${[principals, keys, rules,
       quotas].map((one, i) => html`<${Trouble} key=${i} error=${one.error} what="This list" />`)}
     ${tab === "" && principals.data
@@ -162,6 +198,7 @@ export function Access({ path, query, cluster }) {
         /><//><${Field} label="Note" hint="Whom to ask about it."><input name="note" maxlength="1000" /><//><//>`}
     ${tab === "rules" && rules.data && html`<${Rules} of=${rules.data.acls} reload=${rules.reload} withName />`}
     ${tab === "keys" && keys.data && html`<${Keys} of=${keys.data.keys} reload=${keys.reload} withName />`}
+    ${tab === "explain" && html`<${Explain} query=${query} />`}
     ${tab === "quotas" && quotas.data
       && html`<${Table} label="Quotas" rows=${quotas.data.quotas} keyOf=${one => one.principal} first="principal"
         empty=${html`<${Empty} command="deltamq auth quota set NAME">No principal has a quota.<//>`}

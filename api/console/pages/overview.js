@@ -1,5 +1,5 @@
 // What is wrong now comes first, each with what can be done about it; then how much goes through.
-import { at, useLive } from "../api.js";
+import { at, useLive, useMay } from "../api.js";
 import { bytes, count, duration, localTime, rate, sh, visible } from "../format.js";
 import { spanOf, sumOf, useGroupsNow, useHistory } from "../now.js";
 import { Command, Empty, Facts, html, Plot, Ranges, Sql, State, Table, Trouble } from "../parts.js";
@@ -7,10 +7,10 @@ import { to } from "../route.js";
 import { GroupState } from "./groups.js";
 import { Head } from "./head.js";
 
-const LATE_MS = 60_000, GROWN_MS = 900_000;
+const LATE_MS = 60_000, GROWN_MS = 900_000, SOON_MS = 7 * 86_400_000;
 
 // Everything that is wrong: kind, what, and what can be done: an address, or a command.
-function wrong({ cluster, ready, jobs, groups, growing }) {
+function wrong({ cluster, ready, jobs, groups, growing, keys }) {
   const found = [];
   for (const one of cluster?.stopped ?? []) {
     found.push({ kind: "bad",
@@ -45,6 +45,13 @@ function wrong({ cluster, ready, jobs, groups, growing }) {
           && ` (${count(job.failures)} times)`}: ${visible(failed[0]?.error ?? job.detail)}`, href: to("jobs") });
     else if (late > LATE_MS) found.push({ kind: "warn", what: html`Job <b>${job.name}</b> is ${duration(late)} behind`,
       href: to("jobs") });
+  }
+  for (const one of keys.filter(one => one.live && one.until_time
+    && Date.parse(one.until_time) - Date.now() < SOON_MS)) {
+    found.push({ kind: "warn",
+      what: html`Key <code>${one.key_id}</code> of <b>${visible(one.principal)}</b> ends
+        at ${localTime(one.until_time)}`,
+      href: to("access", one.principal), todo: `deltamq auth key rotate ${sh(one.principal)}` });
   }
   for (const one of groups) {
     const name = html`<b>${visible(one.group)}</b>`;
@@ -85,13 +92,15 @@ const Problems = ({ found }) => html`<section class="problems" aria-labelledby="
     : html`<p class="fine"><${State} kind="good">Nothing<//> that this page can see is wrong.</p>`}</section>`;
 
 export function Overview({ cluster, query }) {
-  const ready = useLive(at`readyz`, 10_000), jobs = useLive(at`v1/jobs`, 10_000), now = useGroupsNow();
+  const ready = useLive(at`readyz`, 10_000), jobs = useLive(at`v1/jobs`, 10_000), now = useGroupsNow(), may = useMay();
   const many = now.isMany || cluster.data?.topics > 200, range = query.range, asked = cluster.data
     ? metric => useHistory(metric, {}, range, many) : () => useHistory(null);
   const [sent, sentBytes, consumed, lag, dead, delayed] = ["sent", "sent_bytes", "consumed", "lag", "dead_letters",
     "delayed"].map(asked);
+  const keys = useLive(may("cluster", "admin") && cluster.data?.auth ? at`v1/auth/keys` : null, 60_000);
   const it = cluster.data, sum = (of, key) => of.reduce((all, one) => all + (one[key] ?? 0), 0);
-  const found = wrong({ cluster: it, ready: ready.data, jobs: jobs.data, groups: now.groups, growing: grown(dead) });
+  const found = wrong({ cluster: it, ready: ready.data, jobs: jobs.data, groups: now.groups, growing: grown(dead),
+    keys: keys.data?.keys ?? [] });
   const columns = [
     { name: "group", head: "Group", cell: one => html`<a href=${to("groups", one.group)}>${visible(one.group)}</a>`,
       sort: one => one.group, cls: "name" },
