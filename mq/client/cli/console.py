@@ -22,6 +22,9 @@ DEFAULT_URL: Final = "http://127.0.0.1:8080"
 #: Short, because people wait at the terminal: a missing service is reported within a second or two.
 PATIENCE: Final = Patience(retries=3, first_wait_ms=100.0, timeout_s=20.0)
 
+#: Many queues are made, or moved and sealed, by one call.
+LONG_PATIENCE: Final = Patience(retries=3, first_wait_ms=100.0, timeout_s=180.0, request_timeout_s=60.0)
+
 #: Control characters, line and paragraph separators, and marks of direction, each as Python writes it.
 _SHOWN: Final = {
     code: chr(code).encode("unicode_escape").decode()

@@ -34,6 +34,8 @@ _OWN: Final = {
     "log-level": ("deltamq.mq.client.cli.cluster:log_level", "Change what the process that answers logs."),
     "settings": ("deltamq.mq.client.cli.cluster:settings", "Show the settings of the process that answers."),
     "audit": ("deltamq.mq.client.cli.auth:audit", "Who did what, and what was refused."),
+    "apply": ("deltamq.mq.client.cli.apply:apply", "Bring topics, groups and access to what files say."),
+    "describe": ("deltamq.mq.client.cli.apply:describe", "Print topics, groups and access as a file for `apply`."),
     "auth": ("deltamq.mq.client.cli.auth:auth", "Principals, keys and access rules: who may do what."),
     "broker": ("deltamq.mq.client.cli.cluster:broker", "Show brokers, close and open them for writes and reads."),
     "consume": ("deltamq.mq.client.cli.consume:consume", "Print the messages of a topic, for a group or without one."),

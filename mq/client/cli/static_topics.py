@@ -14,9 +14,8 @@ import click
 from msgspec.structs import replace
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from deltamq.mq.client.cli.console import LONG_PATIENCE, PATIENCE, print_json, print_table, service_options
 from deltamq.mq.client.http.calls import ClientAccess
-from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.produce.progress_bar import row_bar
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.wire.topics import (
@@ -32,8 +31,6 @@ from deltamq.mq.wire.topics import (
 )
 
 _FAILED: Final = 1
-#: Many queues are made, or moved and sealed, by one call.
-LONG_PATIENCE: Final = Patience(retries=3, first_wait_ms=100.0, timeout_s=180.0, request_timeout_s=60.0)
 #: Seconds between two looks at the queues that other processes have to seal.
 _LOOK_S: Final = 0.1
 

@@ -8,8 +8,8 @@ import click
 
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.cluster import warn_of_missing_jobs
-from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options, watchable
-from deltamq.mq.client.cli.static_topics import LONG_PATIENCE, check, print_static_topic, remap, repair, static_line
+from deltamq.mq.client.cli.console import LONG_PATIENCE, PATIENCE, print_json, print_table, service_options, watchable
+from deltamq.mq.client.cli.static_topics import check, print_static_topic, remap, repair, static_line
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.wire.topics import TopicInfo
 

@@ -1,0 +1,97 @@
+"""`deltamq apply` and `deltamq describe`: topics, groups, principals, rules and quotas as files (SPEC LOOK-14)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.desired import Desired, read_files, schema, to_toml
+from deltamq.mq.client.admin.plan import Change, carry_out, plan, present
+from deltamq.mq.client.cli.console import LONG_PATIENCE, print_json, print_table, service_options
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.errors import Conflict
+
+
+@click.command()
+@click.argument("path", type=click.Path(exists=True, path_type=Path), required=False)
+@click.option("--plan", "only_plan", is_flag=True, help="Only print what would change.")
+@click.option("--prune", is_flag=True, help="Delete topics, groups, principals and rules that the files do not name.")
+@click.option("--schema", "only_schema", is_flag=True, help="Only print the JSON schema of a file, for editors.")
+@click.option("--yes", is_flag=True, help="Do not ask before deleting.")
+@service_options
+def apply(
+    path: Path | None,
+    only_plan: bool,
+    prune: bool,
+    only_schema: bool,
+    yes: bool,
+    url: str,
+    access: ClientAccess,
+    as_json: bool,
+) -> None:
+    """Bring topics, groups, principals, rules and quotas to what PATH says: a .toml or .yaml file, or a folder of them.
+
+    What PATH leaves out stays as it is. Applied again, it changes nothing. It stops at the first change that the
+    service refuses; those before it are done, and the next run goes on.
+    """
+    if only_schema:
+        print_json(schema())
+        return
+    if path is None:
+        raise click.UsageError("name a file or a folder: deltamq apply PATH")
+    wanted = read_files(path)
+    with Admin(url, patience=LONG_PATIENCE, **access) as admin:
+        changes = plan(wanted, _present(admin, wanted, prune=prune), prune=prune)
+        if not as_json:
+            _print(changes)
+        deleted = [change for change in changes if change.does == "delete"]
+        if deleted and not (only_plan or yes) and sys.stdin.isatty():
+            click.confirm(f"delete {len(deleted)} of them, with what they hold?", abort=True, err=True)
+        for change in () if only_plan else changes:
+            carry_out(admin, change, wanted)
+            if not as_json:
+                click.echo(f"{change.does} {change.kind} {change.name}: done")
+    if as_json:
+        print_json({"plan": only_plan, "changes": [change._asdict() for change in changes]})
+
+
+@click.command()
+@click.option("--as-code", is_flag=True, default=True, help="As a file for `apply`; the only form.")
+@service_options
+def describe(as_code: bool, url: str, access: ClientAccess, as_json: bool) -> None:
+    """Print all topics, groups, principals, rules and quotas as a file that `deltamq apply` takes."""
+    with Admin(url, patience=LONG_PATIENCE, **access) as admin:
+        found = _present(admin, Desired(), prune=True)
+    print_json(found) if as_json else click.echo(to_toml(found), nl=False)
+
+
+def _present(admin: Admin, wanted: Desired, *, prune: bool) -> Desired:
+    """Return what there is of what is wanted, or with `prune` of everything; a service may have no principals."""
+    only = None if prune else wanted
+    if not (prune or wanted.principals):
+        return present(admin, only=only, principals=False)
+    try:
+        return present(admin, only=only)
+    except Conflict as error:
+        if error.code != "auth_off" or wanted.principals:
+            raise
+        return present(admin, only=only, principals=False)
+
+
+def _print(changes: list[Change]) -> None:
+    if not changes:
+        click.echo("nothing to change")
+        return
+    rows = [(change.does, change.kind, change.name, _said(change)) for change in changes]
+    print_table(("", "what", "name", "settings"), rows)
+
+
+def _said(change: Change) -> str:
+    def shown(field: str) -> str:
+        before, after = change.fields[field]
+        return f"{field} {after}" if before is None else f"{field} {before} -> {after}"
+
+    return ", ".join(map(shown, change.fields))
