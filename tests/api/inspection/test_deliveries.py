@@ -117,7 +117,7 @@ def test_look_06_what_is_not_there_is_named(queue: Queue, partition: str, offset
 def test_look_06_in_the_sdk_and_on_the_command_line(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
     queue.send("a")
     queue.group("billing").pop(1, client_id="worker-1")
-    (partition,) = queue.api.partitions("orders")
+    partition = queue.api.service_name("orders", *queue.api.partitions("orders"))
     url = f"http://127.0.0.1:{queue.api.port}"
     with Admin(url) as admin:
         (held,) = admin.deliveries("orders", partition, 0).deliveries
