@@ -78,6 +78,7 @@ class App(Front):
         door = None if listener is None else await KafkaServer.start(service, listener)
         self.fastapi.state.service = service
         self.calls = _hot_calls(service)
+        _log_start(service, self.fastapi.version)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         try:
@@ -87,6 +88,20 @@ class App(Front):
             await service.stop()
         self.fastapi.state.service = self.calls = None
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _log_start(service: Service, version: str) -> None:
+    meta = service.meta.now
+    log.info(
+        "event=started version=%s host=%s address=%s brokers=%s topics=%d groups=%d principals=%d",
+        version,
+        service.hosting.id,
+        service.hosting.address,
+        ",".join(service.settings.brokers),
+        len(meta.topics.topics),
+        len(meta.groups.groups),
+        len(meta.auth.principals),
+    )
 
 
 def create_app(config: Config, ports: Ports = REAL) -> App:

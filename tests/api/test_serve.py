@@ -231,6 +231,7 @@ def test_sec_08_an_open_service_warns_and_a_guarded_one_does_not(tmp_path: Path)
         with serving(tmp_path / auth, DELTAMQ_SERVICE_AUTH=auth) as process:
             assert process.end(signal.SIGTERM) == 0
             assert ("level=WARNING logger=deltamq.api event=open_access" in process.logs) is warned
+            assert process.logs.count(" event=started ") == 1
 
 
 def test_it_says_when_its_port_is_taken(tmp_path: Path) -> None:
