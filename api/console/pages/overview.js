@@ -1,4 +1,5 @@
 // What is wrong now comes first, each with what can be done about it; then how much goes through.
+import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { at, useLive, useMay } from "../api.js";
 import { bytes, count, duration, localTime, rate, sh, visible } from "../format.js";
 import { spanOf, sumOf, useGroupsNow, useHistory } from "../now.js";
@@ -10,7 +11,7 @@ import { Head } from "./head.js";
 const LATE_MS = 60_000, GROWN_MS = 900_000, SOON_MS = 7 * 86_400_000;
 
 // Everything that is wrong: kind, what, and what can be done: an address, or a command.
-function wrong({ cluster, ready, jobs, groups, growing, keys }) {
+function wrong({ cluster, ready, jobs, groups, growing, keys, silent }) {
   const found = [];
   for (const one of cluster?.stopped ?? []) {
     found.push({ kind: "bad",
@@ -35,6 +36,11 @@ function wrong({ cluster, ready, jobs, groups, growing, keys }) {
         what: html`Broker <b>${one.broker}</b> is closed
           for ${[!one.readable && "reads", !one.writable && "writes"].filter(Boolean).join(" and ")}${one.reason
             && `: ${visible(one.reason)}`}`, href: to("cluster") });
+  }
+  for (const [job, ms] of silent) {
+    found.push({ kind: "warn",
+      what: html`Job <b>${job}</b> has not run again for ${duration(Math.floor(ms / 1000) * 1000)}`,
+      href: to("jobs"), todo: "deltamq jobs run" });
   }
   for (const job of jobs?.jobs ?? []) {
     const failed = job.shards.filter(one => one.error),
@@ -74,6 +80,28 @@ function wrong({ cluster, ready, jobs, groups, growing, keys }) {
   return found;
 }
 
+// Jobs that run every few seconds and whose last run has been the same for longer: how long, by this page's own
+// clock, which need not agree with the service's.
+const SILENT_MS = 9500, OFTEN_S = 5;
+function useSilent(jobs) {
+  const seen = useRef(new Map()), [, redraw] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => redraw(n => n + 1), 3000), again = () => seen.current.clear();
+    document.addEventListener("visibilitychange", again);
+    return () => { clearInterval(timer); document.removeEventListener("visibilitychange", again); };
+  }, []);
+  const now = performance.now(), silent = new Map();
+  for (const job of jobs ?? []) {
+    const text = `${job.started_at} ${job.running_since}`, before = seen.current.get(job.name);
+    if (before?.text !== text) seen.current.set(job.name, { text, at: now });
+    else if (job.every_s !== null && job.every_s <= OFTEN_S && !job.missing && !job.running_since) {
+      const ms = now - before.at;
+      if (ms > Math.max(SILENT_MS, 5000 * job.every_s + 2000 * job.seconds)) silent.set(job.name, ms);
+    }
+  }
+  return silent;
+}
+
 // How many more new dead letters each group has than a while ago.
 function grown(series) {
   const since = Date.now() - GROWN_MS, more = new Map();
@@ -92,7 +120,8 @@ const Problems = ({ found }) => html`<section class="problems" aria-labelledby="
     : html`<p class="fine"><${State} kind="good">Nothing<//> that this page can see is wrong.</p>`}</section>`;
 
 export function Overview({ cluster, query }) {
-  const ready = useLive(at`readyz`, 10_000), jobs = useLive(at`v1/jobs`, 10_000), now = useGroupsNow(), may = useMay();
+  const ready = useLive(at`readyz`, 10_000), jobs = useLive(at`v1/jobs`, 3000), silent = useSilent(jobs.data?.jobs),
+    now = useGroupsNow(), may = useMay();
   const many = now.isMany || cluster.data?.topics > 200, range = query.range, asked = cluster.data
     ? metric => useHistory(metric, {}, range, many) : () => useHistory(null);
   const [sent, sentBytes, consumed, lag, dead, delayed] = ["sent", "sent_bytes", "consumed", "lag", "dead_letters",
@@ -100,7 +129,7 @@ export function Overview({ cluster, query }) {
   const keys = useLive(may("cluster", "admin") && cluster.data?.auth ? at`v1/auth/keys` : null, 60_000);
   const it = cluster.data, sum = (of, key) => of.reduce((all, one) => all + (one[key] ?? 0), 0);
   const found = wrong({ cluster: it, ready: ready.data, jobs: jobs.data, groups: now.groups, growing: grown(dead),
-    keys: keys.data?.keys ?? [] });
+    keys: keys.data?.keys ?? [], silent });
   const columns = [
     { name: "group", head: "Group", cell: one => html`<a href=${to("groups", one.group)}>${visible(one.group)}</a>`,
       sort: one => one.group, cls: "name" },
