@@ -390,10 +390,10 @@ class TestWithJobs:
             seen(message)
             release.wait(60)
 
-        with PopConsumer(pop_service.url, group, topic, slow, invisible_ms=2_000) as consumer:
+        with PopConsumer(pop_service.url, group, topic, slow, invisible_ms=6_000) as consumer:
             pause = threading.Event()
             deadline = time.monotonic() + 60
-            while consumer.stats().renewals < 12:
+            while consumer.stats().renewals < 8:
                 assert time.monotonic() < deadline
                 pause.wait(0.05)
             release.set()
