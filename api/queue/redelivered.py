@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from deltamq.api.log.partition import Partition
 from deltamq.api.queue.lanes import Lanes
@@ -26,6 +26,10 @@ from deltamq.mq.queue.revive import stored_bits
 from deltamq.tables.log.log import PartitionLog
 
 log = logging.getLogger("deltamq.api")
+
+#: Seconds between two looks at a lane of which something has come again, and at one of which nothing comes.
+_SOON_S: Final = 0.1
+_SELDOM_S: Final = 2.0
 
 
 class LeasedMessages(NamedTuple):
@@ -79,15 +83,51 @@ def _bits(messages: LeasedMessages, logs: Sequence[PartitionLog]) -> int:
     return stored_bits(messages.key, messages.span, messages.bits, sequences)
 
 
-async def settle_overdue(lanes: Lanes, keys: Iterable[LaneKey] | None = None) -> None:
-    """Settle overdue messages that were delivered again or that retention took, in these lanes or in all open lanes."""
-    if keys is None:
-        known = lanes.buffer.lanes
-    else:
-        keys = list(keys)
-        for key in keys:
-            lanes.recall(key)
-        known = [lane for key in keys if (lane := lanes.buffer.lane(key)) is not None]
+class OverdueLooks:
+    """Says which lanes with overdue messages to look at now: each ever more seldom, while nothing of it comes again.
+
+    A look reads two partitions. While no job revives, a service has ever more overdue messages, and nothing to see.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._looks: dict[LaneKey, _Look] = {}
+
+    def due(self, lanes: Lanes) -> list[LaneKey]:
+        """Return the lanes that are to be looked at; the caller does it."""
+        now_s, looks, due = self._now_s(), dict[LaneKey, _Look](), list[LaneKey]()
+        for lane in lanes.buffer.lanes:
+            count = len(lane.overdue)
+            if not count:
+                continue
+            before = self._looks.get(lane.key)
+            if before is None or count < before.overdue:
+                pause_s = _SOON_S
+            elif now_s < before.at_s:
+                looks[lane.key] = before
+                continue
+            else:
+                pause_s = min(2 * before.pause_s, _SELDOM_S)
+            looks[lane.key] = _Look(count, now_s + pause_s, pause_s)
+            due.append(lane.key)
+        self._looks = looks
+        return due
+
+
+class _Look(NamedTuple):
+    """The last look at a lane: how much was overdue, when it is looked at again, and after which pause."""
+
+    overdue: int
+    at_s: float
+    pause_s: float
+
+
+async def settle_overdue(lanes: Lanes, keys: Iterable[LaneKey]) -> None:
+    """Settle overdue messages of these lanes that were delivered again or that retention took."""
+    keys = list(keys)
+    for key in keys:
+        lanes.recall(key)
+    known = [lane for key in keys if (lane := lanes.buffer.lane(key)) is not None]
     waiting = [held for lane in known for held in lane.overdue.values()]
     if not waiting:
         return

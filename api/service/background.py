@@ -19,7 +19,7 @@ from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.log.partition import Partition, Partitions
 from deltamq.api.queue.lanes import Lanes
-from deltamq.api.queue.redelivered import settle_overdue
+from deltamq.api.queue.redelivered import OverdueLooks, settle_overdue
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.meta.brokers import META_ROLE
 from deltamq.tables.failpoints import failpoint
@@ -64,11 +64,12 @@ class Watch:
     async def _run(self) -> None:
         """Remove remains of deleted topics and groups that a kill left, then look at partitions for ever."""
         partitions = self._partitions
+        overdue = OverdueLooks(partitions.loop.time)
         await _guarded(self._topics.sweep, None)
         await _guarded(self._groups.sweep, None)
         while True:
             await asyncio.sleep(self._every_s)
-            await _guarded(partial(settle_overdue, self._lanes), None)
+            await _guarded(partial(settle_overdue, self._lanes, overdue.due(self._lanes)), None)
             if self._end_waiting is not None:
                 self._end_waiting()
             for partition in list(partitions.awaited):

@@ -39,7 +39,7 @@ def test_meta_01_a_part_that_cannot_be_stopped_keeps_no_other_from_being_stopped
 def test_meta_01_an_unexpected_error_does_not_end_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
 
-    async def fail(_: object) -> None:
+    async def fail(*_: object) -> None:
         nonlocal looks
         looks += 1
         raise RuntimeError("unexpected")
