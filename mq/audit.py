@@ -20,6 +20,7 @@ from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import REFUSAL_MINUTES_MAX, REFUSALS_COUNTED_MAX, RESOURCES_MAX, SHOWN_BYTES_MAX
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.group_settings import GroupSettings
+from deltamq.mq.statistics import MINUTE_MS
 from deltamq.mq.stored_json import Form, corrupt_when_damaged, forms_of, to_json
 
 #: The caller where there is no authentication, or one without a valid key; no principal can have this name.
@@ -111,7 +112,6 @@ def record_from_json(tag: str, body: bytes) -> AuditRecord:
     return record
 
 
-_MINUTE_MS: Final = 60_000
 #: In place of principal and call where too many are counted apart; neither can have this name.
 OTHER: Final = "(other)"
 
@@ -142,7 +142,7 @@ class Refusals:
 
     def add(self, now_ms: int, principal: str, call: str, status: int, code: str, address: str) -> None:
         """Count one refusal."""
-        self._add(RefusalKey(now_ms - now_ms % _MINUTE_MS, principal, call, status, code), RefusalTally(1, address))
+        self._add(RefusalKey(now_ms - now_ms % MINUTE_MS, principal, call, status, code), RefusalTally(1, address))
 
     def _add(self, key: RefusalKey, more: RefusalTally) -> None:
         row = self._rows.get(key)
@@ -160,7 +160,7 @@ class Refusals:
 
         A minute that the clock puts into the future is over, too: the clock was set back since.
         """
-        running = now_ms - now_ms % _MINUTE_MS
+        running = now_ms - now_ms % MINUTE_MS
         taken = {key: row for key, row in self._rows.items() if whole or key.minute_ms != running}
         for key in taken:
             del self._rows[key]

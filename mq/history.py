@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
 
+from deltamq.mq.statistics import MINUTE_MS
 from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
 Metric = Literal["lag", "oldest_s", "in_flight", "clients", "dead_letters", "delayed", "sent", "sent_bytes", "consumed"]
@@ -25,7 +26,6 @@ METRICS: Final[tuple[str, ...]] = get_args(Metric)
 _HIGHEST: Final = frozenset({"oldest_s"})
 
 SAMPLE_MS: Final = 15_000
-MINUTE_MS: Final = 60_000
 #: Numbers of steps that the rings keep: an hour, and a day.
 _SAMPLES: Final = 240
 _MINUTES: Final = 1_440

@@ -17,10 +17,11 @@ from deltamq.api.routes.topics import TopicName
 from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.fields import json_answer, moment_us
 from deltamq.api.wire.openapi_parts import answers
-from deltamq.mq.meta.retention_holds import Dated, decide_removal, is_old
+from deltamq.mq.meta.retention_holds import Dated
 from deltamq.mq.meta.topic_settings import limit_of
 from deltamq.mq.wire.topics import NextRemoval, PartitionRetention, RetentionInfo
 from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.queue.retention import verdict_of
 from deltamq.tables.queue.retention_rules import Rule, Rules
 
 router = APIRouter(prefix="/v1/topics/{topic}/retention", tags=["topics"])
@@ -60,24 +61,17 @@ def _shown(logs: Mapping[str, PartitionLog], rules: Rules, now_us: int) -> tuple
 def _partition(name: str, log: PartitionLog, rules: Rules, now_us: int) -> PartitionRetention:
     stats, rule = log.stats(), rules.of(log)
     assert rule is not None, "topics have rules"
-    dated = list(rules.files(log, now_us))
-    is_due = bool(dated) and is_old(dated[0], now_us, rule.keep_ms, rule.keep_bytes)
-    verdict = decide_removal(
-        dated,
-        now_us=now_us,
-        keep_ms=rule.keep_ms,
-        keep_bytes=rule.keep_bytes,
-        holds=rule.holds() if is_due else (),
-    )
+    verdict = verdict_of(log, rule, rules, now_us)
     due = max(verdict.below, stats.min_offset)
-    left = [(file.size, aged) for file, aged in zip(log.files, dated, strict=True) if aged.end > due]
+    dated = zip(log.files, rules.files(log, now_us), strict=True)
+    left = next(((file.size, aged) for file, aged in dated if aged.end > due), None)
     return PartitionRetention(
         partition=name,
         messages=stats.messages,
         bytes=stats.bytes,
         due_messages=due - stats.min_offset,
         held_by=verdict.held_by,
-        next=_next(*left[0], due, rule, now_us) if left else None,
+        next=None if left is None else _next(*left, due, rule, now_us),
     )
 
 

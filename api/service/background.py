@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
@@ -29,7 +30,27 @@ from deltamq.tables.queue.refs import DELAY, DELAY_MARKS, LOST, OFFSETS, revive_
 log = logging.getLogger("deltamq.api")
 
 
-class Watch:
+class Background(ABC):
+    """Work that goes on from `start` to `stop`; used on the event loop."""
+
+    _task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin the work."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the work, if it was started."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    @abstractmethod
+    async def _run(self) -> None:
+        """Work until it is cancelled."""
+
+
+class Watch(Background):
     """Looks at partitions from `start` to `stop`; used on the event loop."""
 
     def __init__(
@@ -49,17 +70,6 @@ class Watch:
         self._lanes = lanes
         self._every_s = every_s
         self._end_waiting = end_waiting
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._task = self._partitions.loop.create_task(self._run())
-
-    async def stop(self) -> None:
-        """End the watch, if it was started."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         """Remove remains of deleted topics and groups that a kill left, then look at partitions for ever."""

@@ -22,6 +22,7 @@ from deltamq.api.log.metrics import Gauge, Metrics
 from deltamq.api.order.online_clients import OnlineClients
 from deltamq.api.order.pull_locks import Locks
 from deltamq.api.queue.lanes import Lanes
+from deltamq.api.service.background import Background
 from deltamq.api.wire.request import Admission
 from deltamq.mq.auth.keys import ending_keys
 from deltamq.mq.errors import DeltaMQError
@@ -101,7 +102,7 @@ class JobReport(NamedTuple):
     shards: tuple[JobShard, ...] = ()
 
 
-class JobWatch:
+class JobWatch(Background):
     """Reads the records of runs at each call and each minute; used on the event loop."""
 
     def __init__(
@@ -114,24 +115,13 @@ class JobWatch:
     ) -> None:
         """`run` calls a function on a thread; `is_used` returns whether the queue is in use, so that it needs jobs."""
         self._store = store
-        self._run = run
+        self._on_thread = run
         self._now_ms = now_ms
         self._is_used = is_used
         self._loop = asyncio.get_running_loop()
         self._reports: list[JobReport] = []
         self._read_at = -_FRESH_S
         self._reported: frozenset[str] = frozenset()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._task = self._loop.create_task(self._look_on())
-
-    async def stop(self) -> None:
-        """End the watch, if it was started."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     @property
     def missing(self) -> Sequence[JobReport]:
@@ -146,7 +136,7 @@ class JobWatch:
         if self._loop.time() - self._read_at >= _FRESH_S:
             self._read_at = self._loop.time()
             try:
-                self._reports = await self._run(self._read)
+                self._reports = await self._on_thread(self._read)
             except DeltaMQError as error:
                 log.warning("event=jobs_not_read code=%s detail=%r", error.code, error.detail)
         return self._reports
@@ -167,7 +157,7 @@ class JobWatch:
         )
         return JobReport(job, last, since, NEEDED_JOBS[job] if is_gone else "", _shards(runs))
 
-    async def _look_on(self) -> None:
+    async def _run(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
             await self.reports()

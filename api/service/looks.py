@@ -19,6 +19,7 @@ from deltamq.api.log.partition import Partitions
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.waiting_list import WaitingList
 from deltamq.api.sending.letters import DeadLetterLogs
+from deltamq.api.service.background import Background
 from deltamq.api.service.gauges import Gauges, LaneAt
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.meta.brokers import META_ROLE
@@ -42,7 +43,7 @@ _FAR_LOOKS: Final = 50
 _FRESH_S: Final = 10.0
 
 
-class Looks:
+class Looks(Background):
     """Looks from `start` to `stop`; used on the event loop."""
 
     def __init__(
@@ -62,17 +63,6 @@ class Looks:
         self._every_s, self._looks = (EVERY_S, _LOOKS) if is_here else (_FAR_EVERY_S, _FAR_LOOKS)
         #: Where the next round goes on.
         self._lane_turn = self._group_turn = 0
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._task = self._partitions.loop.create_task(self._run())
-
-    async def stop(self) -> None:
-        """End the looks, if they were started."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         wait_s = _FIRST_S

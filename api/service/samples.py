@@ -17,10 +17,11 @@ from typing import Final
 from deltamq.api.log.metrics import OTHER, Metrics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.log.record_log import RecordLog
+from deltamq.api.service.background import Background
 from deltamq.api.service.gauges import Gauges, Sample
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.history import KEPT_MS, MINUTE_MS, SAMPLE_MS, History, HistoryRecord, Series, stepped
-from deltamq.mq.statistics import Consumed
+from deltamq.mq.history import KEPT_MS, SAMPLE_MS, History, HistoryRecord, Series, stepped
+from deltamq.mq.statistics import MINUTE_MS, Consumed
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.paging import pages
 from deltamq.tables.queue.records import history_of, rows_of_history
@@ -35,7 +36,7 @@ _UNCHANGED_MS: Final = 60 * MINUTE_MS
 _STOP_S: Final = 5.0
 
 
-class Samples:
+class Samples(Background):
     """Samples from `start` to `stop`; used on the event loop."""
 
     def __init__(
@@ -64,19 +65,11 @@ class Samples:
         self._stored: dict[Series, float] = {}
         self._loaded_to: int | None = None
         self._log: RecordLog[HistoryRecord] | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to sample."""
-        self._task = self._partitions.loop.create_task(self._run())
 
     async def stop(self) -> None:
         """End the samples; store what is not stored, if the process lived long enough for a plot to show it."""
-        if self._task is None:
-            return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        if self._now_ms() - self._began_ms >= STORE_MS:
+        await super().stop()
+        if self._task is not None and self._now_ms() - self._began_ms >= STORE_MS:
             try:
                 async with asyncio.timeout(_STOP_S):
                     await self.store(whole=True)

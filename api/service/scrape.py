@@ -24,6 +24,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from deltamq.api.log.metrics import Histogram, Metrics, histogram_family, of_partitions
 from deltamq.api.log.partition import Partition, Partitions
+from deltamq.api.service.background import Background
 from deltamq.api.service.gauges import Gauges, Reading, Sample, Slices
 from deltamq.api.tls import certificate_end_s
 
@@ -35,7 +36,7 @@ K = TypeVar("K", bound=str | tuple[str, ...])
 _FEEL_S: Final = 1.0
 
 
-class Scrape:
+class Scrape(Background):
     """Makes the metrics of a scrape; used on the event loop."""
 
     def __init__(
@@ -56,7 +57,6 @@ class Scrape:
         self._folder = folder
         self._certificate = certificate
         self._delay = Histogram()
-        self._task: asyncio.Task[None] | None = None
         self._process = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._process)
@@ -132,17 +132,7 @@ class Scrape:
 
     # How late the event loop calls what is due: requests wait as long.
 
-    def start(self) -> None:
-        """Begin to measure the event loop's delay."""
-        self._task = self._partitions.loop.create_task(self._feel())
-
-    async def stop(self) -> None:
-        """End the measurement, if it was started."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _feel(self) -> None:
+    async def _run(self) -> None:
         while True:
             due_s = time.monotonic() + _FEEL_S
             await asyncio.sleep(_FEEL_S)

@@ -205,7 +205,8 @@ def rule_of(*, principal: str, effect: str, resource: str, pattern: str, verbs: 
     An empty pattern is the cluster, which has no names, and no topic and no group: who means all of them writes `*`.
     """
     check_principal(principal)
-    pattern = pattern or (CLUSTER if resource == "cluster" else "")
+    if not pattern and resource == "cluster":
+        pattern = CLUSTER
     checked_effect = cast(Effect, _one_of("effect", effect, get_args(Effect)))
     checked_resource = cast(Resource, _one_of("resource", resource, get_args(Resource)))
     named = {_one_of("verbs", verb, VERBS[checked_resource]) for verb in verbs}

@@ -25,7 +25,7 @@ from msgspec import UNSET, UnsetType
 from deltamq.mq.limits import RETENTION_MS_DEFAULT, RETENTION_MS_MAX
 from deltamq.mq.partitioners import Partitioner
 
-#: Kafka's names of the two settings that mean something here.
+#: Kafka's names of the settings that mean something here.
 CLEANUP_POLICY: Final = "cleanup.policy"
 RETENTION: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
@@ -112,17 +112,16 @@ def settings_after(
     # What was set outside of Kafka's settings counts again when a policy that ignores it ends.
     given = {**_named(settings), **kafka} if removes_by_time(kafka) else dict(kafka)
     asked = request.over(settings)
-    for is_asked, name in (
-        (request.retention_ms is not None, RETENTION),
-        (request.retention_bytes is not None, RETENTION_BYTES),
-    ):
-        if is_asked:
+    named = _named(asked)
+    for name, value in ((RETENTION, request.retention_ms), (RETENTION_BYTES, request.retention_bytes)):
+        if value is not None:
             given.pop(name, None)
-            given |= {key: value for key, value in _named(asked).items() if key == name}
+            if name in named:
+                given[name] = named[name]
             if not removes_by_time(given):
                 given[CLEANUP_POLICY] = ",".join(filter(None, (given[CLEANUP_POLICY], _DELETE)))
     changed = {**given, **request.kafka}
-    kept = {name: value for name, value in changed.items() if value is not None}
+    kept = {name: text for name, text in changed.items() if text is not None}
     retention_ms, limit = RETENTION_MS_MAX, NO_LIMIT
     if removes_by_time(kept):
         retention_ms = _retention_ms(kept.get(RETENTION))

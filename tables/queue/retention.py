@@ -113,7 +113,7 @@ class Retention:
         rule = rules.of(seen)
         if rule is None:
             return Retained(ref=seen.ref)
-        verdict = _verdict(seen, rule, rules, now_us)
+        verdict = verdict_of(seen, rule, rules, now_us)
         low, end = seen.snapshot.min_offset, seen.snapshot.end_offset
         if verdict.below <= low:
             return Retained(ref=seen.ref, held_by=verdict.held_by, lags=lags_of(rule.readers, Bounds(low, end)))
@@ -129,14 +129,15 @@ class Retention:
         rule = rules.of(log)
         if rule is None:
             return Retained(ref=log.ref)
-        verdict = _verdict(log, rule, rules, now_us)
+        verdict = verdict_of(log, rule, rules, now_us)
         removed = log.delete_below(verdict.below) if verdict.below > log.min_offset else Removed()
         log.clean()
         lags = lags_of(rule.readers, Bounds(log.min_offset, log.end_offset))
         return Retained(ref=log.ref, removed=removed, held_by=verdict.held_by, lags=lags)
 
 
-def _verdict(seen: RetainedPartition, rule: Rule, rules: Rules, now_us: int) -> Removal:
+def verdict_of(seen: RetainedPartition, rule: Rule, rules: Rules, now_us: int) -> Removal:
+    """Return what may be removed of a partition by its rule; asks what holds it back only if something is old."""
     keep_ms, keep_bytes = rule.keep_ms, rule.keep_bytes
     old = list(takewhile(lambda file: is_old(file, now_us, keep_ms, keep_bytes), rules.files(seen, now_us)))
     holds = rule.holds() if old else ()

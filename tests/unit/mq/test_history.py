@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.history import (
     KEPT_MS,
-    MINUTE_MS,
     POINTS_MAX,
     SAMPLE_MS,
     SERIES_MAX,
@@ -21,6 +20,7 @@ from deltamq.mq.history import (
     merged,
     stepped,
 )
+from deltamq.mq.statistics import MINUTE_MS
 
 NOW = 1_700_000_040_000
 LAG = Series("lag", "billing", "orders")
