@@ -88,12 +88,13 @@ def test_static_10_calls_that_share_a_request_all_learn_that_nothing_is_decided(
 
 
 def test_static_08_sends_go_on_while_queues_move_and_keys_keep_their_order(
-    static: StubStatic, make_producer: MakeProducer
+    stub: StubService, static: StubStatic, make_producer: MakeProducer
 ) -> None:
     producer = make_producer(route_age_s_max=0.001)
     futures = []
     for turn in range(40):
-        static.remap({"brokers": [A, B][turn % 2 :][:1], "mode": "strict" if turn % 3 else "available"})
+        with stub.changed:
+            static.remap({"brokers": [A, B][turn % 2 :][:1], "mode": "strict" if turn % 3 else "available"})
         futures += [producer.send_async("orders", f"{turn}".encode(), key=key) for key in KEYS.values()]
     for name in KEYS:
         queue = static.queue(name)
