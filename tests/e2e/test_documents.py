@@ -105,6 +105,7 @@ def test_the_documents_have_an_example_of_each_door() -> None:
         ("mq/client/README.md", "Outbox"),
         ("mq/client/README.md", "Maintenance, and routes by hand"),
         ("mq/client/README.md", "Tokens"),
+        ("mq/client/README.md", "Traces"),
         ("mq/client/README.md", "Command line"),
         ("jobs/README.md", "Streams"),
         ("jobs/README.md", "Writing, typed tables, a catalog"),

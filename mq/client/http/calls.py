@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Final, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Final, Self, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -19,6 +19,9 @@ from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.http.retries import Attempts, Patience, is_worth_retrying
 from deltamq.mq.errors import DeltaMQError, Unknown, Unprocessable
 from deltamq.mq.wire.answers import Page
+
+if TYPE_CHECKING:
+    from deltamq.mq.client.tracing.spans import TracerProvider
 
 
 class Closing(ABC):
@@ -48,6 +51,7 @@ class ClientAccess(TypedDict, total=False):
     cert: str | None
     key: str | None
     ssl_context: ssl.SSLContext | None
+    tracer_provider: TracerProvider | None
 
 
 class Calls(Closing):
@@ -63,6 +67,8 @@ class Calls(Closing):
         `DELTAMQ_CLIENT_TOKEN`; an empty text sends none.
     ca, cert, key, ssl_context
         Trusted authorities and the client's certificate for `https://` URLs: PEM files, or a context; see `Tls`.
+    tracer_provider
+        Makes the spans of OpenTelemetry; by default the application's provider, and no spans if it has set none.
     """
 
     def __init__(

@@ -33,6 +33,7 @@ from urllib3.exceptions import (
 from deltamq.mq.client.http.answers import error_of
 from deltamq.mq.client.http.credentials import Credentials
 from deltamq.mq.client.http.threads import in_child
+from deltamq.mq.client.tracing.tracing import Tracing
 from deltamq.mq.errors import Refused, Unauthenticated, Unavailable, Unknown
 
 CA_ENV: Final = "DELTAMQ_CLIENT_CA"
@@ -170,6 +171,7 @@ class Endpoint:
         credentials: Credentials | None = None,
         tls: Tls | None = None,
         agent: str = "deltamq",
+        tracing: Tracing | None = None,
     ) -> None:
         parsed = _parse(url)
         self.url = url.rstrip("/")
@@ -181,6 +183,7 @@ class Endpoint:
         self.ssl_context = (tls or Tls()).context() if self.scheme == "https" else None
         self.credentials = credentials if credentials is not None else Credentials("")
         self._plain: Mapping[str, str] = {"User-Agent": agent}
+        self._tracing = tracing or Tracing()
         self._pool = self._make_pool()
         in_child(self._renew_pool)
 
@@ -189,7 +192,12 @@ class Endpoint:
         return f"Endpoint({self.url!r})"
 
     def headers(self, token: str | None, more: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """Return the headers of a request that is sent with this token: the client's own, and `more`."""
+        """Return the headers of a request that is sent with this token: the client's own, and `more`.
+
+        If the caller traces, they name its current span, unless `more` names another.
+        """
+        if (spans := self._tracing.spans) is not None:
+            more = {**spans.current(), **(more or {})}
         if token is None:
             return {**self._plain, **more} if more else self._plain
         return {**self._plain, "Authorization": f"Bearer {token}", **(more or {})}

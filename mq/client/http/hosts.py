@@ -16,7 +16,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from ssl import SSLContext
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -34,7 +34,11 @@ from deltamq.mq.client.http.endpoint import (
     Tls,
 )
 from deltamq.mq.client.http.threads import in_child
+from deltamq.mq.client.tracing.tracing import Tracing
 from deltamq.mq.errors import DeltaMQError, Refused
+
+if TYPE_CHECKING:
+    from deltamq.mq.client.tracing.spans import TracerProvider
 
 log = logging.getLogger("deltamq.client")
 
@@ -88,6 +92,8 @@ class Hosts:
         Sent with every request to these processes, and to the others of the cluster that they name; see `Credentials`.
     ca, cert, key, ssl_context
         What is trusted and shown at `https://` URLs; see `Tls`.
+    tracer_provider
+        Makes the spans of this client; see `Tracing`.
     """
 
     def __init__(
@@ -100,10 +106,15 @@ class Hosts:
         key: str | None = None,
         ssl_context: SSLContext | None = None,
         agent: str = "deltamq",
+        tracer_provider: TracerProvider | None = None,
     ) -> None:
         tls = Tls(ca, cert, key, ssl_context)
-        self._endpoint_at = partial(Endpoint, credentials=Credentials(token), tls=tls, agent=agent)
+        self.tracing = Tracing(tracer_provider)
+        self._endpoint_at = partial(
+            Endpoint, credentials=Credentials(token), tls=tls, agent=agent, tracing=self.tracing
+        )
         self._seeds = [self._endpoint_at(address) for address in _urls(url)]
+        self.tracing.at(self._seeds[0].host, self._seeds[0].port)
         self.url = self._seeds[0].url
         self._lock = threading.Lock()
         #: Hosts learned from the cluster, by address.

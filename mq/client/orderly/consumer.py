@@ -182,7 +182,14 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         self._group_attempts: int | None = None
         self._counters = ConsumerCounters()
         listening = Listening(
-            listener, self._counters, before, after, by_hand=not autocommit, consume_timeout_s=consume_timeout_s
+            listener,
+            self._counters,
+            before,
+            after,
+            by_hand=not autocommit,
+            consume_timeout_s=consume_timeout_s,
+            tracing=self._calls.hosts.tracing,
+            group=group,
         )
         size = FetchSize(messages=fetch_messages, bytes=fetch_bytes)
         wanted = SubscriptionRequest(order=True, tags=tags, filter=filter)

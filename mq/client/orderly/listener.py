@@ -11,16 +11,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, Unpack
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
 
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.messages.received import OrderedMessage, PoppedMessage, Result
 from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.client.pop.telemetry import CONSUME_TIMEOUT_S, ConsumerCounters, Ending, call_hook, ending_of
+from deltamq.mq.client.tracing.tracing import Tracing
 from deltamq.mq.errors import Refused
 from deltamq.mq.order.orderly import Verdict
+
+if TYPE_CHECKING:
+    from deltamq.mq.client.tracing.spans import ProcessSpan, Spans
 
 log = logging.getLogger("deltamq.client")
 
@@ -58,9 +63,35 @@ class Listening:
     #: Whether the listener commits by its verdicts (SPEC CONS-8).
     by_hand: bool = False
     consume_timeout_s: float = CONSUME_TIMEOUT_S
+    #: None if the caller has a span for each call.
+    tracing: Tracing | None = None
+    group: str = ""
 
     def run(self, heard: Heard, count: int, place: str) -> ListenerOutcome:
         """Call the listener with one message, or with a batch of `count`; never raises. `place` is for logs."""
+        spans = None if self.tracing is None else self.tracing.spans
+        if spans is None:
+            return self._run(heard, count, place)[0]
+        with self._span(spans, heard, count) as span:
+            outcome, error = self._run(heard, count, place)
+            span.ended(error, "" if outcome.verdict.is_success else outcome.verdict.value)
+        return outcome
+
+    def _span(self, spans: Spans, heard: Heard, count: int) -> AbstractContextManager[ProcessSpan]:
+        if not isinstance(heard, OrderedMessage):
+            return spans.process_batch(heard[0].topic, self.group, (message.headers for message in heard), count)
+        return spans.process(
+            heard.topic,
+            self.group,
+            heard.headers,
+            partition=heard.partition,
+            offset=heard.offset,
+            message_id=heard.message_id,
+            body_size=len(heard.body),
+            attempt=heard.attempt,
+        )
+
+    def _run(self, heard: Heard, count: int, place: str) -> tuple[ListenerOutcome, BaseException | None]:
         call_hook(self.before, heard)
         began = time.monotonic()
         born_ms = _age_ms(heard)
@@ -84,7 +115,7 @@ class Listening:
             born_ms=born_ms,
         )
         call_hook(self.after, heard, outcome.verdict, ending)
-        return outcome
+        return outcome, error
 
 
 def _outcome(returned: object, *, by_hand: bool) -> ListenerOutcome:
@@ -121,6 +152,7 @@ def retries_of(
     **access: Unpack[ClientAccess],
 ) -> PopConsumer:
     """Return a consumer of the group's retried messages of these topics, one at a time."""
+    listening = replace(listening, tracing=None)  # the consumer has a span for each message
 
     def handle(popped: PoppedMessage) -> Result:
         message = OrderedMessage(

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import msgspec
@@ -26,9 +26,13 @@ from deltamq.mq.client.admin.topic_view import lp_of
 from deltamq.mq.client.messages.message import Message, as_bytes, as_messages, check_message
 from deltamq.mq.client.outbox.session import run
 from deltamq.mq.client.outbox.statements import Connection, OutboxDialect, Tables, dialect_of, ids_in
+from deltamq.mq.client.tracing.tracing import Tracing
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import LOGICAL_PARTITIONS
 from deltamq.mq.names import check_client_topic
+
+if TYPE_CHECKING:
+    from deltamq.mq.client.tracing.spans import TracerProvider
 
 #: The lanes of a topic's keys. Neighbouring logical partitions share one, because they are mostly in one partition:
 #: when its broker is out, the lanes of the others go on.
@@ -179,10 +183,19 @@ class Outbox:
         How to talk to the database; by default found out by the connection's driver (SQLite, PostgreSQL).
     table
         The table of the messages; `TABLE_lanes` is the second one.
+    tracer_provider
+        Makes the spans of OpenTelemetry; by default the application's provider, and no spans if it has set none.
     """
 
-    def __init__(self, dialect: OutboxDialect | None = None, *, table: str = TABLE) -> None:
+    def __init__(
+        self,
+        dialect: OutboxDialect | None = None,
+        *,
+        table: str = TABLE,
+        tracer_provider: TracerProvider | None = None,
+    ) -> None:
         self._dialect = dialect
+        self._tracing = Tracing(tracer_provider)
         self.tables = Tables(table)
 
     def create(self, connection: Connection) -> None:
@@ -209,6 +222,11 @@ class Outbox:
             check_message(message)
         if not batch:
             return []
+        if (spans := self._tracing.spans) is not None:
+            batch = [
+                replace(message, headers=spans.create(topic, message.headers, body_size=len(message.body)))
+                for message in batch
+            ]
         rows = [row_of(topic, message) for message in batch]
         dialect = self._dialect_of(connection)
         cursor = connection.cursor()

@@ -13,6 +13,7 @@ the same messages at once.
 
 from __future__ import annotations
 
+import time
 import uuid
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
@@ -266,12 +267,21 @@ class PopClient(Calls):
 
         `PopOptions` lists the further options.
         """
-        return parse_batch(topic, self._pop(self.ask(topic, max_messages, **options)).body)
+        began_ns = time.time_ns()
+        batch = parse_batch(topic, self._pop(self.ask(topic, max_messages, **options)).body)
+        if batch.messages and (spans := self.hosts.tracing.spans) is not None:
+            carriers = (message.headers for message in batch.messages)
+            spans.received(topic, self.group, carriers, len(batch.messages), began_ns)
+        return batch
 
     def pop_arrow(self, topic: str, max_messages: int = HANDLES_MAX, **options: Unpack[PopOptions]) -> PopTable:
         """Pop into an Arrow table, with the additional columns `partition`, `handle` and `delivery_attempt`."""
+        began_ns = time.time_ns()
         answer = self._pop(replace(self.ask(topic, max_messages, **options), arrow=True))
-        return parse_table(answer.headers, answer.body)
+        table = parse_table(answer.headers, answer.body)
+        if len(table.rows) and (spans := self.hosts.tracing.spans) is not None:
+            spans.received(topic, self.group, [table.rows], len(table.rows), began_ns)
+        return table
 
     def ask(self, topic: str, max_messages: int, **options: Unpack[PopOptions]) -> PopAsk:
         """Return the checked request of a pop for this group."""
@@ -335,6 +345,14 @@ class PopClient(Calls):
         return self.hosts.call("POST", path, role=broker, headers=JSON_HEADERS, body=body, timeout_s=timeout_s)
 
     def _each(
+        self, verb: str, handles: Sequence[str], request: Callable[[list[str]], AckRequest | NackRequest | DeadRequest]
+    ) -> list[FailedHandle]:
+        if (spans := self.hosts.tracing.spans) is None:
+            return self._settled(verb, handles, request)
+        with spans.settle(verb, self.group, len(handles)):
+            return self._settled(verb, handles, request)
+
+    def _settled(
         self, verb: str, handles: Sequence[str], request: Callable[[list[str]], AckRequest | NackRequest | DeadRequest]
     ) -> list[FailedHandle]:
         failed: list[FailedHandle] = []

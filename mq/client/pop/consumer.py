@@ -159,7 +159,8 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         options = PopOptions(invisible_ms=invisible_ms, wait_ms=wait_ms, tags=tags, filter=filter, retry=retry)
         ask = self._client.ask(self.topics[0], most, **options)
         self._ask = replace(ask, arrow=format == "arrow")
-        handling = Handling(handler, self._counters, before, after, consume_timeout_s)
+        tracing = self._client.hosts.tracing
+        handling = Handling(handler, self._counters, before, after, consume_timeout_s, tracing, group)
         self._build(handling, concurrency, prefetch, renew_for_s, ack_within_ms)
         self._helpers: Sequence[threading.Thread] = ()
 

@@ -13,10 +13,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +26,11 @@ from deltamq.mq.client.http.threads import Inside, Workers
 from deltamq.mq.client.messages.received import Dead, PopBatch, PoppedMessage, PopTable, Result, Retry
 from deltamq.mq.client.pop.lease import Lease, Leases, Release
 from deltamq.mq.client.pop.telemetry import CONSUME_TIMEOUT_S, ConsumerCounters, Ending, call_hook, ending_of
+from deltamq.mq.client.tracing.tracing import Tracing
 from deltamq.mq.errors import Refused
+
+if TYPE_CHECKING:
+    from deltamq.mq.client.tracing.spans import ProcessSpan, Spans
 
 log = logging.getLogger("deltamq.client")
 
@@ -99,9 +104,37 @@ class Handling:
     before: Before | None = None
     after: After | None = None
     consume_timeout_s: float = CONSUME_TIMEOUT_S
+    tracing: Tracing = field(default_factory=Tracing)
+    group: str = ""
 
-    def run(self, subject: Handled, count: int, place: str) -> list[Result]:
-        """Handle one message, or a batch of `count`; never raises. `place` is for logs."""
+    def run(self, topic: str, subject: Handled, count: int, place: str) -> list[Result]:
+        """Handle one message of a topic, or a batch of `count`; never raises. `place` is for logs."""
+        if (spans := self.tracing.spans) is None:
+            return self._run(subject, count, place)[0]
+        with self._span(spans, topic, subject, count) as span:
+            results, error = self._run(subject, count, place)
+            span.ended(error, _outcome(results))
+        return results
+
+    def _span(self, spans: Spans, topic: str, subject: Handled, count: int) -> AbstractContextManager[ProcessSpan]:
+        if isinstance(subject, pa.Table):
+            return spans.process_batch(topic, self.group, [subject], count)
+        if not isinstance(subject, PoppedMessage):
+            return spans.process_batch(topic, self.group, (message.headers for message in subject), count)
+        # A message that is delivered again is named as its producer knows it.
+        first = subject if subject.origin is None else subject.origin
+        return spans.process(
+            topic,
+            self.group,
+            subject.headers,
+            partition=first.partition,
+            offset=first.offset,
+            message_id=subject.message_id,
+            body_size=len(subject.body),
+            attempt=subject.delivery_attempt,
+        )
+
+    def _run(self, subject: Handled, count: int, place: str) -> tuple[list[Result], BaseException | None]:
         call_hook(self.before, subject)
         began = time.monotonic()
         born_ms = _age_ms(subject)
@@ -121,7 +154,14 @@ class Handling:
             ok=count - retried - dead, retried=retried, dead=dead, consume_ms=ending.took_ms, born_ms=born_ms
         )
         call_hook(self.after, subject, results, ending)
-        return results
+        return results, error
+
+
+def _outcome(results: Sequence[Result]) -> str:
+    """Return what spans say of messages that are not done: `dead` or `retry`; empty if all are done."""
+    if any(isinstance(result, Dead) for result in results):
+        return "dead"
+    return "retry" if any(isinstance(result, Retry) for result in results) else ""
 
 
 def _results(returned: object, count: int) -> list[Result]:
@@ -304,7 +344,7 @@ class Deliveries:
             if self._closing or not self._leases.is_valid(lease):
                 self._give_back(work, at)
                 return
-            (result,) = self._handling.run(work.subject(at), 1, lease.place)
+            (result,) = self._handling.run(lease.topic, work.subject(at), 1, lease.place)
             self._leases.finish((lease,), result)
             if result != Result.OK:
                 self._give_back(work, at + 1)
@@ -315,7 +355,7 @@ class Deliveries:
         if self._closing or not self._leases.is_valid(first):
             self._give_back(work, 0)
             return
-        results = self._handling.run(work.subject(0), len(work.leases), first.place)
+        results = self._handling.run(first.topic, work.subject(0), len(work.leases), first.place)
         for lease, result in zip(work.leases, results, strict=True):
             self._leases.finish((lease,), result)
 

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +18,9 @@ import pyarrow as pa
 from deltamq.mq.client.http.threads import ForkedClient, in_child
 from deltamq.mq.client.messages.message import Message, Sent, SentRange
 from deltamq.mq.errors import Conflict, DeltaMQError, Unavailable, Unknown
+
+if TYPE_CHECKING:
+    from deltamq.mq.client.tracing.spans import SendSpan
 
 Result = TypeVar("Result")
 
@@ -153,6 +156,8 @@ class Entry(msgspec.Struct, gc=False):
     alone: bool = False
     #: Number of failed attempts at other partitions.
     failures: int = 0
+    #: The span of the send; None if it is not traced.
+    span: SendSpan | None = None
 
     @property
     def keyless(self) -> bool:
@@ -180,6 +185,8 @@ class Entry(msgspec.Struct, gc=False):
 
     def stored_at(self, partition: str, base_offset: int, duplicate: bool, durable: bool) -> None:
         """Resolve the future: all messages are in `partition` from `base_offset` on."""
+        if self.span is not None:
+            self.span.stored(partition, base_offset)
         future = self.future
         if future is None:
             return
@@ -200,11 +207,16 @@ class Entry(msgspec.Struct, gc=False):
         if len(ranges) == 1 and ranges[0].count == self.count:
             first = ranges[0]
             self.stored_at(first.partition, first.base_offset, first.duplicate, first.durable)
-        elif self.future is not None:
+            return
+        if self.span is not None:
+            self.span.stored(",".join(part.partition for part in ranges), -1)
+        if self.future is not None:
             self.future.set_result(ranges)  # type: ignore[arg-type]  # `single` says of which kind it is
 
     def failed(self, error: BaseException) -> None:
         """Resolve the future with the error because of which the messages are not known to be stored."""
+        if self.span is not None:
+            self.span.failed(error)
         if self.future is not None:
             self.future.set_exception(error)
 

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -255,7 +256,9 @@ class Executor:
             batch, partition=partition, producer_id=self._producer_id, producer_seq=self._producer_seq
         )
         self._producer_seq += 1
-        return request
+        # A request of several traced messages is a child of the first one's span.
+        span = batch[0].span
+        return request if span is None else replace(request, headers={**request.headers, **span.carrier})
 
     def _named(self, batch: list[Entry]) -> str | None:
         """Return the partition that the request names; None lets the service route it.

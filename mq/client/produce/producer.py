@@ -16,13 +16,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from itertools import pairwise
 from types import TracebackType
-from typing import Final, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Final, Literal, Self, Unpack
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.hosts import Hosts
@@ -30,14 +32,17 @@ from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.http.threads import Workers, in_child
 from deltamq.mq.client.messages.message import Message, Sent, SentBatch, SentRange, as_bytes, as_messages, check_message
 from deltamq.mq.client.produce.entry import Entry, SendFuture
-from deltamq.mq.client.produce.executor import completing
+from deltamq.mq.client.produce.executor import Executor, completing
 from deltamq.mq.client.produce.repeatable_sends import Progress, TableSend, TableSendState, send_fixed
 from deltamq.mq.client.produce.routers import Closed, Parts, Routers, wait_for
 from deltamq.mq.client.produce.shared import Buffer, ProducerStats, SendSettings, Shared, flushed_at_exit
-from deltamq.mq.client.produce.slices import Slice, checked_rows, chunk_of, chunk_starts
-from deltamq.mq.client.produce.topic_router import Selector
+from deltamq.mq.client.produce.slices import Slice, checked_rows, chunk_of, chunk_starts, with_headers
+from deltamq.mq.client.produce.topic_router import Selector, TopicRouter
 from deltamq.mq.errors import DeltaMQError, Refused, Unavailable
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB
+
+if TYPE_CHECKING:
+    from deltamq.mq.client.tracing.spans import BatchSpan
 
 _CLOSE_TIMEOUT_S: Final = 30.0
 
@@ -183,8 +188,7 @@ class Producer:
         router = self._routers.router(topic)
         if selector is not None:
             message = router.chosen(message, selector, selector_argument, deadline)
-        entry = self._entry(message, deadline, future, expected_offset)
-        executor = self._routers.put(router, message, entry, here=True)
+        executor, entry = self._put(router, message, deadline, future, expected_offset, here=True)
         return wait_for(executor, entry, future, deadline)
 
     def send_async(
@@ -251,10 +255,13 @@ class Producer:
             except DeltaMQError as error:
                 error.add_note(f"message {index} of the batch")
                 raise
-        parts = Parts(len(batch))
-        everything = Slice(None, batch, None, np.arange(len(batch)))
-        self._routers.put_slice(parts, self._routers.router(topic), everything, deadline)
-        return parts.result(deadline)
+        router = self._routers.router(topic)
+        with self._batch_span(topic, len(batch), (message.headers for message in batch)) as span:
+            if span is not None:
+                batch = [replace(message, headers=span.headers(message.headers)) for message in batch]
+            parts = Parts(len(batch), span)
+            self._routers.put_slice(parts, router, Slice(None, batch, None, np.arange(len(batch))), deadline)
+            return parts.result(deadline)
 
     def send_arrow(
         self,
@@ -267,18 +274,23 @@ class Producer:
         """Send the rows of an Arrow table and wait for all; no Python object is made for a message.
 
         The columns are a message's fields (`body`, `key`, `tag`, `headers`, `message_id`, `born_time`, `delay_ms`,
-        `deliver_time`); only `body` is needed. Rows of one key keep their order.
+        `deliver_time`); only `body` is needed. Rows of one key keep their order. In a sampled trace, the rows get a
+        header with the context of the batch's span.
         """
         self._may_wait()
         deadline = self._deadline(timeout_s)
         router = self._routers.router(topic)
         given = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
         rows = checked_rows(given, self._settings.message_bytes_max)
-        parts = Parts(len(rows))
-        for low, high in pairwise(chunk_starts(rows, self._chunk_bytes(), ARROW_MESSAGES_MAX)):
-            piece = Slice(partition, (), chunk_of(rows, low, high), np.arange(low, high), named=partition is not None)
-            self._routers.put_slice(parts, router, piece, deadline)
-        return parts.result(deadline)
+        with self._batch_span(topic, len(rows), [rows]) as span:
+            parts = Parts(len(rows), span)
+            for low, high in pairwise(chunk_starts(rows, self._chunk_bytes(), ARROW_MESSAGES_MAX)):
+                chunk = chunk_of(rows, low, high)
+                if span is not None and span.is_sampled:
+                    chunk = with_headers(chunk, span.headers)
+                piece = Slice(partition, (), chunk, np.arange(low, high), named=partition is not None)
+                self._routers.put_slice(parts, router, piece, deadline)
+            return parts.result(deadline)
 
     def send_table(
         self,
@@ -307,7 +319,9 @@ class Producer:
         router = self._routers.router(topic)
         rows = checked_rows(table, self._settings.message_bytes_max)
         view = router.view(self._deadline(None)) if state is None else None
-        return TableSend(self._shared, topic, rows, view=view, state=state).run(progress)
+        # The rows stay as they are: a resumed send repeats the very same requests.
+        with self._batch_span(topic, len(rows), [rows], is_injected=False) as span:
+            return TableSend(self._shared, topic, rows, view=view, state=state, span=span).run(progress)
 
     def send_fixed(
         self, topic: str, messages: Sequence[Message], *, producer_id: str, producer_seq: int, timeout_s: float
@@ -320,10 +334,22 @@ class Producer:
         for message in messages:
             self._check(message)
         self._routers.router(topic)  # checks the name, and that the producer is open
-        deadline = self._deadline(timeout_s)
-        return send_fixed(
-            self._shared, topic, messages, producer_id=producer_id, producer_seq=producer_seq, deadline=deadline
-        )
+        spans = self._hosts.tracing.spans
+        span = None if spans is None else spans.send_stored(topic, [message.headers for message in messages])
+        try:
+            return send_fixed(
+                self._shared,
+                topic,
+                messages,
+                producer_id=producer_id,
+                producer_seq=producer_seq,
+                deadline=self._deadline(timeout_s),
+                span=span,
+            )
+        except DeltaMQError as error:
+            if span is not None:
+                span.failed(error)
+            raise
 
     # Upkeep -----------------------------------------------------------------------------------------------------
 
@@ -388,6 +414,37 @@ class Producer:
             return body
         return Message(as_bytes(body), key, tag, headers, partition, message_id, None, delay_ms, deliver_time)
 
+    def _batch_span(
+        self, topic: str, count: int, carriers: Iterable[dict[str, str] | pa.Table | None], *, is_injected: bool = True
+    ) -> AbstractContextManager[BatchSpan | None]:
+        spans = self._hosts.tracing.spans
+        return nullcontext() if spans is None else spans.send_many(topic, count, carriers, is_injected=is_injected)
+
+    def _put(
+        self,
+        router: TopicRouter,
+        message: Message,
+        deadline: float,
+        future: SendFuture[Sent] | None,
+        expected_offset: int | None = None,
+        *,
+        here: bool,
+    ) -> tuple[Executor, Entry]:
+        """Queue one message, in a span of its own if the caller traces."""
+        spans = self._hosts.tracing.spans
+        if spans is None:
+            entry = self._entry(message, deadline, future, expected_offset)
+            return self._routers.put(router, message, entry, here=here), entry
+        span = spans.send(router.topic, message.headers, body_size=len(message.body), message_id=message.message_id)
+        message = replace(message, headers=span.headers(message.headers))
+        entry = self._entry(message, deadline, future, expected_offset)
+        entry.span = span
+        try:
+            return self._routers.put(router, message, entry, here=here), entry
+        except DeltaMQError as error:
+            span.failed(error)
+            raise
+
     def _check(self, message: Message) -> None:
         check_message(message, message_bytes_max=self._settings.message_bytes_max)
 
@@ -424,4 +481,4 @@ class Producer:
         router = self._routers.router(topic)
         if selector is not None:
             message = router.chosen(message, selector, selector_argument, deadline)
-        self._routers.put(router, message, self._entry(message, deadline, future), here=False)
+        self._put(router, message, deadline, future, here=False)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -43,6 +43,9 @@ from deltamq.mq.errors import DeltaMQError, Refused, Unknown
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, MIB, PRODUCER_REQUESTS_KEPT
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.routing import Route
+
+if TYPE_CHECKING:
+    from deltamq.mq.client.tracing.spans import BatchSpan, SendSpan
 
 
 class FixedRequests:
@@ -67,7 +70,14 @@ class FixedRequests:
 
 
 def send_fixed(
-    shared: Shared, topic: str, messages: Sequence[Message], *, producer_id: str, producer_seq: int, deadline: float
+    shared: Shared,
+    topic: str,
+    messages: Sequence[Message],
+    *,
+    producer_id: str,
+    producer_seq: int,
+    deadline: float,
+    span: SendSpan | None = None,
 ) -> SendFuture[tuple[SentRange, ...]]:
     """Queue all of `messages` as one request with this name; the service chooses the partitions.
 
@@ -85,7 +95,7 @@ def send_fixed(
     # Every copy of the request must have the same bytes: a message without a time of its own would get a new one.
     assert all(message.born_time is not None for message in messages), "the caller stores the time with the message"
     size = shared.buffer.fitted(sum(message.size_bytes() for message in messages))
-    entry = Entry(messages, len(messages), size, deadline, future, named=partition is not None, alone=True)
+    entry = Entry(messages, len(messages), size, deadline, future, named=partition is not None, alone=True, span=span)
     executor = Executor(
         topic,
         partition,
@@ -175,9 +185,17 @@ class TableSend(FixedRequests):
     """One run of sending checked `rows` to `topic`."""
 
     def __init__(
-        self, shared: Shared, topic: str, rows: pa.Table, *, view: TopicView | None, state: TableSendState | None
+        self,
+        shared: Shared,
+        topic: str,
+        rows: pa.Table,
+        *,
+        view: TopicView | None,
+        state: TableSendState | None,
+        span: BatchSpan | None = None,
     ) -> None:
         self._shared = shared
+        self._span = span
         self._rows = rows
         self._state = state if state is not None else _first_state(shared, topic, rows, view)
         _check_same(self._state, topic, rows)
@@ -232,7 +250,7 @@ class TableSend(FixedRequests):
 
     def _queue(self, before: TableSendState, low: int, high: int) -> _Chunk:
         deadline = self._deadline()
-        parts = Parts(len(self._rows))
+        parts = Parts(len(self._rows), self._span)
         seqs = list(before.producer_seqs)
         for piece in split_rows(chunk_of(self._rows, low, high), self._view, before.draw + before.chunk):
             assert piece.partition is not None and piece.rows is not None
@@ -245,7 +263,7 @@ class TableSend(FixedRequests):
     def _put(self, parts: Parts, executor: Executor, rows: pa.RecordBatch, indexes: Indexes, deadline: float) -> None:
         future: SendFuture[tuple[SentRange, ...]] = SendFuture()
         size = self._shared.buffer.fitted(int(rows.nbytes))
-        entry = Entry((), rows.num_rows, size, deadline, future, rows=rows, alone=True)
+        entry = Entry((), rows.num_rows, size, deadline, future, rows=rows, alone=True, span=parts.span)
         try:
             self._shared.buffer.take(size, entry.count, deadline=deadline, wait=True)
         except DeltaMQError as error:

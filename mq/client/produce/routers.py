@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from deltamq.mq.client.produce.slices import Slice, split_messages, split_rows
 from deltamq.mq.client.produce.topic_router import TopicRouter
 from deltamq.mq.errors import DeltaMQError, Unavailable, Unknown
 from deltamq.mq.names import check_client_topic
+
+if TYPE_CHECKING:
+    from deltamq.mq.client.tracing.spans import BatchSpan
 
 #: Seconds beyond the deadline in which the last attempt of a batch may still be answered.
 _GRACE_S = 0.25
@@ -44,10 +47,11 @@ class _Part:
 
 
 class Parts:
-    """The queued parts of a batch of `count` messages, and its failures."""
+    """The queued parts of a batch of `count` messages, and its failures; `span` is the batch's, if it is traced."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, span: BatchSpan | None = None) -> None:
         self._count = count
+        self.span = span
         self._parts: list[_Part] = []
         self._failures: list[Failure] = []
 
@@ -202,6 +206,7 @@ class Routers:
             born_us=time.time_ns() // 1000,
             rows=request.rows,
             named=request.named,
+            span=parts.span,
         )
         self._take_room(entry, wait=True)
         taken = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -222,6 +222,20 @@ def chunk_starts(table: pa.Table, chunk_bytes: int, chunk_rows: int) -> list[int
 def chunk_of(table: pa.Table, low: int, high: int) -> pa.RecordBatch:
     """Return rows `[low, high)` of `table` as one batch, copied only if they span several of the table's chunks."""
     return table.slice(low, high - low).combine_chunks().to_batches()[0]
+
+
+def with_headers(
+    chunk: pa.RecordBatch, headers: Callable[[dict[str, str] | None], dict[str, str] | None]
+) -> pa.RecordBatch:
+    """Return rows with what `headers` makes of each row's headers; it is asked once if no row has any."""
+    field = ROW_SCHEMA.field("headers")
+    at = chunk.schema.get_field_index("headers")
+    if at < 0:
+        same = pa.array([list((headers(None) or {}).items())], field.type)
+        return chunk.append_column(field, same.take(pa.array(np.zeros(chunk.num_rows, dtype=np.int32))))
+    given = [None if pairs is None else dict(pairs) for pairs in chunk.column(at).to_pylist()]
+    made = [list((headers(one) or {}).items()) for one in given]
+    return chunk.set_column(at, field, pa.array(made, field.type))
 
 
 def _row_targets(keys: pa.StringArray, view: TopicView, draw: int) -> NDArray[np.int64]:

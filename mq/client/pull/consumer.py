@@ -220,13 +220,13 @@ class PullConsumer(Closing):
     def poll(self, max_messages: int = 500, wait_ms: int = 1_000) -> list[ReceivedMessage]:
         """Return up to `max_messages` messages, after a wait of up to `wait_ms` for the first; empty if none came."""
         messages: list[ReceivedMessage] = []
-        for partition, rows in self._take(max_messages, wait_ms):
+        for partition, rows in self._received(max_messages, wait_ms):
             messages += messages_of(partition, rows)
         return messages
 
     def poll_arrow(self, max_messages: int = 100_000, wait_ms: int = 1_000) -> pa.Table | None:
         """Return messages as `poll` does, as an Arrow table whose first column is `partition`; None if none came."""
-        taken = self._take(max_messages, wait_ms)
+        taken = self._received(max_messages, wait_ms)
         if not taken:
             return None
         return pa.concat_tables([with_partition(partition, rows) for partition, rows in taken])
@@ -235,6 +235,15 @@ class PullConsumer(Closing):
         """Yield every message, without end, until the consumer is closed."""
         while not self._closed:
             yield from self.poll()
+
+    def _received(self, max_messages: int, wait_ms: int) -> list[tuple[str, pa.Table]]:
+        """Take messages; if the caller traces, the call that brings some is a span with links to theirs."""
+        began_ns = time.time_ns()
+        taken = self._take(max_messages, wait_ms)
+        if taken and (spans := self._hosts.tracing.spans) is not None:
+            tables = [rows for _, rows in taken]
+            spans.received(self.topic, None, tables, sum(map(len, tables)), began_ns)
+        return taken
 
     def _take(self, max_messages: int, wait_ms: int) -> list[tuple[str, pa.Table]]:
         self._birthplace.check()

@@ -232,6 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
                 len(messages),
                 fault,
                 time.monotonic(),
+                self.headers["traceparent"],
             )
             self.stub.posts.append(post)
             self.stub.changed.notify_all()

@@ -93,6 +93,7 @@ class Post:
     count: int
     fault: Fault
     at: float
+    traceparent: str | None
 
 
 def stream_of(rows: list[dict[str, Any]]) -> bytes:

@@ -1,0 +1,3 @@
+"""Spans of OpenTelemetry around sends and handlers, for applications that trace."""
+
+from __future__ import annotations
