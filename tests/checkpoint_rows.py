@@ -42,6 +42,7 @@ def _row(key: CheckpointKey, state: CheckpointState) -> dict[str, object]:
             "attempts": attempts,
             "invisible_ms": pop.invisible_ms,
             "dead_reason": checkpoint.dead_reason,
+            "given_back": pop.given_back,
             "revive_queue": pop.revive_queue,
             "revive_offset": checkpoint.revive_offset,
         }

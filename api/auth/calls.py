@@ -66,6 +66,7 @@ CALLS: Final[Mapping[str, str]] = {
     "POST /v1/groups/{group}/topics/{topic}/offsets/reset": "group reset, topic describe; audited",
     "GET /v1/groups/{group}/statistics": "group describe",
     "GET /v1/groups/{group}/in-flight": "group describe",
+    "GET /v1/groups/{group}/retries": "group describe",
     "POST /v1/groups/{group}/clients/{client_id}/heartbeat": "group subscribe; not audited",
     "GET /v1/groups/{group}/topics/{topic}/locks": "group subscribe, topic subscribe",
     "POST /v1/groups/{group}/topics/{topic}/locks": "group subscribe, topic subscribe; not audited",

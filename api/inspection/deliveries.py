@@ -177,10 +177,11 @@ def _again(
 
 
 def _held(group: str, flight: InFlight, now_ms: int) -> DeliveryInfo:
+    ahead: DeliveryState = "failed" if flight.given_back else "held"
     return DeliveryInfo(
         group=group,
         attempt=flight.attempt,
-        state="held" if now_ms < flight.visible_ms else "overdue",
+        state=ahead if now_ms < flight.visible_ms else "overdue",
         time=moment(flight.since_ms),
         client_id=flight.client_id or None,
         due_time=moment(flight.visible_ms),

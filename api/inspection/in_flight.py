@@ -76,6 +76,7 @@ def _shown(topics: Topics, topic: Topic, flight: InFlight) -> HeldMessage:
         visible_time=moment(flight.visible_ms),
         attempt=flight.attempt,
         retry=flight.lane.retry,
+        given_back=flight.given_back,
     )
 
 
@@ -87,6 +88,8 @@ def _answer(group: str, held: list[HeldMessage], limit: int) -> InFlightAnswer:
     """Return what this process knows."""
     holders: dict[str | None, HolderInfo] = {}
     for message in held:
+        if message.given_back:
+            continue
         _add(holders, HolderInfo(client_id=message.client_id, messages=1, since_time=message.since_time))
     return InFlightAnswer(
         group=group, total=len(held), messages=_oldest(held, limit), by_client=tuple(holders.values())

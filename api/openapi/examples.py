@@ -418,9 +418,27 @@ _EXAMPLES: Final[Json] = {
                 "visible_time": "2013-01-01T05:16:00.456000Z",
                 "attempt": 1,
                 "retry": False,
+                "given_back": False,
             }
         ],
         "by_client": [{"client_id": "worker-1", "messages": 1, "since_time": "2013-01-01T05:15:00.456000Z"}],
+    },
+    "RetriesAnswer": {
+        "group": "billing",
+        "total": 1,
+        "messages": [
+            {
+                "topic": "flights",
+                "partition": "flights@broker-a",
+                "offset": 120,
+                "origin": {"topic": "flights", "partition": "flights@broker-a", "offset": 120},
+                "attempt": 2,
+                "state": "waiting",
+                "due_time": "2013-01-01T05:15:10.456000Z",
+                "handle": None,
+            }
+        ],
+        "by_attempt": [{"attempt": 2, "state": "waiting", "messages": 1}],
     },
     "LocksGiven": {
         "partitions": ["flights@broker-a"],

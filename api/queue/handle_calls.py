@@ -40,6 +40,11 @@ class Disposition(NamedTuple):
     #: The outcome in the statistics; None if the client goes on with the message.
     outcome: Outcome | None = None
 
+    @property
+    def gives_back(self) -> bool:
+        """Whether the client has failed, and holds the message no longer."""
+        return self.outcome is not None
+
 
 class _Storing(NamedTuple):
     """An acknowledgement whose record is being stored."""
@@ -272,6 +277,7 @@ class HandleCalls:
             invisible_ms=disposition.invisible_ms,
             revive_queue=lease.revive_queue,
             dead_reason=disposition.dead_reason,
+            given_back=disposition.gives_back,
         )
 
     async def _store_changes(
@@ -317,7 +323,9 @@ class HandleCalls:
             await lanes.bury(group, lease.topic, key, log, ordered, [handle.offset])
             text = ""
         else:
-            delivery = ordered.change(_delivery(handle), now_ms, disposition.invisible_ms)
+            delivery = ordered.change(
+                _delivery(handle), now_ms, disposition.invisible_ms, given_back=disposition.gives_back
+            )
             pop = _pop(key, lease, delivery.pop_time_ms, disposition.invisible_ms)
             (text,) = mint(self._logs.keys, pop, [Span(delivery.offset, 1, None, delivery.attempt)])
             await lanes.store(key, lease.topic)

@@ -197,8 +197,7 @@ class Lanes:
                 yield from lane.flights()
         for key, ordered in self.ordered:
             if key.group == group:
-                for offset, flight in ordered.flights.items():
-                    yield InFlight(key, offset, flight.client_id, flight.pop_time_ms, flight.visible_ms, flight.attempt)
+                yield from ordered.in_flight(key)
 
     def in_flight_everywhere(self) -> int:
         """Return the number of messages in flight of all groups."""

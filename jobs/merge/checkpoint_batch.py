@@ -35,6 +35,7 @@ OF_CHECKPOINT: Final = (
     "attempts",
     "invisible_ms",
     "dead_reason",
+    "given_back",
     "revive_queue",
     "revive_offset",
 )
@@ -63,6 +64,7 @@ _CHECKPOINT: Final = [
     ("d", pa.list_(pa.int64())),
     ("rp", pa.struct([*_KEY, ("b", pa.int64())])),
     ("dr", pa.string()),
+    ("gb", pa.bool_()),
 ]
 _OTHERS: Final = [("b", pa.int64()), ("rt", pa.int64())]
 
@@ -129,6 +131,7 @@ def _of_checkpoints(fields: pa.Table) -> pa.Table:
         revive_time=_time(_ints(fields.column("pt")) + _ints(fields.column("it"))),
         acked=pa.array(bit_map),
         dead_reason=fields.column("dr"),
+        given_back=fields.column("gb"),
         revive_queue=fields.column("rq").cast(pa.int32()),
         revive_offset=fields.column("offset"),
     )

@@ -3,7 +3,7 @@
 | view              | a row for each                                                              |
 |-------------------|-----------------------------------------------------------------------------|
 | `mq_partitions`   | partition, with `min_offset`, `end_offset`, `location`, `logical_queue`     |
-| `mq_in_flight`    | message that a client has and has not acknowledged; `overdue`: its lease is over |
+| `mq_in_flight`    | message that is not acknowledged; `overdue`: its lease is over; `given_back`: as failed |
 | `mq_lag`          | group and partition: `committed_offset`, `end_offset`, `lag`, `in_flight`   |
 | `mq_lane_lag`     | the same for partitions as they are stored: segments of logical queues      |
 | `mq_logical_queues` | logical queue of a static topic, with its offsets, `messages`, `holes`, `leader` |
@@ -64,7 +64,8 @@ _PARTITIONS: Final = f"""
 _STORED_IN_FLIGHT: Final = f"""
     SELECT `group`, topic_id, topic, partition, broker, retry,
            start_offset + coalesce(diffs[i], i) AS offset, attempts[i] AS attempt,
-           pop_time, revive_time, invisible_ms, revive_time < current_timestamp() AS overdue, dead_reason, merged_at
+           pop_time, revive_time, invisible_ms, revive_time < current_timestamp() AS overdue, dead_reason,
+           coalesce(given_back, false) AS given_back, merged_at
     FROM (
         SELECT *, explode(sequence(0, num - 1)) AS i FROM mq_state_pop_checkpoints WHERE in_flight > 0
     )
@@ -77,7 +78,8 @@ _STORED_IN_FLIGHT: Final = f"""
            timestamp_millis(nullif(one.visible_ms, 0)) AS revive_time,
            nullif(one.visible_ms, 0) - one.pop_time_ms AS invisible_ms,
            one.visible_ms > 0 AND timestamp_millis(one.visible_ms) < current_timestamp() AS overdue,
-           if(one.attempt >= {CONDEMNED}, '{REJECTED}', NULL) AS dead_reason, merged_at
+           if(one.attempt >= {CONDEMNED}, '{REJECTED}', NULL) AS dead_reason,
+           cast(NULL AS boolean) AS given_back, merged_at
     FROM (SELECT *, explode(delivered) AS one FROM mq_state_consumer_offsets)
 """
 

@@ -288,6 +288,7 @@ class Buffer:
         invisible_ms: int,
         revive_queue: int,
         dead_reason: str | None = None,
+        given_back: bool = False,
     ) -> Change:
         """Give the message at `index` a new invisible time (SPEC POP-9, POP-10).
 
@@ -311,7 +312,12 @@ class Buffer:
         held.pending |= bit
         held.changing |= bit
         new = held.checkpoint().changed(
-            index, now_ms=now_ms, invisible_ms=invisible_ms, revive_queue=revive_queue, dead_reason=dead_reason
+            index,
+            now_ms=now_ms,
+            invisible_ms=invisible_ms,
+            revive_queue=revive_queue,
+            dead_reason=dead_reason,
+            given_back=given_back,
         )
         return Change(held, bit, new)
 

@@ -153,6 +153,8 @@ class Pop:
     invisible_ms: int
     #: The queue of the revive log that holds all records about these messages (SPEC POP-6).
     revive_queue: int
+    #: Whether the messages were given back as failed: they wait to be delivered again, and no client holds them.
+    given_back: bool = False
     #: Who popped, as the client named itself; only memory knows it, for those who look (SPEC LOOK-4).
     client_id: str = field(default="", compare=False)
 
@@ -219,7 +221,14 @@ class Checkpoint:
         return replace(self, bit_map=self.bit_map | (bits & self.span.full))
 
     def changed(
-        self, index: int, *, now_ms: int, invisible_ms: int, revive_queue: int, dead_reason: str | None = None
+        self,
+        index: int,
+        *,
+        now_ms: int,
+        invisible_ms: int,
+        revive_queue: int,
+        dead_reason: str | None = None,
+        given_back: bool = False,
     ) -> Checkpoint:
         """Return the checkpoint that takes over the message at `index` (SPEC POP-9, POP-10).
 
@@ -230,6 +239,8 @@ class Checkpoint:
             pop_time_ms=max(now_ms, self.pop.pop_time_ms + 1),
             invisible_ms=invisible_ms,
             revive_queue=revive_queue,
+            given_back=given_back,
+            client_id="" if given_back else self.pop.client_id,
         )
         taken = Replaced(self.key, _ONE_MESSAGE << index)
         return Checkpoint(pop=pop, span=self.span.one(index), replaces=taken, dead_reason=dead_reason)

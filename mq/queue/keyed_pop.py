@@ -185,9 +185,9 @@ class KeyedPop(OrderedLane):
             heappop(self._due)
         return None
 
-    def change(self, delivery: Delivery, now_ms: int, invisible_ms: int) -> Delivery:
+    def change(self, delivery: Delivery, now_ms: int, invisible_ms: int, *, given_back: bool = False) -> Delivery:
         """Change the invisible time; 0 releases the message, which is delivered again before others of its key."""
-        changed = super().change(delivery, now_ms, invisible_ms)
+        changed = super().change(delivery, now_ms, invisible_ms, given_back=given_back)
         self._is_ready.discard(changed.offset)
         self._note(changed.offset)
         return changed

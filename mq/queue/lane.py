@@ -120,6 +120,10 @@ class InFlight(NamedTuple):
     since_ms: int
     visible_ms: int
     attempt: int
+    #: Whether it was given back as failed, and no client holds it.
+    given_back: bool
+    epoch: int
+    revive_queue: int
 
 
 class Lane:
@@ -198,7 +202,17 @@ class Lane:
             pop = held.pop
             for index in indexes(held.full & ~held.spent):
                 offset, attempt = held.span.offset_of(index), held.span.attempt_of(index)
-                yield InFlight(self.key, offset, pop.client_id, pop.pop_time_ms, pop.revive_time_ms, attempt)
+                yield InFlight(
+                    self.key,
+                    offset,
+                    pop.client_id,
+                    pop.pop_time_ms,
+                    pop.revive_time_ms,
+                    attempt,
+                    pop.given_back,
+                    pop.epoch,
+                    pop.revive_queue,
+                )
 
     def advance(self) -> bool:
         """Move the committed offset over stored and finished checkpoints, in order of pop; return whether it moved."""

@@ -21,14 +21,15 @@ import hashlib
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from deltamq.mq.errors import Conflict, Unprocessable
-from deltamq.mq.limits import ATTEMPT_ID_LENGTH_MAX
+from deltamq.mq.limits import ATTEMPT_ID_LENGTH_MAX, ORDERED_REVIVE_QUEUE
 from deltamq.mq.offset_ranges import OffsetRanges
 from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.lane import InFlight
 from deltamq.mq.queue.progress import Committed, Delivered
 
 #: Added to the attempts of a message that its consumer sent to the dead letters, so that a crash does not forget it.
@@ -96,6 +97,8 @@ class Flight:
     attempt_id: str | None = None
     #: Who holds it, as the client named itself; only memory knows it (SPEC LOOK-4).
     client_id: str = ""
+    #: Whether it was given back as failed, and no client holds it; only memory knows it, too.
+    given_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +240,21 @@ class OrderedLane:
         """Return whether there are messages in flight, and the invisible time of all of them has ended."""
         return bool(self.flights) and all(flight.visible_ms <= now_ms for flight in self.flights.values())
 
+    def in_flight(self, key: LaneKey) -> Iterator[InFlight]:
+        """Yield the messages in flight, of a lane with this key (SPEC LOOK-4)."""
+        for offset, flight in self.flights.items():
+            yield InFlight(
+                key,
+                offset,
+                flight.client_id,
+                flight.pop_time_ms,
+                flight.visible_ms,
+                flight.attempt,
+                flight.given_back,
+                self.epoch,
+                ORDERED_REVIVE_QUEUE,
+            )
+
     def _counted(self, offset: int) -> int:
         flight = self.flights.get(offset)
         return flight.attempt if flight else 0
@@ -265,14 +283,18 @@ class OrderedLane:
             self._flight(delivery, now_ms)
             self.end(delivery.offset)
 
-    def change(self, delivery: Delivery, now_ms: int, invisible_ms: int) -> Delivery:
+    def change(self, delivery: Delivery, now_ms: int, invisible_ms: int, *, given_back: bool = False) -> Delivery:
         """Change the invisible time (SPEC POP-9); return the delivery of the new handle. The old handle expires.
 
-        0 releases the message: it may be delivered again at once.
+        0 releases the message: it may be delivered again at once. `given_back`: its client has failed, and no client
+        holds the message.
         """
         flight = self._flight(delivery, now_ms)
         flight.pop_time_ms = max(self.pop_time(now_ms), flight.pop_time_ms + 1)
         flight.visible_ms = flight.pop_time_ms + invisible_ms if invisible_ms else now_ms
+        flight.given_back = given_back
+        if given_back:
+            flight.client_id = ""
         return delivery._replace(pop_time_ms=flight.pop_time_ms)
 
     def condemn(self, delivery: Delivery, now_ms: int, reason: str | None = None) -> None:

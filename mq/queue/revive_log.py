@@ -4,7 +4,7 @@ The field names are RocketMQ's where it has the field. The tag of the message gi
 
 | tag           | record       | body                                                                       |
 |---------------|--------------|----------------------------------------------------------------------------|
-| `ck`          | `Checkpoint` | key, `t` topic, `it` invisible ms, `rq` queue, `n`, `bm`, `d`, `a`, `rp`, `dr` |
+| `ck`          | `Checkpoint` | key, `t` topic, `it` invisible ms, `rq` queue, `n`, `bm`, `d`, `a`, `rp`, `dr`, `gb` |
 | `ack`, `bAck` | `Ack`        | key, `b` bits, `rt` revive time                                            |
 | `done`        | `Done`       | key, `b` bits, `rt` revive time                                            |
 
@@ -124,6 +124,7 @@ class _Checkpoint(_Key, gc=False, omit_defaults=True):
     diffs: tuple[int, ...] | None = field(name="d", default=None)
     replaces: _Replaced | None = field(name="rp", default=None)
     dead_reason: str | None = field(name="dr", default=None)
+    given_back: bool = field(name="gb", default=False)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> _Checkpoint:
@@ -139,6 +140,7 @@ class _Checkpoint(_Key, gc=False, omit_defaults=True):
             span.diffs,
             None if replaced is None else _Replaced(*_key_fields(replaced.key), replaced.bits),
             checkpoint.dead_reason,
+            pop.given_back,
         )
 
     def checkpoint(self, revive_offset: int) -> Checkpoint:
@@ -156,6 +158,7 @@ class _Checkpoint(_Key, gc=False, omit_defaults=True):
             pop_time_ms=key.pop_time_ms,
             invisible_ms=self.invisible_ms,
             revive_queue=self.revive_queue,
+            given_back=self.given_back,
         )
         replaced = self.replaces
         return Checkpoint(

@@ -25,6 +25,7 @@ from deltamq.mq.limits import (
 from deltamq.mq.meta.group_settings import Ordering
 from deltamq.mq.wire.answers import NamePage, Time
 from deltamq.mq.wire.pop import FilterText
+from deltamq.mq.wire.stored import MessageOrigin
 
 #: `first`, `last`, or an RFC 3339 time, for `Start.from_json`.
 StartText = Annotated[str, Meta(extra_json_schema={"anyOf": [{"enum": ["first", "last"]}, {"format": "date-time"}]})]
@@ -145,6 +146,7 @@ class HeldMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     It is delivered again after `visible_time`, unless it is acknowledged before; if that is over, it waits for the job
     `revive`. `attempt` is the number of this delivery. `retry`: its partition is the group's retry partition.
+    `given_back`: its client has failed, and nobody holds it.
     """
 
     topic: str
@@ -155,6 +157,7 @@ class HeldMessage(msgspec.Struct, frozen=True, kw_only=True):
     visible_time: Time
     attempt: int
     retry: bool = False
+    given_back: bool = False
 
 
 class HolderInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +178,50 @@ class InFlightAnswer(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     messages: tuple[HeldMessage, ...]
     by_client: tuple[HolderInfo, ...]
+
+
+#: `waiting`: it was given back as failed. `overdue`: its time is over, and the job `revive` brings it, or makes a dead
+#: letter of it. `ready`: it was brought, and a consumer gets it next.
+RetryState = Literal["waiting", "overdue", "ready"]
+
+
+class RetryMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that is delivered again at `due_time`; of one that is `ready`, when it was brought.
+
+    `attempt` is the number of that delivery; behind the group's `max_attempts`, it becomes a dead letter in its place.
+    `partition` and `offset` are where the present copy is stored, in the group's retry partition after the first
+    retry; `origin` is where the message was first stored, null if that cannot be read now. `handle` is that of a
+    `waiting` message, for `invisible` (0 brings it forward) and `dead`; null to a caller that may not subscribe.
+    """
+
+    topic: str
+    partition: str
+    offset: int
+    origin: MessageOrigin | None = None
+    attempt: int
+    state: RetryState
+    due_time: Time
+    handle: str | None = None
+
+
+class RetryCount(msgspec.Struct, frozen=True):
+    """How many messages are in a state before their delivery number `attempt`."""
+
+    attempt: int
+    state: RetryState
+    messages: int
+
+
+class RetriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The messages of a group that are delivered again, the next due first.
+
+    `total` counts also those behind `limit`; `by_attempt` of what is `ready` the first 10,000 of each retry partition.
+    """
+
+    group: str
+    total: int
+    messages: tuple[RetryMessage, ...]
+    by_attempt: tuple[RetryCount, ...]
 
 
 class PlannedReset(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,7 +245,8 @@ class ResetPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: `waiting`: not delivered yet. `held`: a client has it until `due_time`. `overdue`: it had it, and it comes again.
-#: `retried`: a copy waits to be delivered again. `failed`: it was copied to `moved_to`. `done`, `dead`.
+#: `retried`: a copy waits to be delivered again. `failed`: it was copied to `moved_to`, or comes again at `due_time`.
+#: `done`, `dead`.
 DeliveryState = Literal["waiting", "held", "overdue", "retried", "failed", "done", "dead"]
 
 

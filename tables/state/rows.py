@@ -51,6 +51,7 @@ CHECKPOINT_COLUMNS: Final = (
     "replaced",
     "done",
     "dead_reason",
+    "given_back",
     "revive_queue",
     "revive_offset",
 )
@@ -102,7 +103,7 @@ def states_of_rows(rows: pa.Table) -> Iterator[tuple[CheckpointKey, CheckpointSt
     columns = [_plain(rows.column(name)) for name in CHECKPOINT_COLUMNS]
     for row in zip(*columns, strict=True):
         topic_id, group, retry, partition, epoch, start, pop_ms, topic, num, diffs, attempts, invisible_ms = row[:12]
-        revive_ms, acked, replaced, done, reason, queue, offset = row[12:]
+        revive_ms, acked, replaced, done, reason, given_back, queue, offset = row[12:]
         checkpoint = None
         if num is not None:
             pop = Pop(
@@ -115,6 +116,7 @@ def states_of_rows(rows: pa.Table) -> Iterator[tuple[CheckpointKey, CheckpointSt
                 pop_time_ms=pop_ms,
                 invisible_ms=invisible_ms,
                 revive_queue=queue,
+                given_back=bool(given_back),
             )
             span = Span(start, num, None if diffs is None else tuple(diffs), _attempts(attempts))
             checkpoint = Checkpoint(pop=pop, span=span, dead_reason=reason, revive_offset=offset)

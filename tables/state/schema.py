@@ -106,6 +106,8 @@ POP_CHECKPOINTS_SCHEMA: Final = pa.schema(
         # The number of messages that are still in flight.
         _required("in_flight", pa.int32()),
         pa.field("dead_reason", pa.string()),
+        # Whether the messages were given back as failed, so that no client holds them.
+        pa.field("given_back", pa.bool_()),
         # Where the checkpoint lies in the revive log.
         pa.field("revive_queue", pa.int32()),
         pa.field("revive_offset", pa.int64()),

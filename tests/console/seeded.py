@@ -80,5 +80,7 @@ def seed(call: Call) -> None:
         call("POST", _path("groups", "billing", "dead"), {"handles": dead[at * 8 : at * 8 + 8], "reason": reason})
     _pop(call, "billing", "orders", 12, "worker-2")
     _pop(call, "billing", "orders", 5, "worker-3")
+    failed = {"handles": _pop(call, "billing", "orders", 3, "worker-3"), "delay_ms": 3_600_000}
+    call("POST", _path("groups", "billing", "nack"), failed)
     _pop(call, "shipping", "orders", 7, "packer-1")
     _pop(call, MARKUP_GROUP, NASTY_TOPIC, 2, "<b>client</b>")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -27,6 +27,7 @@ pytestmark = pytest.mark.skipif(
 _AXE = Path(__file__).with_name("axe.min.js")
 #: What a browser reports when a file or an address breaks the page's policy.
 _WATCH = "addEventListener('securitypolicyviolation', e => console.error('policy: ' + e.violatedDirective))"
+_SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
 _WIDE, _NARROW = {"width": 1400, "height": 900}, {"width": 390, "height": 844}
 
 
@@ -57,7 +58,8 @@ _PAGES = {
     _at("groups", "billing"): "Lag by partition",
     _at("groups", "reports", "clients"): "reader-1",
     _at("groups", "billing", "in-flight"): "worker-2",
-    _at("groups", "billing", "retries"): "Nothing was retried",
+    _at("groups", "billing", "retries"): "Wait for their time",
+    _at("groups", "idle", "retries"): "Nothing waits to be delivered again",
     _at("groups", "billing", "dead-letters"): "no such account",
     _at("groups", "billing", "reset"): "Show what that does",
     _at("groups", "billing", "settings"): "Delete the group",
@@ -179,12 +181,13 @@ def test_look_10_each_page_passes_axe_in_both_schemes_and_widths(every: Seen, ad
     page.set_viewport_size(_WIDE)
     every.shows(_PAGES[address])
     found: dict[str, list[str]] = {}
-    for scheme, size in (("light", _WIDE), ("dark", _NARROW)):
-        page.emulate_media(color_scheme=scheme)
+    for size in (_WIDE, _NARROW):
         page.set_viewport_size(size)
-        found[f"{scheme} {size['width']}"] = _axe(page)
-        assert _fits(page), f"{scheme} {size['width']}: wider than the screen"
-    assert found == {"light 1400": [], "dark 390": []}
+        for scheme in _SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            found[f"{scheme} {size['width']}"] = _axe(page)
+        assert _fits(page), f"{size['width']}: wider than the screen"
+    assert found == {"light 1400": [], "dark 1400": [], "light 390": [], "dark 390": []}
     assert every.wrong == []
 
 
@@ -428,6 +431,17 @@ def test_look_09_a_change_asks_once_and_says_how_many_it_concerns(tab: Seen, adm
     expect(dialog).to_contain_text("1 dead letter (chosen)")
     dialog.get_by_role("button", name="Delete 1").click()
     tab.shows("1 letter deleted.")
+    tab.open(_at("groups", "billing", "retries"))
+    page.get_by_role("row").filter(has_text="waiting").first.get_by_role("button", name="Dead letter").click()
+    expect(dialog).to_contain_text("for delivery 2, becomes a dead letter")
+    dialog.get_by_label("Why").fill("no such ship")
+    dialog.get_by_role("button", name="Bury 1 message").click()
+    tab.shows("The message becomes a dead letter.")
+    page.get_by_role("row").filter(has_text="waiting").first.get_by_role("button", name="Now").click()
+    dialog.get_by_role("button", name="Bring 1 message forward").click()
+    tab.shows("The message comes as soon as the job revive runs.")
+    waiting = admin.call("GET", "/v1/groups/billing/retries").json["messages"]
+    assert [one["state"] for one in waiting].count("waiting") == 1
     tab.open(_at("groups", "billing", "reset"))
     page.get_by_role("button", name="Show what that does").click()
     moved = admin.call("POST", "/v1/groups/billing/topics/orders/offsets/reset", {"to": "first", "plan": True}).json

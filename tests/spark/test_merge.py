@@ -175,7 +175,13 @@ def any_records(tables: QueueTables, drawn: random.Random, count: int) -> list[R
                 Ack(popped.key, bits[0], popped.revive_time_ms),
                 Ack(popped.key, bits[1], popped.revive_time_ms),
                 Done(popped.key, bits[2], popped.revive_time_ms),
-                popped.changed(index, now_ms=NOW_MS + 9, invisible_ms=10_000, revive_queue=popped.pop.revive_queue),
+                popped.changed(
+                    index,
+                    now_ms=NOW_MS + 9,
+                    invisible_ms=10_000,
+                    revive_queue=popped.pop.revive_queue,
+                    given_back=drawn.random() < 0.5,
+                ),
             ],
             drawn.randint(1, 6),
         )
@@ -395,6 +401,7 @@ def test_pop_19_what_is_in_flight_for_whom_since_when_due_when(
         "done": 0,
         "in_flight": 2,
         "dead_reason": None,
+        "given_back": None,
         "revive_queue": 4,
         "revive_offset": 0,
         "merged_at": naive,

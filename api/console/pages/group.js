@@ -16,6 +16,7 @@ const policy = (rule, attempts) => Array.isArray(rule)
   ? `always ${duration(rule.fixed_ms)}`
   : `${duration(rule.exponential.initial_ms)}, then ${rule.exponential.multiplier} times as long, up
     to ${duration(rule.exponential.max_ms)}`;
+const RETRY_KINDS = { waiting: "soft", overdue: "bad", ready: "accent" };
 const where = one => `\`group\` = ${literal(one)}`;
 
 function Lag({ info, stats }) {
@@ -121,31 +122,52 @@ function InFlight({ group }) {
         query=${`SELECT * FROM mq_in_flight WHERE ${where(group)} ORDER BY pop_time`} />`} />`;
 }
 
-function Retries({ info }) {
-  const live = useLive(at`v1/groups/${info.group}/in-flight` + asked({ limit: 1000 }), 5000);
-  const rows = info.topics.flatMap(topic => topic.partitions.filter(one => one.retry
-    && (one.lag || one.in_flight || one.end_offset)).map(one => ({ ...one, topic: topic.topic })));
+function Retries({ info, may }) {
+  const live = useLive(at`v1/groups/${info.group}/retries` + asked({ limit: 500 }), 5000);
+  if (!live.data) return html`<${Waiting} of=${live} what="What comes again" />`;
   const number = (name, head) => ({ name, head, num: true, cell: one => count(one[name]), sort: one => one[name] });
-  const attempts =
-    Object.entries((live.data?.messages
-      ?? []).filter(one => one.attempt > 1).reduce((all, one) => { all[one.attempt] = (all[one.attempt] ?? 0)
-        + 1; return all; }, {})).map(([attempt, messages]) => ({ attempt: Number(attempt), messages }));
+  const counts = Object.values(live.data.by_attempt.reduce((all, one) => {
+    (all[one.attempt] ??= { attempt: one.attempt, waiting: 0, overdue: 0, ready: 0 })[one.state] += one.messages;
+    return all; }, {}));
+  const act = (run, news) => async fields => { await run(fields); live.reload(); return news; };
+  const forward = one => act(() => send("POST", at`v1/groups/${info.group}/invisible`,
+    { handle: one.handle, invisible_ms: 0 }), "The message comes as soon as the job revive runs.");
+  const bury = one => act(async ({ reason }) => {
+    const { failed } = await send("POST", at`v1/groups/${info.group}/dead`, { handles: [one.handle], reason });
+    if (failed.length) throw new Error("its time came meanwhile: the message is delivered again");
+  }, "The message becomes a dead letter.");
+  const what = (one, end) => html`<p>1 message, due ${visible(one.due_time)} for delivery ${one.attempt}, ${end}.</p>`;
+  const columns = [{ name: "due", head: "Due", cell: one => html`<${Time} at=${one.due_time} />`,
+    sort: one => one.due_time },
+    { name: "state", head: "State", cell: one => html`<${State} kind=${RETRY_KINDS[one.state]}>${one.state}<//>`,
+      sort: one => one.state },
+    { name: "message", head: "Message", cls: "name",
+      cell: one => one.origin?.partition && html`<a href=${to("topics", one.topic, "messages", one.origin.partition,
+        String(one.origin.offset))}>${visible(one.origin.partition)} at ${one.origin.offset}</a>` },
+    number("attempt", "Delivery"),
+    may("group", "subscribe") && { name: "act", head: html`<span class="unseen">Change</span>`,
+      cell: one => one.handle && html`<${Ask} cls="small" isDanger=${false} label="Now" title="Bring a message forward"
+          yes="Bring 1 message forward" run=${forward(one)} says=${what(one, "is due now")} />
+        <${Ask} cls="small" label="Dead letter" title="Make a dead letter" yes="Bury 1 message" run=${bury(one)}
+          says=${html`${what(one, "becomes a dead letter of the group, and can be sent back from there")}
+            <${Field} label="Why"><input name="reason" required maxlength="200" /><//>`} />` }].filter(Boolean);
   return html`<p>What fails, or is not answered in time, comes again
     after ${policy(info.retry_policy, info.max_attempts)}; after ${info.max_attempts} deliveries it is a dead
     letter.</p>
-    <h2>Waiting to be delivered
-      again</h2><${Table} label="Retries"
-        columns=${[{ name: "topic", head: "Topic", cls: "name", cell: one => visible(one.topic) },
-          { name: "partition", head: "Retry partition", cls: "name", cell: one => visible(one.partition),
-            sort: one => one.partition }, number("lag", "Waiting"), number("in_flight", "In flight"),
-            number("end_offset", "Ever")]} rows=${rows} keyOf=${one => one.topic + one.partition} first="-lag"
-      empty=${html`<${Empty}>Nothing was retried.<//>`}
-        sql=${html`<${Sql} view="mq_retries"
-          query=${`SELECT * FROM mq_retries WHERE ${where(info.group)} ORDER BY attempt`} />`} />
-    ${attempts.length > 0
-      && html`<h2>In flight again, by attempt</h2><${Table} id="attempts" label="In flight by attempt"
-        columns=${[number("attempt", "Attempt"), number("messages", "Messages")]} rows=${attempts}
-        keyOf=${one => one.attempt} first="attempt" />`}`;
+    ${counts.length > 0
+      && html`<h2>By delivery</h2><${Table} id="attempts" label="Retries by delivery"
+        columns=${[number("attempt", "Delivery"), number("waiting", "Wait for their time"),
+          number("overdue", "Overdue: wait for the job revive"), number("ready", "Ready: wait for a consumer")]}
+        rows=${counts} keyOf=${one => one.attempt} first="attempt" />`}
+    <h2>The next due first</h2><${Table} label="Retries" columns=${columns} rows=${live.data.messages}
+      keyOf=${one => one.partition + "\n" + one.offset} first="due"
+      empty=${html`<${Empty}>Nothing waits to be delivered again.<//>`}
+      total=${live.data.total > live.data.messages.length
+        ? `${count(live.data.messages.length)} of ${count(live.data.total)} are shown` : undefined}
+      sql=${html`<${Sql} view="mq_in_flight"
+        query=${`SELECT * FROM mq_in_flight WHERE ${where(info.group)} AND given_back ORDER BY revive_time`} />
+        <${Sql} view="mq_retries"
+          query=${`SELECT * FROM mq_retries WHERE ${where(info.group)} ORDER BY attempt`} />`} />`;
 }
 
 // A reset in two steps: first what it would do, then the same with a yes.
@@ -271,7 +293,7 @@ export function Group({ path, query }) {
             span=${spanOf(query.range)} />`)}</div><${Lag} info=${info} stats=${stats.data} />`}
     ${info && tab === "clients" && html`<${Clients} info=${info} />`}
     ${info && tab === "in-flight" && html`<${InFlight} group=${group} />`}
-    ${info && tab === "retries" && html`<${Retries} info=${info} />`}
+    ${info && tab === "retries" && html`<${Retries} info=${info} may=${may} />`}
     ${info && tab === "dead-letters" && html`<${Letters} group=${group} query=${query} may=${may} counts=${counts} />`}
     ${info && tab === "reset" && html`<${Reset} info=${info} query=${query} reload=${live.reload} />`}
     ${info && tab === "settings" && html`<${Settings} info=${info} may=${may} now=${now} />`}`;

@@ -72,7 +72,8 @@ function life(message, deliveries) {
 
 function Delivery({ one }) {
   const attempt = one.attempt > 0 ? `, attempt ${one.attempt}` : "";
-  const until = one.due_time && html`, ${one.state === "held" ? "until" : "due"} <${Time} at=${one.due_time} />`;
+  const when = { held: "until", failed: "comes again" }[one.state] ?? "due";
+  const until = one.due_time && html`, ${when} <${Time} at=${one.due_time} />`;
   const letter = html`<a href=${to("groups", one.group, "dead-letters")}>${visible(one.moved_to)}</a>`;
   return html`<a href=${to("groups", one.group)}>${visible(one.group)}</a>${attempt}: <${State}
     kind=${KINDS[one.state] ?? "soft"}>${WORDS[one.state] ?? one.state}<//>${

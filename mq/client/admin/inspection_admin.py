@@ -9,7 +9,7 @@ from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.names import check_group, check_partition, check_reader, check_topic
 from deltamq.mq.wire.cluster import HistoryAnswer, HistorySeries
-from deltamq.mq.wire.groups import DeliveriesAnswer, InFlightAnswer
+from deltamq.mq.wire.groups import DeliveriesAnswer, InFlightAnswer, RetriesAnswer
 from deltamq.mq.wire.stored import DelayedList, DelayedMessage, FoundMessage, SearchAnswer
 
 
@@ -133,6 +133,21 @@ class InspectionAdmin(Calls):
         query = {"limit": str(limit)} | ({} if topic is None else {"topic": topic})
         path = path_of("groups", check_reader(group), "in-flight")
         return read_answer(self._call("GET", path, query=query), InFlightAnswer)
+
+    def retries(self, group: str, *, topic: str | None = None, limit: int = 100) -> RetriesAnswer:
+        """Return the messages of a group that are delivered again, the next due first, and how many by attempt.
+
+        With the handle of a `waiting` one, `PopClient.change_invisible(handle, 0)` brings it forward, and
+        `PopClient.dead` makes it a dead letter.
+
+        Raises
+        ------
+        NotFound
+            There is no such group.
+        """
+        query = {"limit": str(limit)} | ({} if topic is None else {"topic": topic})
+        path = path_of("groups", check_reader(group), "retries")
+        return read_answer(self._call("GET", path, query=query), RetriesAnswer)
 
     def delayed_page(self, topic: str, *, limit: int = 100, cursor: str | None = None) -> DelayedList:
         """Return a page of the messages that wait for their deliver time; `cursor` is that of the page before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,8 @@ from deltamq.mq.client.cli.cluster import warn_of_missing_jobs
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options, watchable
 from deltamq.mq.client.cli.history import watch
 from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.pop.client import PopClient
+from deltamq.mq.errors import Conflict
 from deltamq.mq.meta.allocation import STRATEGIES
 from deltamq.mq.meta.group_settings import ConsumeStrategy
 from deltamq.mq.request_values import ago_ms
@@ -25,6 +28,7 @@ from deltamq.mq.wire.groups import (
     GroupPartition,
     GroupTopic,
     ResetPlan,
+    RetriesAnswer,
     TopicStatistics,
 )
 
@@ -309,6 +313,74 @@ def in_flight(name: str, topic: str | None, limit: int, url: str, access: Client
     ]
     columns = ("topic", "partition", "offset", "attempt", "client", "since", "again after")
     print_table(columns, rows, right=("offset", "attempt"))
+
+
+@group.command()
+@click.argument("name")
+@click.option("--topic", help="Only messages of this topic.")
+@click.option("--max", "limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="How many at most.")
+@click.option("--now", is_flag=True, help="Bring forward those of them that wait for their time.")
+@click.option("--dead", "reason", metavar="REASON", help="Make dead letters of those of them that wait for their time.")
+@service_options
+@watchable
+def retries(
+    name: str,
+    topic: str | None,
+    limit: int,
+    now: bool,
+    reason: str | None,
+    url: str,
+    access: ClientAccess,
+    as_json: bool,
+) -> None:
+    """Print what is delivered to group NAME again: by attempt, and by due time, the next first.
+
+    A message waits after a failure, is overdue when its time is over, and ready when the job `revive` has brought it.
+    """
+    if now and reason is not None:
+        raise click.UsageError("--now and --dead: choose one")
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        answer = admin.retries(name, topic=topic, limit=limit)
+    handles = [message.handle for message in answer.messages if message.handle is not None]
+    if now or reason is not None:
+        done = _settle_retries(url, name, handles, reason, access)
+        what = "brought forward" if reason is None else "made dead letters"
+        print_json({"messages": done}) if as_json else click.echo(f"{name}: {done:,} messages {what}")
+    elif as_json:
+        print_json(answer)
+    else:
+        _print_retries(name, answer)
+
+
+def _settle_retries(url: str, group: str, handles: list[str], reason: str | None, access: ClientAccess) -> int:
+    """Bring messages forward, or make dead letters of them; return how many were still waiting."""
+    with PopClient(url, group, patience=PATIENCE, **access) as client:
+        if reason is not None:
+            return len(handles) - len(client.dead(handles, reason))
+        done = 0
+        for handle in handles:
+            with contextlib.suppress(Conflict):  # its time came meanwhile
+                client.change_invisible(handle, 0)
+                done += 1
+        return done
+
+
+def _print_retries(name: str, answer: RetriesAnswer) -> None:
+    click.echo(f"{name}: {answer.total:,} messages are delivered again")
+    counts = [(count.attempt, count.state, count.messages) for count in answer.by_attempt]
+    print_table(("attempt", "state", "messages"), counts, right=("attempt", "messages"))
+    rows = [
+        (
+            message.topic,
+            "-" if message.origin is None else message.origin.partition,
+            "-" if message.origin is None else message.origin.offset,
+            message.attempt,
+            message.state,
+            message.due_time.isoformat(timespec="seconds"),
+        )
+        for message in answer.messages
+    ]
+    print_table(("topic", "partition", "offset", "attempt", "state", "due"), rows, right=("offset", "attempt"))
 
 
 @group.command()

@@ -24,6 +24,7 @@ pops = st.builds(
     pop_time_ms=TIMES,
     invisible_ms=st.integers(0, 2**31),
     revive_queue=st.sampled_from([0, 7, 999]),
+    given_back=st.booleans(),
 )
 
 

@@ -280,6 +280,10 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
             dead_reason="unlesbar: ß",
         ),
     ),
+    "a checkpoint that was given back": (
+        REVIVE,
+        Checkpoint(pop=replace(POP, given_back=True), span=Span(7, 1), replaces=Replaced(KEY, 0b100)),
+    ),
     "an ack": (REVIVE, Ack(KEY, 0b010, 61_000)),
     "a batch of acks": (REVIVE, Ack(KEY, 2**32 - 1, 61_000)),
     "what was revived": (REVIVE, Done(KEY, 0b110, 61_000)),
@@ -359,7 +363,7 @@ STORED: Mapping[str, tuple[str, Any]] = {
 
 #: Fields that are written only where there is something in them, or have a default.
 OPTIONAL = {
-    *("machine", "kafka", "done", "delivered", "d", "rp", "dr", "filter", "paused"),
+    *("machine", "kafka", "done", "delivered", "d", "rp", "dr", "gb", "filter", "paused"),
     # without static or global topics
     *("world", "held_by", "local_end", "at_once"),
     *("features", "on"),
