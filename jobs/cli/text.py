@@ -1,8 +1,10 @@
-"""The output of `deltamq jobs list`, for people and for machines."""
+"""What commands print: the output of `deltamq jobs list`, for people and for machines, and a progress bar."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from deltamq.jobs.run.application import Holder
@@ -110,3 +112,22 @@ def _since(owner: Holder) -> datetime:
 
 def _time(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@contextlib.contextmanager
+def bytes_bar(title: str) -> Iterator[Callable[[int, int | None, str], None]]:
+    """Draw a bar on stderr while the block runs; nothing if stderr is not a terminal.
+
+    Yields a function to call with the bytes done, the bytes in all (None if unknown), and what is at work.
+    """
+    if not sys.stderr.isatty():
+        yield lambda done, total, what: None
+        return
+    # rich takes 80 ms to import: only commands that draw a bar do so
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)

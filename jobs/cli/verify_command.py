@@ -5,15 +5,14 @@ Nothing is changed without `--repair`, and messages are given up only after a qu
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import click
 
 from deltamq.jobs.cli.options import opened, warehouse_uri
+from deltamq.jobs.cli.text import bytes_bar
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
 from deltamq.tables.ops.verification import Finding, Gravity, verify
@@ -37,32 +36,12 @@ def verify_command(
     """Read and check every byte of every partition; exit with 1 if something is wrong."""
     with opened(warehouse_uri(profile, warehouse)) as tables:
         refs = [r for space in Space for r in tables.refs(space) if topic is None or r.topic == topic]
-        with _bar(refs) as progress:
-            findings = verify(tables, refs, progress)
+        with bytes_bar(f"{len(refs)} partitions") as bar:
+            findings = verify(tables, refs, lambda ref, done, total: bar(done, total, f"{ref.topic} {ref.name}"))
         if mend and _mend(tables, findings, ask=not yes):
             findings = verify(tables, refs)
         _print(findings, len(refs), as_json=as_json)
     return 1 if any(f.gravity is Gravity.DAMAGE for f in findings) else 0
-
-
-@contextlib.contextmanager
-def _bar(refs: Sequence[PartitionRef]) -> Iterator[Callable[[PartitionRef, int, int], None]]:
-    """Draw a bar on stderr while the block runs; nothing if stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda ref, done, total: None
-        return
-    # rich takes 80 ms to import: only commands that draw a bar do so
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"{len(refs)} partitions", total=None)
-
-        def advance(ref: PartitionRef, done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, description=f"{ref.topic} {ref.name}")
-
-        yield advance
 
 
 def _mend(warehouse: Warehouse, findings: Sequence[Finding], *, ask: bool) -> bool:

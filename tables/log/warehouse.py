@@ -8,9 +8,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
-from deltamq.mq.errors import Corrupt, DeltaMQError, Refused
+from deltamq.mq.errors import Corrupt, DeltaMQError, Refused, Unavailable
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 from deltamq.tables.delta.creation import create_table
 from deltamq.tables.delta.protocol import MESSAGE_PROTOCOL, MESSAGE_TABLE_SETTINGS
@@ -29,6 +30,9 @@ from deltamq.tables.store.store import Store, probe
 from deltamq.tables.store.unsynced import Unsynced
 
 log = logging.getLogger("deltamq.tables")
+
+#: A file that is there while a backup is being restored to a warehouse.
+RESTORING: Final = "restoring.json"
 
 
 def open_store(uri: str) -> Store:
@@ -84,8 +88,15 @@ class Warehouse:
         ------
         StoreUnsafe
             Put-if-absent does not hold there: appends could overwrite each other (SPEC RELY-3).
+        Unavailable
+            `restore_unfinished`: a part of a backup is there.
         """
         opened = store if store is not None else open_store(uri)
+        if opened.exists(RESTORING):
+            raise Unavailable(
+                f"{opened.uri('')}: a restore has not ended; if it was interrupted, run `deltamq backup restore` again",
+                code="restore_unfinished",
+            )
         probe(opened)
         return cls(opened, settings=settings or LogSettings(), clock=clock, bounds=bounds)
 

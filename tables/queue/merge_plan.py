@@ -134,6 +134,12 @@ def read_plan(store: Store, table: str, batch: int) -> MergePlan | None:
     return MergePlan(batch=batch, logs=logs)
 
 
+def plan_keys(store: Store, table: str, batch: int) -> list[str]:
+    """Return the keys of the plans of `batch` and of later ones."""
+    names = [name for name in store.names(_folder(table)) if name.removesuffix(".json").isdigit()]
+    return [f"{_folder(table)}/{name}" for name in names if int(name.removesuffix(".json")) >= batch]
+
+
 def forget_plans(store: Store, table: str, merged: int) -> None:
     """Remove the plans of batches long before `merged`, the number of a batch that is in the table."""
     for entry in store.entries(_folder(table)):

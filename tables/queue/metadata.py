@@ -374,6 +374,11 @@ class MetaFollower:
         """The newest known state; never modified."""
         return self._folded.meta
 
+    @property
+    def told(self) -> Mapping[str, int]:
+        """For each part of the state, the offset behind the last event about it."""
+        return self._folded.told
+
     def refresh(self) -> bool:
         """Fold what was appended since the last call; return whether any is about topics, queues or groups."""
         if not self._log.refresh():

@@ -299,6 +299,11 @@ def commit_key(folder: str, version: int) -> str:
     return f"{folder}/{LOG_FOLDER}/{version:020d}.json"
 
 
+def checkpoint_key(folder: str, version: int) -> str:
+    """Return the key of a checkpoint of a state table."""
+    return f"{folder}/{LOG_FOLDER}/{version:020d}.checkpoint.parquet"
+
+
 def read_actions(store: Store, folder: str, version: int) -> list[dict[str, Any]]:
     """Return the actions of a commit; raises `FileMissing` or `Corrupt`."""
     key = commit_key(folder, version)
@@ -325,7 +330,7 @@ def apply_commit(log: StateLog, actions: Sequence[Mapping[str, Any]], version: i
 
 def from_checkpoint(store: Store, folder: str, version: int, log: StateLog | None = None) -> StateLog:
     """Return the state that a checkpoint holds, in `log` if that is given."""
-    key = f"{folder}/{LOG_FOLDER}/{version:020d}.checkpoint.parquet"
+    key = checkpoint_key(folder, version)
     log = log or StateLog()
     try:
         table = pq.read_table(pa.BufferReader(store.read(key)), columns=list(_CHECKPOINT_COLUMNS))

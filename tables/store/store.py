@@ -217,7 +217,7 @@ class MemoryStore:
         """Do nothing: memory has nothing to sync."""
 
     def entries(self, folder: str) -> list[ListedFile]:
-        prefix = folder.rstrip("/") + "/"
+        prefix = folder and folder.rstrip("/") + "/"
         with self._lock:
             files = {k[len(prefix) :]: len(v) for k, v in self._files.items() if k.startswith(prefix)}
         return [ListedFile(n, size, 0) for n, size in sorted(files.items()) if "/" not in n]
@@ -226,7 +226,7 @@ class MemoryStore:
         return [entry.name for entry in self.entries(folder)]
 
     def folders(self, folder: str) -> list[str]:
-        prefix = folder.rstrip("/") + "/"
+        prefix = folder and folder.rstrip("/") + "/"
         with self._lock:
             tails = [k[len(prefix) :] for k in self._files if k.startswith(prefix)]
         return sorted({t.split("/", 1)[0] for t in tails if "/" in t})

@@ -154,6 +154,7 @@ def test_folders_are_the_names_of_one_level(store: Store) -> None:
         store.put(key, b"x", durable=True)
     assert store.folders("t") == ["a", "b"]
     assert store.folders("t/b") == ["x"]
+    assert "t" in store.folders("") and "t" not in store.names("")
 
 
 def test_a_folder_that_is_not_there_is_empty(store: Store) -> None:
