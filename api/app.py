@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -15,6 +16,7 @@ from deltamq.api.front import HOT_CALLS, Front, Guard, HotCalls
 from deltamq.api.host.clusters import ClusterHandles
 from deltamq.api.inspection import INSPECTION_ROUTERS
 from deltamq.api.kafka.server.server import KafkaServer, bind_kafka
+from deltamq.api.measured import Traces, traces_of
 from deltamq.api.openapi.document import describe
 from deltamq.api.order.pull_gate import Gates
 from deltamq.api.ports import REAL, Ports
@@ -43,11 +45,13 @@ _ROUTERS: Final = (*ROUTERS, *INSPECTION_ROUTERS, *AUTH_ROUTERS)
 class App(Front):
     """The application that uvicorn runs. Its service exists from the lifespan's startup to its shutdown."""
 
-    def __init__(self, fastapi: FastAPI, config: Config, ports: Ports) -> None:
+    def __init__(self, fastapi: FastAPI, config: Config, ports: Ports, traces: Traces | None) -> None:
         super().__init__(fastapi, within_ms=config.service.request_ms, is_guarded=config.service.auth)
         self.fastapi = fastapi
         self._config = config
         self.ports = ports
+        #: What traces requests; None if no collector is set.
+        self.traces = traces
         #: The URL under which clients and other processes reach it, unless the settings name one; set by the server.
         self.address = ""
 
@@ -78,6 +82,8 @@ class App(Front):
         door = None if listener is None else await KafkaServer.start(service, listener)
         self.fastapi.state.service = service
         self.calls = _hot_calls(service)
+        if self.traces is not None:
+            service.metrics.counters += self.traces.counters()
         _log_start(service, self.fastapi.version)
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -86,6 +92,8 @@ class App(Front):
                 await door.stop()
         finally:
             await service.stop()
+            if self.traces is not None:
+                await asyncio.to_thread(self.traces.close)
         self.fastapi.state.service = self.calls = None
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -105,7 +113,13 @@ def _log_start(service: Service, version: str) -> None:
 
 
 def create_app(config: Config, ports: Ports = REAL) -> App:
-    """Return the application of `config`. The server's lifespan starts and stops its service."""
+    """Return the application of `config`. The server's lifespan starts and stops its service.
+
+    Raises
+    ------
+    Refused
+        `config` asks for traces, and OpenTelemetry is not installed.
+    """
     app = FastAPI(
         title="DeltaMQ",
         version=_version(),
@@ -126,7 +140,7 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
 
     app.openapi = openapi  # type: ignore[method-assign] # FastAPI's own way to extend the document
     check_complete(_served(app))
-    return App(app, config, ports)
+    return App(app, config, ports, traces_of(config))
 
 
 def _served(app: FastAPI) -> list[str]:

@@ -4,7 +4,7 @@
                                                '-> {"time": ..., "event": "topic_put", "topic": "orders"}
 
 `service.log_format` chooses the form, `service.log_level` what is logged; the level also changes at run time.
-`SlowRequests` logs requests that took longer than `service.slow_request_ms`, with where the time went.
+`api.measured` logs requests that took longer than `service.slow_request_ms`, with where the time went.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from deltamq.api.wire.answer import WRITE_WHOLE
-from deltamq.api.wire.request import STEPS, WAITED, Receive, Scope, Send
 from deltamq.tables.config_sections import LogFormat, LogLevel
 
 log = logging.getLogger("deltamq.api")
@@ -92,53 +89,3 @@ def log_to_stderr(form: LogFormat, level: LogLevel) -> None:
     logging.getLogger(OURS).setLevel(level.name)
     for chatty in _CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
-
-
-class SlowRequests:
-    """Logs requests that took long; `app` handles them. Times in which a call was to wait do not count."""
-
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], slow_s: float) -> None:
-        self._app = app
-        self._slow_s = slow_s
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        steps: dict[str, float] = {}
-        scope[STEPS] = steps
-        scope.get("extensions", {}).pop(WRITE_WHOLE, None)  # it would pass `sent` by
-        began, status = time.perf_counter(), 0
-        body_there = answering = began
-
-        async def received() -> MutableMapping[str, Any]:
-            nonlocal body_there
-            message = await receive()
-            if answering == began:
-                body_there = time.perf_counter()
-            return message
-
-        async def sent(message: MutableMapping[str, Any]) -> None:
-            nonlocal answering, status
-            if message["type"] == "http.response.start":
-                answering, status = time.perf_counter(), message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, received, sent)
-        finally:
-            ended = time.perf_counter()
-            if ended - began >= self._slow_s and not scope.get(WAITED):
-                answered = ended if answering == began else answering
-                more = "".join(f" {name}_ms={seconds * 1_000:.0f}" for name, seconds in steps.items())
-                log.warning(
-                    "event=slow_request method=%s path=%r status=%d ms=%.0f body_ms=%.0f work_ms=%.0f%s answer_ms=%.0f",
-                    scope["method"],
-                    scope["raw_path"].decode("ascii", "replace"),
-                    status,
-                    (ended - began) * 1_000,
-                    (body_there - began) * 1_000,
-                    (answered - body_there) * 1_000,
-                    more,
-                    (ended - answered) * 1_000,
-                )

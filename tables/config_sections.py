@@ -143,6 +143,10 @@ class ServiceSettings:
     log_level: LogLevel = LogLevel.INFO
     #: Requests that take longer are logged with where the time went, in milliseconds; 0 logs none.
     slow_request_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 0
+    #: URL of a collector that takes OTLP over HTTP, to which spans of requests are sent; if empty, none are made.
+    traces_url: str = ""
+    #: The share of requests that begin a trace, 0 to 1; a caller's trace is followed if it is sampled.
+    traces_sample: Annotated[float, Meta(ge=0, le=1)] = 0.01
     #: Brokers that this process hosts; it also hosts the brokers of other processes while those are down.
     brokers: tuple[str, ...] = ("broker-a", "broker-b")
     #: The other clusters that may share global topics with this one, each as NAME=URL; a name may have several URLs.
@@ -246,6 +250,8 @@ class ServiceSettings:
         if self.queue_bytes_max < self.request_bytes_max:
             keys = ("service.queue_bytes_max", "service.request_bytes_max")
             raise SettingsDisagree("must be at least service.request_bytes_max", *keys)
+        if self.traces_url and not _is_url(self.traces_url):
+            raise SettingsDisagree("must be http://HOST:PORT or https://HOST:PORT of a collector", "service.traces_url")
         self._check_tls()
 
     def _check_tls(self) -> None:
@@ -264,6 +270,11 @@ class ServiceSettings:
         if not self.tls_cert or not self.tls_client_ca:
             needed = ("service.tls_cert", "service.tls_client_ca")
             raise SettingsDisagree(f"needs {' and '.join(needed)}", "service.tls_client_auth", *needed)
+
+
+def _is_url(text: str) -> bool:
+    scheme, _, rest = text.partition("://")
+    return scheme in ("http", "https") and bool(rest.partition("/")[0]) and not set(text) & set(" \t\r\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

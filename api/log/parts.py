@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import time
+import types
+from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from deltamq.api.wire.rows import ArrowRows, Indexes, Rows, to_record_batch
+from deltamq.api.wire.steps import PARTITION_FACT, Step, Steps
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unknown
 from deltamq.tables.delta.stamped import ProducerStamp, RowsPart, one_batch
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.batch import Appended
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.settings import Flush
+from deltamq.tables.store.file_system import Failed
+from deltamq.tables.store.publishing import Publishing, Work
+from deltamq.tables.store.waits import waited_s
 
 Record = TypeVar("Record")
 #: Approximate bytes of a record, for the bounds of a commit.
@@ -88,7 +94,9 @@ class RequestPart:
         "indexes",
         "messages",
         "pending",
+        "put_s",
         "stamp",
+        "steps",
     )
 
     def __init__(
@@ -101,8 +109,12 @@ class RequestPart:
         stamp: ProducerStamp | None = None,
         expected_offset: int | None = None,
         fence_epochs: Mapping[str, int] | None = None,
+        steps: Steps | None = None,
     ) -> None:
-        """`fence_epochs` are the epochs of the log's fences that this append knows (see `tables.log.fences`)."""
+        """`fence_epochs` are the epochs of the log's fences that this append knows (see `tables.log.fences`).
+
+        `steps` are those of its request, if that is measured.
+        """
         self.messages = messages
         self.pending = pending
         self.flush = flush
@@ -110,6 +122,9 @@ class RequestPart:
         self.stamp = stamp
         self.expected_offset = expected_offset
         self.fence_epochs = fence_epochs
+        self.steps = steps
+        #: When the part of a measured request was made, by `time.perf_counter`.
+        self.put_s = 0.0 if steps is None else time.perf_counter()
         self.appended: Appended | None = None
         self.error: DeltaMQError | None = None
 
@@ -117,8 +132,60 @@ class RequestPart:
 log = logging.getLogger("deltamq.api")
 
 
-async def commit_all(opened: PartitionLog, parts: list[RequestPart]) -> None:
+def commit_all(opened: PartitionLog, parts: list[RequestPart]) -> Work[None]:
     """Commit parts to a log whose turn the caller has; each part then has its outcome."""
+    measured = [part for part in parts if part.steps is not None]
+    work = _commit_runs(opened, parts)
+    return _measured(work, opened, parts, measured) if measured else work
+
+
+async def _measured(
+    work: Work[None], opened: PartitionLog, parts: Sequence[RequestPart], measured: Sequence[RequestPart]
+) -> None:
+    """Run a commit, and note it with its steps for each request of it that is measured."""
+    steps: list[Step] = []
+    began_s = time.perf_counter()
+    try:
+        await _stepwise(work, steps)
+    finally:
+        facts: dict[str, str | int] = {
+            PARTITION_FACT: opened.ref.name,
+            "deltamq.commit.version": opened.version,
+            "deltamq.commit.requests": len(parts),
+            "deltamq.commit.messages": sum(part.messages.count for part in parts),
+        }
+        for part in measured:
+            assert part.steps is not None, "these are the measured ones"
+            waited = Step("queue", part.put_s, began_s)
+            part.steps.add(Step("commit", part.put_s, time.perf_counter(), [waited, *steps], facts))
+
+
+@types.coroutine
+def _stepwise(work: Work[None], steps: list[Step]) -> Generator[Publishing, Failed | None, None]:
+    """Run a commit, and note when it computed, and when its file calls were made.
+
+    A store that makes these calls within the computing has counted how long it waited for them.
+    """
+    outcome, name = None, "encode"
+    while True:
+        began_s, waited = time.perf_counter(), waited_s()
+        try:
+            publishing = work.send(outcome)
+        except StopIteration:
+            publishing = None
+        finally:
+            now_s, waited = time.perf_counter(), waited_s() - waited
+            steps.append(Step(name, began_s, now_s - waited))
+            if waited:
+                steps.append(Step("publish", now_s - waited, now_s))
+        if publishing is None:
+            return
+        outcome = yield publishing
+        steps.append(Step("publish", now_s, time.perf_counter()))
+        name = "apply"
+
+
+async def _commit_runs(opened: PartitionLog, parts: list[RequestPart]) -> None:
     failpoint("batch.before_close")
     for run in _runs(parts):
         await _commit(opened, run)

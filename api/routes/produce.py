@@ -46,6 +46,7 @@ from deltamq.api.wire.request import (
     unquoted,
 )
 from deltamq.api.wire.rows import Decoded, Named
+from deltamq.api.wire.steps import Step, Steps
 from deltamq.mq.errors import Refused, Unprocessable, UnsupportedMedia
 from deltamq.mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX, PRODUCER_SEQ_MAX
 from deltamq.mq.names import check_client_topic
@@ -98,7 +99,8 @@ class ProduceEndpoint:
             began = time.perf_counter()
             expected = _agreed(expected, body.expected_offset)
             named = _named(query.get("partition"), expected, body)
-            request = StoreRequest(body, named, expected, now_ms=now_ms, flush=flush, want_ids=want_ids)
+            steps: Steps | None = scope.get(STEPS)
+            request = StoreRequest(body, named, expected, now_ms=now_ms, flush=flush, want_ids=want_ids, steps=steps)
             topic = self._topics.find(topic_name)
             if topic is None and from_cluster(scope["headers"]):
                 raise unknown_here(topic_name)
@@ -115,8 +117,8 @@ class ProduceEndpoint:
             except GONE as error:
                 raise await self._topics.explained(topic, error) from error
             metrics, took_s = self._metrics, time.perf_counter() - began
-            if (steps := scope.get(STEPS)) is not None:
-                steps["store"] = took_s
+            if steps is not None:
+                steps.add(Step("store", began, began + took_s))
             metrics.produce_seconds.observe(took_s)
             metrics.produced_messages[topic_name] += body.rows.count
             metrics.produced_bytes[topic_name] += body.rows.nbytes

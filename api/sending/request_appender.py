@@ -299,6 +299,7 @@ class RequestAppender:
                 stamp=stamp_of(topic, request, share),
                 expected_offset=expected_offset(topic, places, share, request.expected_offset),
                 fence_epochs=self._fence_epochs(places, share),
+                steps=request.steps,
             )
             parts.append((share, part))
             if kept and share.partition in kept:

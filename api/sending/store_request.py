@@ -19,6 +19,7 @@ from deltamq.api.wire.route_batch import (
     route_messages,
 )
 from deltamq.api.wire.rows import ArrowRows, Decoded, Named, Rows
+from deltamq.api.wire.steps import Steps
 from deltamq.mq.errors import NOT_WRITABLE, Fenced, OffsetMismatch, Unavailable
 from deltamq.mq.producer import Part
 from deltamq.mq.routing import Route
@@ -43,6 +44,8 @@ class StoreRequest:
     only: NDArray[np.int64] | None = None
     #: Whether to look only where messages are stored.
     stored_only: bool = False
+    #: Where the request's commits are noted; None if it is not measured.
+    steps: Steps | None = None
 
 
 def check_new(topic: str, request: StoreRequest, route: Route) -> None:

@@ -34,8 +34,7 @@ WATCH: Final = "deltamq.watch"
 REFUSAL: Final = "deltamq.refusal"
 #: Name of the entry of a request's scope that says that the call was to wait.
 WAITED: Final = "deltamq.waited"
-#: Name of the entry of a request's scope in which endpoints note which step took how long, in seconds; it is there only
-#: if slow requests are logged.
+#: Name of the entry of a request's scope with its `Steps`; it is there only if the request is measured.
 STEPS: Final = "deltamq.steps"
 #: Name of the entry of a request's scope with its needs beside its path's: resource, name and verb of each.
 ALSO_NEEDS: Final = "deltamq.also_needs"

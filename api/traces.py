@@ -1,0 +1,236 @@
+"""The service's own spans: requests that are traced, with their commits, sent to a collector as OTLP (SPEC LOOK-17).
+
+    request ── traceparent, or the share of the others ──► RequestSpan ──► spans ──► Outgoing ──► collector
+                                                                                        └── full: dropped, and counted
+
+A request whose caller is traced belongs to that trace, if it is sampled; a share of the others begins a trace.
+Where a request is forwarded, its trace goes on. Spans are made when the request is over, from the times that were
+measured: an untraced request pays for a look at its headers. This module needs the extra `otel`, and is imported only
+if a setting names a collector.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+from urllib.parse import urlsplit
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from deltamq.api.auth.calls import call_of
+from deltamq.api.host.peers import is_forwarded
+from deltamq.api.log.metrics import Gauge
+from deltamq.api.wire.request import Scope
+from deltamq.api.wire.steps import GROUP_FACT, TOPIC_FACT, Step, Times
+
+log = logging.getLogger("deltamq.api")
+
+#: Most ended spans that wait to be sent; further ones are dropped.
+QUEUE_SPANS_MAX: Final = 8_192
+#: Most spans in one request to the collector, and for how long the first of them waits for others, in seconds.
+_BATCH_SPANS_MAX: Final = 512
+_BATCH_S: Final = 1.0
+#: Seconds for one request with its repetitions, and for the last ones when the service stops.
+_SEND_S: Final = 5
+_END_S: Final = 2.0
+#: Where collectors take traces, if the setting names no path.
+_PATH: Final = "/v1/traces"
+_TRACEPARENT: Final = b"traceparent"
+_TRACESTATE: Final = b"tracestate"
+_CONTEXT_HEADERS: Final = (_TRACEPARENT, _TRACESTATE)
+_FAILED_STATUS: Final = 500
+_W3C: Final = TraceContextTextMapPropagator()
+#: Names in a call's path that spans have an attribute for.
+_NAMES: Final = {"topic": TOPIC_FACT, "group": GROUP_FACT}
+
+
+class Outgoing(SpanProcessor):
+    """Ended spans on their way to the collector, which may be slow or away. Safe for any number of threads."""
+
+    def __init__(self, exporter: SpanExporter, *, spans_max: int = QUEUE_SPANS_MAX) -> None:
+        self._exporter = exporter
+        self._spans_max = spans_max
+        self._waiting: deque[ReadableSpan] = deque()
+        self._changed = threading.Condition()
+        self._is_ending = False
+        #: Spans that the collector has taken, that it did not take in time, and that found no room.
+        self.sent = self.failed = self.dropped = 0
+        #: Whether the collector did not take the last batch.
+        self._is_away = False
+        self._thread = threading.Thread(target=self._run, name="mq-traces", daemon=True)
+        self._thread.start()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Queue a span; never waits for the collector."""
+        with self._changed:
+            if len(self._waiting) >= self._spans_max or self._is_ending:
+                self.dropped += 1
+                return
+            self._waiting.append(span)
+            if len(self._waiting) in (1, _BATCH_SPANS_MAX):
+                self._changed.notify()
+
+    def _run(self) -> None:
+        while batch := self._next():
+            try:
+                is_sent = self._exporter.export(batch) is SpanExportResult.SUCCESS
+            except Exception:
+                log.exception("event=traces_failed")
+                is_sent = False
+            self._note(len(batch), is_sent=is_sent)
+
+    def _next(self) -> Sequence[ReadableSpan]:
+        """Wait for spans, and return the next batch; return none at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_ending)
+            self._changed.wait_for(lambda: len(self._waiting) >= _BATCH_SPANS_MAX or self._is_ending, _BATCH_S)
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH_SPANS_MAX))]
+
+    def _note(self, count: int, *, is_sent: bool) -> None:
+        """Count a batch; the log has a line when the collector goes, and one when it is back."""
+        if is_sent:
+            self.sent += count
+            if self._is_away:
+                log.info("event=traces_sent_again failed=%d dropped=%d", self.failed, self.dropped)
+        else:
+            self.failed += count
+            if not self._is_away:
+                log.warning("event=traces_not_sent spans=%d detail='the collector does not take them'", count)
+        self._is_away = not is_sent
+
+    def shutdown(self) -> None:
+        """Send what waits, for at most `_END_S`."""
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify()
+        self._thread.join(_END_S)
+        self._exporter.shutdown()  # ends repetitions
+        if self._waiting:
+            log.warning("event=traces_lost spans=%d", len(self._waiting))
+
+
+class RequestSpan:
+    """One traced request."""
+
+    def __init__(self, tracer: trace.Tracer, span: Span, began_ns: int) -> None:
+        self._tracer = tracer
+        self._span = span
+        self._began_ns = began_ns
+
+    def end(self, scope: Scope, times: Times) -> None:
+        """End the span, with those of the request's steps within it."""
+        self._describe(scope, times.status)
+        inside = trace.set_span_in_context(self._span)
+        # What was measured by another clock is as far from the begin as there.
+        offset_ns = self._began_ns - round(times.began_s * 1e9)
+        steps = [
+            Step("read body", times.began_s, times.body_s),
+            *times.steps,
+            Step("send answer", times.answer_s, times.ended_s),
+        ]
+        for step in steps:
+            self._add(step, inside, offset_ns)
+        self._span.end(offset_ns + round(times.ended_s * 1e9))
+
+    def _describe(self, scope: Scope, status: int) -> None:
+        call = call_of(scope["method"], scope["raw_path"])
+        if call is not None:
+            self._span.update_name(call.name)
+            self._span.set_attribute("http.route", call.name.partition(" ")[2])
+            for name, attribute in _NAMES.items():
+                if name in call.values:
+                    self._span.set_attribute(attribute, call.values[name])
+        if status:
+            self._span.set_attribute("http.response.status_code", status)
+        if not status or status >= _FAILED_STATUS:
+            self._span.set_attribute("error.type", str(status or "no_answer"))
+            self._span.set_status(Status(StatusCode.ERROR))
+
+    def _add(self, step: Step, context: Context, offset_ns: int) -> None:
+        begin, end = (offset_ns + round(at_s * 1e9) for at_s in (step.began_s, step.ended_s))
+        span = self._tracer.start_span(step.name, context, attributes=step.facts, start_time=begin)
+        inside = trace.set_span_in_context(span)
+        for part in step.parts:
+            self._add(part, inside, offset_ns)
+        span.end(end)
+
+
+class ServiceTraces:
+    """Decides which requests are traced, and sends their spans. Used on the event loop."""
+
+    def __init__(self, url: str, share: float, *, cluster: str, draw: Callable[[], float] = random.random) -> None:
+        """`share` of the requests without a context, from 0 to 1, begin a trace; `url` is the collector's."""
+        self._share = share
+        self._draw = draw
+        # Its own log lines would come with each request that fails.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        self._outgoing = Outgoing(OTLPSpanExporter(endpoint=endpoint_of(url), timeout=_SEND_S))
+        resource = {"service.name": "deltamq", "service.namespace": cluster, "service.version": _version()}
+        resource |= {"host.name": socket.gethostname(), "process.pid": str(os.getpid())}
+        self._provider = TracerProvider(sampler=ALWAYS_ON, resource=Resource.create(resource), shutdown_on_exit=False)
+        self._provider.add_span_processor(self._outgoing)
+        self._tracer = self._provider.get_tracer("deltamq.api", _version())
+
+    def begin(self, scope: Scope) -> RequestSpan | None:
+        """Begin the span of a request that is traced; its headers then name this span to whom it is forwarded."""
+        given = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _CONTEXT_HEADERS}
+        context = _W3C.extract(given, Context()) if given else Context()
+        parent = trace.get_current_span(context).get_span_context()
+        if parent.is_valid:
+            if not parent.trace_flags.sampled:
+                return None
+        elif is_forwarded(scope["headers"]) or self._draw() >= self._share:
+            return None  # of a request that is forwarded, the first process has decided
+        about = {
+            "http.request.method": scope["method"],
+            "url.path": scope["raw_path"].decode("ascii", "replace"),
+            "url.scheme": scope["scheme"],
+        }
+        began_ns = time.time_ns()
+        span = self._tracer.start_span(scope["method"], context, SpanKind.SERVER, about, start_time=began_ns)
+        carrier: dict[str, str] = {}
+        _W3C.inject(carrier, trace.set_span_in_context(span, Context()))
+        ours = [(name.encode(), value.encode("latin-1")) for name, value in carrier.items()]
+        scope["headers"] = [*(one for one in scope["headers"] if one[0] not in _CONTEXT_HEADERS), *ours]
+        return RequestSpan(self._tracer, span, began_ns)
+
+    def counters(self) -> list[Gauge]:
+        """Return what became of the spans, for `/metrics`."""
+        outgoing = self._outgoing
+        return [
+            Gauge("deltamq_trace_spans_sent", "Spans that the collector has taken.", lambda: outgoing.sent),
+            Gauge("deltamq_trace_spans_failed", "Spans that it did not take in time.", lambda: outgoing.failed),
+            Gauge("deltamq_trace_spans_dropped", "Spans for which there was no room.", lambda: outgoing.dropped),
+        ]
+
+    def close(self) -> None:
+        """Send the last spans, for two seconds at most; blocks."""
+        self._provider.shutdown()
+
+
+def endpoint_of(url: str) -> str:
+    """Return the URL to which traces are posted: the given one, or its usual path if it has none."""
+    return url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH
+
+
+def _version() -> str:
+    try:
+        return version("deltamq")
+    except PackageNotFoundError:  # run from a source tree
+        return "0"
