@@ -24,8 +24,8 @@ from deltamq.mq.wire.pop import PopRequest
 T = TypeVar("T", bound=msgspec.Struct)
 
 _JSON: Final = "application/json"
-#: msgspec's message for a text that is not among the words of a field.
-_NO_WORD: Final = re.compile(r"Invalid enum value .* - at `\$\.(\w+)`", re.DOTALL)
+#: msgspec's message for a text that is not among the words of a field, or of its items.
+_NO_WORD: Final = re.compile(r"Invalid enum value .* - at `\$\.(\w+)(\[\d+\])?`", re.DOTALL)
 #: The end of msgspec's message for a wrong entry of an object, which it does not name.
 _AN_ENTRY: Final = re.compile(r" - at `\$\.(\w+)(\[\.\.\.\])[^`]*`$")
 #: The end of msgspec's message for a wrong item of a list.
@@ -63,8 +63,9 @@ class JsonBody(Generic[T]):
     def _refusal(self, error: msgspec.ValidationError, given: Mapping[str, Any]) -> Refused:
         no_word = _NO_WORD.fullmatch(str(error))
         if no_word is not None:
-            name = no_word[1]
-            return Unprocessable(f"{name} must be one of {', '.join(self._words[name])}", field=name)
+            name, item = no_word[1], no_word[2] or ""
+            words = ", ".join(self._words[name])
+            return Unprocessable(f"{name}{item} must be one of {words}", field=name + item if self._items else name)
         refused = refusal(error)
         field = refused.field or "body"
         named = self._with_entry(error, field, given)

@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 
 import click
 
-from deltamq.mq.auth.principals import Effect, Resource
+from deltamq.mq.auth.principals import Effect, Resource, Verb
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from deltamq.mq.client.http.calls import ClientAccess
@@ -20,6 +20,7 @@ from deltamq.mq.wire.auth import AclInfo, ActInfo, KeyInfo, QuotaInfo, RefusalIn
 
 #: The entry point group of the commands that need the warehouse itself.
 _COMMANDS: Final = "deltamq.auth"
+_verb: Final = click.Choice(get_args(Verb))
 _TIMES: Final = click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"])
 
 
@@ -219,7 +220,7 @@ def acl() -> None:
 @click.argument("principal")
 @click.option("--resource", type=click.Choice(get_args(Resource)), default="topic", show_default=True)
 @click.option("--pattern", default="", help="A name, or a beginning of names and *: 'orders*'; none for the cluster.")
-@click.option("--verb", "verbs", multiple=True, required=True, help="May be repeated; publish, subscribe, ...")
+@click.option("--verb", "verbs", type=_verb, multiple=True, required=True, metavar="VERB", help="May be repeated.")
 @click.option("--effect", type=click.Choice(get_args(Effect)), default="allow", show_default=True)
 @service_options
 def add_acl(
@@ -258,7 +259,7 @@ def list_acls(principal: str | None, url: str, access: ClientAccess, as_json: bo
 
 @acl.command("explain")
 @click.argument("principal")
-@click.argument("verb")
+@click.argument("verb", type=_verb)
 @click.argument("resource", type=click.Choice(get_args(Resource)))
 @click.argument("name", default="")
 @click.option("--group", "groups", multiple=True, help="A group that its token names, group:NAME; may be repeated.")

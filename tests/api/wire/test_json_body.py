@@ -30,6 +30,7 @@ class Outer(msgspec.Struct, forbid_unknown_fields=True):
     parts: Annotated[dict[str, Inner], Meta(max_length=1_000)] | None = None
     numbers: dict[str, Whole] | None = None
     names: Annotated[list[str] | None, Meta(description="Names.")] = None
+    words: list[Literal["c", "d"]] = []
 
 
 EXAMPLE: dict[str, Any] = {"id": "x", "word": "a", "parts": {"p": {"flag": True}}, "names": ["n"]}
@@ -61,6 +62,7 @@ def refused(body: JsonBody[Outer], **given: object) -> Refused:
         ({"numbers": {"[...]": 2**70}}, 422, "invalid_value", "numbers.[...]"),
         ({"numbers": {"p": 1, "q[0]": -1}}, 422, "invalid_value", "numbers.q[0]"),
         ({"names": ["a", 1]}, 400, "invalid_type", "names"),
+        ({"words": ["c", "x"]}, 422, "invalid_value", "words"),
         ({"names[0]": 1}, 400, "unknown_field", "names[0]"),
         ({"names[...]": 1}, 400, "unknown_field", "names[...]"),
     ],
@@ -80,6 +82,7 @@ def test_a_field_that_is_named_like_a_refusal_is_refused(name: str) -> None:
 
 def test_a_refused_word_is_told_with_those_that_are_taken() -> None:
     assert refused(BODY, word="c").detail == "word must be one of true, false, a, b"
+    assert refused(BODY, words=["c", "x"]).detail == "words[1] must be one of c, d"
 
 
 def test_an_item_of_a_list_is_named_where_that_is_asked_for() -> None:
