@@ -102,6 +102,7 @@ CALLS: Final[Mapping[str, str]] = {
     "POST /v1/cluster/upgrade": "cluster admin; audited",
     "PUT /v1/brokers/{broker}": "cluster admin; audited",
     "GET /v1/jobs": "cluster metrics",
+    "GET /v1/exports": "any",
     "GET /v1/settings": "cluster metrics",
     "GET /v1/history": "any",
     "PUT /v1/log-level": "cluster admin; audited",

@@ -440,6 +440,24 @@ _EXAMPLES: Final[Json] = {
         ],
         "by_attempt": [{"attempt": 2, "state": "waiting", "messages": 1}],
     },
+    "ExportList": {
+        "exports": [
+            {
+                "name": "flights",
+                "topic": "flights",
+                "to": "lake.flights",
+                "quarantine": "lake.flights_quarantine",
+                "schema": "id BIGINT NOT NULL",
+                "columns": ["append_time"],
+                "rows": 118,
+                "quarantined": 2,
+                "offsets": {"flights@broker-a": 120},
+                "behind": 3,
+                "last_run_time": "2013-01-01T05:15:00.000000Z",
+                "failure": None,
+            }
+        ]
+    },
     "LocksGiven": {
         "partitions": ["flights@broker-a"],
         "locks": {"flights@broker-a": 12_884_901_889},

@@ -15,7 +15,7 @@ from deltamq.jobs.cli.options import conf_of, errors_shown, session, show, with_
 from deltamq.jobs.tasks.warehouse_files import storage
 
 if TYPE_CHECKING:
-    from deltamq.jobs.export.definition import Definition
+    from deltamq.tables.ops.exports import Definition
 
 
 _CONTINUOUS_S: Final = 5.0
@@ -109,14 +109,13 @@ def _stopped() -> threading.Event:
 @with_warehouse
 def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> None:
     """Show every export: its topic, its table, and its progress."""
-    from deltamq.jobs.export.definition import definitions
-    from deltamq.jobs.export.plan import Plans
+    from deltamq.tables.ops.exports import definitions, read_export_state, read_failure
 
     with errors_shown():
         store = storage(conf_of(profile, warehouse).warehouse.uri)
         shown = []
         for definition in definitions(store):
-            state = Plans(store, definition.id).state()
+            state, failure = read_export_state(store, definition.id), read_failure(store, definition.id)
             progress = {"rows": state.rows, "quarantined": state.quarantined, "batch": state.batch}
             what = {
                 "name": definition.name,
@@ -124,7 +123,8 @@ def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> N
                 "to": definition.to,
                 "schema": definition.schema,
             }
-            shown.append({**what, **progress, "offsets": state.ends})
+            why = None if failure is None else failure.detail
+            shown.append({**what, **progress, "offsets": state.ends, "failure": why})
         line = "{name}: {topic} -> {to}, {rows} rows, {quarantined} in quarantine\n    {schema}"
         show(shown, line, as_json=as_json)
 
@@ -149,8 +149,8 @@ def remove_command(name: str, forget: bool, warehouse: str | None, profile: str 
 @with_warehouse
 def replay_quarantine_command(name: str, warehouse: str | None, profile: str | None) -> None:
     """Parse the quarantine table again by the export's current schema; rows that fit move to the table."""
-    from deltamq.jobs.export.definition import read_definition
     from deltamq.jobs.export.export import replay_quarantine
+    from deltamq.tables.ops.exports import read_definition
 
     with errors_shown():
         conf = conf_of(profile, warehouse)

@@ -1,6 +1,5 @@
-"""The definition of an export: a topic, its table, and the types of the fields; stored in the warehouse by name.
+"""The definition of an export, checked, stored in the warehouse by name, and removed (`tables/ops/exports.py`).
 
-<warehouse>/jobs/export/definitions/<name>.json      an export of the scheduled job `export`
 <warehouse>/jobs/export/removed/<id>.json            a removed export, whose progress stays with its tables
 """
 
@@ -14,42 +13,24 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from deltamq.jobs.export.json_schema import struct_of_json_schema
-from deltamq.jobs.export.stored import check_name, names_in, read_stored
 from deltamq.mq.errors import NotFound, Refused
 from deltamq.mq.names import check_topic
+from deltamq.tables.ops.exports import (
+    BATCH_ROWS,
+    Definition,
+    definition_key,
+    definition_names,
+    definitions,
+    export_folder,
+    read_definition,
+)
+from deltamq.tables.ops.stored_json import check_name, names_in, read_stored
 from deltamq.tables.store.store import Store
 
-FOLDER: Final = "jobs/export/definitions"
 _REMOVED: Final = "jobs/export/removed"
 #: Columns of the message that an export may include, each named with a leading `_`.
 Extra = Literal["topic", "append_time", "born_time", "key", "tag", "headers", "message_id"]
 COLUMNS: Final = get_args(Extra)
-BATCH_ROWS: Final = 1_000_000
-
-
-class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """One export. Its transactions in the tables carry `id`, which stays when it is removed and created again."""
-
-    name: str
-    topic: str
-    #: A path, or the name of a table.
-    to: str
-    #: DDL of the fields of a body, such as `id BIGINT NOT NULL, amount DOUBLE`.
-    schema: str
-    columns: tuple[str, ...] = ("append_time",)
-    batch_rows: int = BATCH_ROWS
-    fail_on_data_loss: bool = True
-    id: str
-
-    @property
-    def is_path(self) -> bool:
-        """Whether `to` is a path, not the name of a table."""
-        return "/" in self.to
-
-    @property
-    def quarantine(self) -> str:
-        """The path or name of the table for messages that do not fit the schema."""
-        return f"{self.to.rstrip('/')}_quarantine"
 
 
 def definition_of(
@@ -125,7 +106,7 @@ def save(store: Store, wanted: Definition) -> Definition:
     else:
         earlier = [old for old in _removed(store) if (old.topic, old.to) == (wanted.topic, wanted.to)]
         wanted = msgspec.structs.replace(wanted, id=earlier[0].id) if earlier else wanted
-    store.replace(_key(wanted.name), msgspec.json.encode(wanted))
+    store.replace(definition_key(wanted.name), msgspec.json.encode(wanted))
     return wanted
 
 
@@ -141,35 +122,18 @@ def sharing(store: Store, wanted: Definition) -> str | None:
     )
 
 
-def read_definition(store: Store, name: str) -> Definition:
-    """Return the definition of this name, or raise `NotFound`."""
-    definition = read_stored(store, _key(name), _decode)
-    if definition is None:
-        raise NotFound(f"there is no export {name!r}; see deltamq jobs export list", code="export_not_found")
-    return definition
-
-
-def definitions(store: Store) -> list[Definition]:
-    """Return all definitions, by name."""
-    return [read_definition(store, name) for name in names_in(store, FOLDER)]
-
-
 def remove_definition(store: Store, name: str, *, forget: bool = False) -> None:
     """Delete an export; its tables stay, and its progress, too, without `forget`.
 
     With `forget`, the export may also be a removed one.
     """
     earlier = [old for old in _removed(store) if old.name == name]
-    present = None if forget and earlier and name not in names_in(store, FOLDER) else read_definition(store, name)
+    present = None if forget and earlier and name not in definition_names(store) else read_definition(store, name)
     if forget:
         for definition in [*earlier, *([] if present is None else [present])]:
-            store.delete_tree(f"jobs/export/{definition.id}")
+            store.delete_tree(export_folder(definition.id))
             store.delete(f"{_REMOVED}/{definition.id}.json")
     elif present is not None:
         store.replace(f"{_REMOVED}/{present.id}.json", msgspec.json.encode(present))
     if present is not None:
-        store.delete(_key(name))
-
-
-def _key(name: str) -> str:
-    return f"{FOLDER}/{name}.json"
+        store.delete(definition_key(name))

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from deltamq.jobs.export.definition import COLUMNS, Definition, definition_of, definitions, save, sharing
+from deltamq.jobs.export.definition import COLUMNS, definition_of, save, sharing
 from deltamq.jobs.export.plan import ExportPlan, Plans, next_ranges
 from deltamq.jobs.export.typed_body import FITS, fields_of, quarantine_columns, typed_columns, with_verdict
 from deltamq.jobs.export.typed_table import batch_mark, check_columns, columns_of, has_batch, named
@@ -37,6 +37,7 @@ from deltamq.mq.static.reading import StoredOffsets
 from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.config import Config
 from deltamq.tables.failpoints import failpoint
+from deltamq.tables.ops.exports import Definition, definitions
 from deltamq.tables.store.store import Store
 
 if TYPE_CHECKING:
@@ -182,9 +183,14 @@ class _Export:
         self._done = {"batches": 0, "rows": 0, "quarantined": 0, "lost": 0}
 
     def run(self) -> dict[str, int]:
-        self.resume()
-        while plan := self._next():
-            self._carry_out(self._plans.put(plan))
+        try:
+            self.resume()
+            while plan := self._next():
+                self._carry_out(self._plans.put(plan))
+        except (DeltaMQError, PySparkException) as error:
+            self._plans.failed(_now_ms(), str(error).splitlines()[0])
+            raise
+        self._plans.succeeded()
         return self._done
 
     def resume(self) -> None:
@@ -236,7 +242,7 @@ class _Export:
         return self._done
 
     def _next(self) -> ExportPlan | None:
-        catalog, now_ms = Catalog(self._store), SYSTEM_CLOCK.wall_us() // 1_000
+        catalog, now_ms = Catalog(self._store), _now_ms()
         partitions = catalog.partitions(self._definition.topic)
         closed = {partition.name for partition in partitions if not catalog.is_readable(partition, now_ms)}
         stored = self._stored([partition for partition in partitions if partition.name not in closed])
@@ -323,6 +329,10 @@ class _Export:
 
     def _version(self, to: str) -> int:
         return int(self._spark.sql(f"DESCRIBE HISTORY {named(to)} LIMIT 1").collect()[0]["version"])
+
+
+def _now_ms() -> int:
+    return SYSTEM_CLOCK.wall_us() // 1_000
 
 
 def _warehouse(spark: SparkSession, warehouse: str | None) -> str:

@@ -15,10 +15,19 @@ from typing import Final
 
 import msgspec
 
-from deltamq.jobs.export.stored import read_stored
 from deltamq.mq.errors import Conflict
 from deltamq.mq.static.reading import StoredOffsets
 from deltamq.tables.failpoints import failpoint
+from deltamq.tables.ops.exports import (
+    ExportFailure,
+    ExportState,
+    export_folder,
+    failure_key,
+    read_export_state,
+    read_failure,
+    state_key,
+)
+from deltamq.tables.ops.stored_json import read_stored
 from deltamq.tables.store.store import Store
 
 
@@ -32,17 +41,10 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     quarantine_version: int | None = None
 
 
-class ExportState(msgspec.Struct, frozen=True, kw_only=True):
-    """An export's progress; `ends` are the next offsets."""
-
-    batch: int = -1
-    ends: dict[str, int] = {}
-    rows: int = 0
-    quarantined: int = 0
-
+#: Characters of a failure that are kept.
+_DETAIL_MAX: Final = 2_000
 
 _decode_plan: Final = msgspec.json.Decoder(ExportPlan)
-_decode_state: Final = msgspec.json.Decoder(ExportState)
 
 
 class Plans:
@@ -50,11 +52,12 @@ class Plans:
 
     def __init__(self, store: Store, export_id: str) -> None:
         self._store = store
-        self._folder = f"jobs/export/{export_id}"
+        self._id = export_id
+        self._folder = export_folder(export_id)
 
     def state(self) -> ExportState:
         """Return the export's progress."""
-        return read_stored(self._store, f"{self._folder}/state.json", _decode_state) or ExportState()
+        return read_export_state(self._store, self._id)
 
     def unfinished(self, state: ExportState) -> ExportPlan | None:
         """Return the plan that was begun and may be carried out in part; None if there is none."""
@@ -85,12 +88,22 @@ class Plans:
             quarantined=quarantined if replayed else before.quarantined + quarantined,
         )
         failpoint("export.before_state")
-        self._store.replace(f"{self._folder}/state.json", msgspec.json.encode(after))
+        self._store.replace(state_key(self._id), msgspec.json.encode(after))
         failpoint("export.after_state")
         for name in self._store.names(self._folder):
             if name.endswith(".plan") and int(name[:20]) <= plan.batch:
                 self._store.delete(f"{self._folder}/{name}")
         return after
+
+    def failed(self, at_ms: int, detail: str) -> None:
+        """Record why a run has failed."""
+        failure = ExportFailure(at_ms=at_ms, detail=detail[:_DETAIL_MAX])
+        self._store.replace(failure_key(self._id), msgspec.json.encode(failure))
+
+    def succeeded(self) -> None:
+        """Forget the failure of an earlier run."""
+        if read_failure(self._store, self._id) is not None:
+            self._store.delete(failure_key(self._id))
 
     def _key(self, batch: int) -> str:
         return f"{self._folder}/{batch:020d}.plan"

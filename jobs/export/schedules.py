@@ -15,10 +15,10 @@ from typing import Final, Literal
 import msgspec
 
 from deltamq.jobs.export.reset import target_of
-from deltamq.jobs.export.stored import check_name, names_in, read_stored
 from deltamq.mq.errors import NotFound, Refused
 from deltamq.mq.names import check_client_topic, check_group
 from deltamq.mq.request_values import ago_ms
+from deltamq.tables.ops.stored_json import check_name, names_in, read_stored
 from deltamq.tables.store.store import Store
 
 Kind = Literal["replay", "reset"]

@@ -169,6 +169,42 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     shards: tuple[JobShard, ...] = ()
 
 
+class ExportFailureInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """When and why the last run of an export failed."""
+
+    time: Time
+    detail: str
+
+
+class ExportInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An export of a topic to a typed table, which the job `export` writes.
+
+    `to` and `quarantine` are paths or names of tables: of the messages that fit `schema`, the DDL of a body's fields,
+    and of the others. `rows` were written in all, `quarantined` are in quarantine. `offsets` has the next offset of
+    each partition, or logical queue; `behind` is how many stored messages are not exported yet, null if that is not
+    known: the topic is gone, or global. `failure` is null unless the last run failed.
+    """
+
+    name: str
+    topic: str
+    to: str
+    quarantine: str
+    schema: str
+    columns: tuple[str, ...]
+    rows: int
+    quarantined: int
+    offsets: dict[str, int]
+    behind: int | None = None
+    last_run_time: Time | None = None
+    failure: ExportFailureInfo | None = None
+
+
+class ExportList(msgspec.Struct, frozen=True, kw_only=True):
+    """Exports that are defined in the warehouse, by name."""
+
+    exports: tuple[ExportInfo, ...]
+
+
 class LogLevelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """From which level on a logger of the process that answers, and those below it, log."""
 

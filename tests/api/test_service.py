@@ -138,6 +138,7 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         ("get", "/v1/groups/{group}/in-flight"),
         ("get", "/v1/groups/{group}/retries"),
         ("get", "/v1/jobs"),
+        ("get", "/v1/exports"),
         ("get", "/v1/settings"),
         ("get", "/v1/history"),
         ("get", "/v1/auth/explain"),

@@ -15,6 +15,8 @@ from urllib.parse import quote, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
+from deltamq.jobs.export.definition import definition_of, save
+from deltamq.jobs.export.plan import Plans
 from tests.api.guarded import Guarded, guarded
 from tests.api.routes.test_dead_letters import bury, letter
 from tests.api.running import Api, config_for, running
@@ -53,7 +55,8 @@ _PAGES = {
     _at("topics", "orders", "send"): "Deliver in, seconds",
     _at("topics", "orders", "groups"): "shipping",
     _at("topics", "orders", "settings"): "Delete the topic",
-    _at("topics", "orders", "exports"): "Read it in Spark",
+    _at("topics", "orders", "exports"): "amount is string here and double in lake.orders",
+    _at("topics", "empty", "exports"): "No export of this topic is defined",
     _at("groups"): MARKUP_GROUP,
     _at("groups", "billing"): "Lag by partition",
     _at("groups", "reports", "clients"): "reader-1",
@@ -118,6 +121,9 @@ def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         seed(call)
         for reason in ("no such account", "amount is not a number", MARKUP[:100]):
             bury(found, "billing", *(letter("orders", number, key=b"order-7") for number in range(8)), reason=reason)
+        store = found.service.warehouse.store
+        export = save(store, definition_of("orders", "lake.orders", schema="amount DOUBLE"))
+        Plans(store, export.id).failed(1_500, "amount is string here and double in lake.orders")
         found.key("admin", until=(datetime.now(UTC) + timedelta(days=3)).isoformat())
         yield found
 

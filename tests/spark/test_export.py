@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from deltamq.jobs.export.definition import COLUMNS, definitions, remove_definition
+from deltamq.jobs.export.definition import COLUMNS, remove_definition
 from deltamq.jobs.export.export import export_topic, replay_quarantine, run_export
 from deltamq.jobs.export.plan import ExportPlan, Plans
 from deltamq.jobs.export.typed_body import FITS, fields_of, quarantine_columns, with_verdict
@@ -21,6 +21,7 @@ from deltamq.jobs.export.typed_table import check_columns, columns_of
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import NotFound, Refused
 from deltamq.tables.failpoints import FailpointHit, arm
+from deltamq.tables.ops.exports import definitions, read_failure
 from tests.unit.jobs.warehouses import Filled
 
 pytestmark = pytest.mark.spark
@@ -203,10 +204,13 @@ def test_spark_20_another_type_is_refused_by_name_and_the_first_schema_goes_on(
     with pytest.raises(Refused, match=r"o\.a is string here and int"):
         run_export(spark, store, wrong, filled.uri)
     assert plans.unfinished(plans.state()) is None
+    failure = read_failure(store, found.id)
+    assert failure is not None and "o.a is string here and int" in failure.detail
 
     # A plan that cannot be carried out, of an application before this rule or of a table that was changed since.
     plans.put(ExportPlan(batch=1, schema=wrong.schema, ranges={"orders@a:0": (1, 2)}))
     assert run("id BIGINT, amount DOUBLE, o STRUCT<a: INT, b: STRING>")["rows"] == 1
+    assert read_failure(store, found.id) is None
     rows = spark.read.format("delta").load(to).orderBy("_offset").collect()
     assert [(row.id, row.amount, row.o.asDict()) for row in rows] == [
         (1, 1.5, {"a": 1, "b": None}),

@@ -1,6 +1,6 @@
 // One topic: its partitions, messages, groups, settings and exports, each at an address of its own.
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
-import { at, send, useLive, useMay } from "../api.js";
+import { at, query as asked, send, useLive, useMay } from "../api.js";
 import { bytes, count, duration, plural, rate, sh, visible } from "../format.js";
 import { spanOf, topOf, useGroupsNow, useHistory } from "../now.js";
 import { Ask, Command, Empty, Facts, Field, Form, html, literal, Plot, Sql, State, Table, Tabs, Time, Trouble,
@@ -155,22 +155,28 @@ function Settings({ info, may, reload }) {
 }
 
 function Exports({ info }) {
-  const jobs = useLive(at`v1/jobs`, 10_000), shards = jobs.data?.jobs.find(one => one.name === "export")?.shards ?? [];
-  const mine = shards.filter(one => one.shard === info.topic || one.shard.split(/[\s/:]/).includes(info.topic));
+  const live = useLive(at`v1/exports` + asked({ topic: info.topic }), 10_000), rows = live.data?.exports ?? [];
   const read = `spark.read.format("mq").option("topic", ${JSON.stringify(info.topic)}).load()`;
+  const number = (name, head, hint) => ({ name, head, hint, num: true, cell: one => count(one[name]),
+    sort: one => one[name] });
+  const columns = [{ name: "name", head: "Export", cls: "name", cell: one => visible(one.name), sort: one => one.name },
+    { name: "to", head: "Table", cls: "name", cell: one => html`<code>${visible(one.to)}</code>` },
+    { name: "schema", head: "Fields", cls: "wrap", cell: one => html`<code>${visible(one.schema)}</code>` },
+    number("rows", "Rows"), number("behind", "Behind", "messages that are not exported yet"),
+    number("quarantined", "In quarantine", "messages that do not fit the fields"),
+    { name: "last", head: "Last run", cell: one => html`<${Time} at=${one.last_run_time} since />` },
+    { name: "failure", head: "Failure", cls: "wrap", cell: one => one.failure
+      && html`<${State} kind="bad">${visible(one.failure.detail)}<//>` }];
   return html`<p>Each partition is a Delta table: Spark and whatever else reads Delta has its messages without an
     export. The job <code>export</code> makes one typed table of a topic.</p>
-    <${Trouble} error=${jobs.error} what="The job" />
-    <${Table} label="Exports"
-      columns=${[{ name: "shard", head: "Export", cls: "name", cell: one => visible(one.shard) },
-        { name: "last", head: "Last run", cell: one => html`<${Time} at=${one.last_run_time} />` },
-      { name: "behind", head: "Behind", num: true, cell: one => duration(one.behind_ms) },
-      { name: "error", head: "Error", cell: one => one.error && html`<${State} kind="bad">${visible(one.error)}<//>` }]}
-      rows=${mine} keyOf=${one => one.shard}
+    <${Waiting} of=${live} what="The list of exports" />
+    ${live.data && html`<${Table} label="Exports" columns=${columns} rows=${rows} keyOf=${one => one.name} first="name"
       empty=${html`<${Empty}
         command=${`deltamq jobs export add --topic ${sh(info.topic)} --to lake.exported --schema "amount DOUBLE"`}>No
-          export
-        of this topic has run.<//>`} />
+          export of this topic is defined.<//>`} />`}
+    ${rows.map(one => one.quarantined > 0 && html`<p key=${one.name}>What does not fit is
+      in <code>${visible(one.quarantine)}</code>, with the reason. When the fields are
+      mended: <${Command} text=${`deltamq jobs export replay-quarantine ${sh(one.name)}`} /></p>`)}
     <h2>Read it in Spark</h2><${Command} text=${read} />`;
 }
 

@@ -17,7 +17,16 @@ from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
 from deltamq.mq.names import check_broker, check_client_topic, check_topic
 from deltamq.mq.wire.answers import AccessInfo
-from deltamq.mq.wire.cluster import ClusterInfo, JobList, LogLevelInfo, SettingInfo, SettingList, UpgradeInfo
+from deltamq.mq.wire.cluster import (
+    ClusterInfo,
+    ExportInfo,
+    ExportList,
+    JobList,
+    LogLevelInfo,
+    SettingInfo,
+    SettingList,
+    UpgradeInfo,
+)
 from deltamq.mq.wire.topics import OffsetsByTime, RetentionInfo, TopicInfo, TopicList
 
 
@@ -152,6 +161,11 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, Inspect
     def jobs(self) -> JobList:
         """Return the jobs of the warehouse, each with its last run and its shards."""
         return read_answer(self._call("GET", path_of("jobs")), JobList)
+
+    def exports(self, topic: str | None = None) -> list[ExportInfo]:
+        """Return the exports of topics to typed tables, of all topics or of one, and how far each is."""
+        query = {} if topic is None else {"topic": check_topic(topic)}
+        return list(read_answer(self._call("GET", path_of("exports"), query=query), ExportList).exports)
 
     def settings(self) -> list[SettingInfo]:
         """Return the settings of the process that answers; secrets are hidden."""

@@ -156,6 +156,34 @@ def retention(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
     print_table(("partition", *numbers, "at the earliest", "held back by"), rows, right=numbers)
 
 
+@topic.command()
+@click.argument("name", required=False)
+@service_options
+@watchable
+def exports(name: str | None, url: str, access: ClientAccess, as_json: bool) -> None:
+    """Print the typed tables to which topics, or topic NAME, are exported, and how far each export is."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        found = admin.exports(name)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            export.name,
+            export.topic,
+            export.to,
+            export.rows,
+            export.quarantined,
+            "-" if export.behind is None else export.behind,
+            "-" if export.last_run_time is None else export.last_run_time.isoformat(timespec="seconds"),
+            "" if export.failure is None else export.failure.detail,
+        )
+        for export in found
+    ]
+    columns = ("export", "topic", "table", "rows", "quarantined", "behind", "last run", "failure")
+    print_table(columns, rows, right=("rows", "quarantined", "behind"))
+
+
 def _print_topic(info: TopicInfo) -> None:
     limit = "" if info.retention_bytes < 0 else f" or {info.retention_bytes:,} bytes"
     queues = f"{len(info.queues)} logical queues in " if info.static else ""

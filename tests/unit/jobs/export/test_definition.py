@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.jobs.export.definition import definition_of, definitions, read_definition, remove_definition, save, sharing
+from deltamq.jobs.export.definition import definition_of, remove_definition, save, sharing
 from deltamq.jobs.export.json_schema import struct_of_json_schema
-from deltamq.jobs.export.plan import ExportPlan, ExportState, Plans, next_ranges
+from deltamq.jobs.export.plan import ExportPlan, Plans, next_ranges
 from deltamq.mq.errors import Conflict, NotFound, Refused
 from deltamq.mq.static.reading import StoredOffsets, Stretch
 from deltamq.tables.failpoints import FailpointHit, arm
+from deltamq.tables.ops.exports import ExportState, definitions, read_definition
 from deltamq.tables.store.store import MemoryStore
 
 
