@@ -16,8 +16,8 @@ from deltamq.api.log.metrics import Gauge
 from deltamq.api.wire.answer import WRITE_WHOLE
 from deltamq.api.wire.request import STEPS, WAITED, Receive, Scope, Send
 from deltamq.api.wire.steps import Steps, Times
-from deltamq.mq.errors import Refused
 from deltamq.tables.config import Config
+from deltamq.tables.settings import extra_missing
 
 log = logging.getLogger("deltamq.api")
 
@@ -58,11 +58,7 @@ def traces_of(config: Config) -> Traces | None:
     try:
         from deltamq.api.traces import ServiceTraces
     except ImportError as error:
-        raise Refused(
-            f"service.traces_url needs OpenTelemetry ({error}): pip install 'deltamq[otel]'",
-            code="extra_missing",
-            field="service.traces_url",
-        ) from error
+        raise extra_missing("service.traces_url", "otel", error) from error
     return ServiceTraces(url, share, cluster=config.warehouse.cluster)
 
 

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
-from urllib.parse import urlsplit
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -38,6 +37,7 @@ from deltamq.api.host.peers import is_forwarded
 from deltamq.api.log.metrics import Gauge
 from deltamq.api.wire.request import Scope
 from deltamq.api.wire.steps import GROUP_FACT, TOPIC_FACT, Step, Times
+from deltamq.tables.config_sections import traces_endpoint
 
 log = logging.getLogger("deltamq.api")
 
@@ -49,8 +49,6 @@ _BATCH_S: Final = 1.0
 #: Seconds for one request with its repetitions, and for the last ones when the service stops.
 _SEND_S: Final = 5
 _END_S: Final = 2.0
-#: Where collectors take traces, if the setting names no path.
-_PATH: Final = "/v1/traces"
 _TRACEPARENT: Final = b"traceparent"
 _TRACESTATE: Final = b"tracestate"
 _CONTEXT_HEADERS: Final = (_TRACEPARENT, _TRACESTATE)
@@ -180,7 +178,7 @@ class ServiceTraces:
         self._draw = draw
         # Its own log lines would come with each request that fails.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-        self._outgoing = Outgoing(OTLPSpanExporter(endpoint=endpoint_of(url), timeout=_SEND_S))
+        self._outgoing = Outgoing(OTLPSpanExporter(endpoint=traces_endpoint(url), timeout=_SEND_S))
         resource = {"service.name": "deltamq", "service.namespace": cluster, "service.version": _version()}
         resource |= {"host.name": socket.gethostname(), "process.pid": str(os.getpid())}
         self._provider = TracerProvider(sampler=ALWAYS_ON, resource=Resource.create(resource), shutdown_on_exit=False)
@@ -222,11 +220,6 @@ class ServiceTraces:
     def close(self) -> None:
         """Send the last spans, for two seconds at most; blocks."""
         self._provider.shutdown()
-
-
-def endpoint_of(url: str) -> str:
-    """Return the URL to which traces are posted: the given one, or its usual path if it has none."""
-    return url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH
 
 
 def _version() -> str:

@@ -250,8 +250,7 @@ class ServiceSettings:
         if self.queue_bytes_max < self.request_bytes_max:
             keys = ("service.queue_bytes_max", "service.request_bytes_max")
             raise SettingsDisagree("must be at least service.request_bytes_max", *keys)
-        if self.traces_url and not _is_url(self.traces_url):
-            raise SettingsDisagree("must be http://HOST:PORT or https://HOST:PORT of a collector", "service.traces_url")
+        _check_collector(self.traces_url, "service.traces_url")
         self._check_tls()
 
     def _check_tls(self) -> None:
@@ -272,9 +271,17 @@ class ServiceSettings:
             raise SettingsDisagree(f"needs {' and '.join(needed)}", "service.tls_client_auth", *needed)
 
 
-def _is_url(text: str) -> bool:
-    scheme, _, rest = text.partition("://")
-    return scheme in ("http", "https") and bool(rest.partition("/")[0]) and not set(text) & set(" \t\r\n")
+def _check_collector(url: str, key: str) -> None:
+    scheme, _, rest = url.partition("://")
+    is_url = scheme in ("http", "https") and rest.partition("/")[0] and not set(url) & set(" \t\r\n")
+    if url and not is_url:
+        raise SettingsDisagree("must be http://HOST:PORT or https://HOST:PORT of a collector", key)
+
+
+def traces_endpoint(url: str) -> str:
+    """Return the URL to which traces are posted: a collector's as it is, or its usual path if it names none."""
+    host, _, path = url.partition("://")[2].partition("/")
+    return url if host and path else f"{url.rstrip('/')}/v1/traces"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,6 +361,8 @@ class JobsSettings:
     metrics_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
     #: Address of that port; 0.0.0.0 is every address of the machine.
     metrics_host: str = "127.0.0.1"
+    #: URL of a collector that takes OTLP over HTTP, to which spans of runs are sent; if empty, none are made.
+    traces_url: str = ""
     #: Longest run of a job, in seconds; a longer one is cancelled.
     run_s_max: Annotated[int, Meta(ge=1, le=31_536_000)] = 3_600
     #: Most data that tasks of one Spark action may send to the driver, in Spark's notation; more fails that action.
@@ -384,6 +393,9 @@ class JobsSettings:
     catalog_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 300
     #: Schema of the catalog's tables and views: SCHEMA or CATALOG.SCHEMA.
     catalog_schema: str = "deltamq"
+
+    def __post_init__(self) -> None:
+        _check_collector(self.traces_url, "jobs.traces_url")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from deltamq.mq.errors import Refused
 from deltamq.mq.limits import KIB, MIB, RETENTION_MS_MAX
 
 
@@ -18,6 +19,12 @@ class SettingsDisagree(ValueError):
         """Take what must hold for `key`, and the other settings that the rule is about."""
         super().__init__(f"{key} {rule}")
         self.keys = (key, *others)
+
+
+def extra_missing(key: str, extra: str, cause: ImportError) -> Refused:
+    """Return the error for a setting that needs packages which are not installed."""
+    detail = f"{key} needs a package that is not installed ({cause}): pip install 'deltamq[{extra}]'"
+    return Refused(detail, code="extra_missing", field=key)
 
 
 class Flush(enum.Enum):

@@ -13,8 +13,9 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -37,7 +38,12 @@ from deltamq.jobs.tasks.warehouses import close_warehouses
 from deltamq.mq.errors import NotFound
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import Engine
+from deltamq.tables.ops.job_runs import LastRun
+from deltamq.tables.settings import extra_missing
 from deltamq.tables.store.store import Store
+
+if TYPE_CHECKING:
+    from deltamq.jobs.run.traces import RunTraces
 
 #: A warehouse has at least one of these folders from its first moments on.
 _FOLDERS: Final = frozenset(("sys", "topics", "jobs"))
@@ -127,9 +133,22 @@ def run_command(
         meters = Meters([job.name for job in jobs])
         if conf.jobs.metrics_port:
             ending.enter_context(serving(meters, conf.jobs.metrics_host, conf.jobs.metrics_port))
+        ran = [meters.ran]
+        if conf.jobs.traces_url:
+            traces = _traces(conf)
+            ending.callback(traces.close)
+            ran.append(traces.ran)
         ending.callback(close_warehouses)
         _await_warehouse(conf, wait_s)
-        _run(jobs, conf, ending, meters, once=once, every_s=every, wait=not no_wait)
+        _run(jobs, conf, ending, ran, once=once, every_s=every, wait=not no_wait)
+
+
+def _traces(conf: Config) -> RunTraces:
+    try:
+        from deltamq.jobs.run.traces import RunTraces
+    except ImportError as error:
+        raise extra_missing("jobs.traces_url", "otel", error) from error
+    return RunTraces(conf.jobs.traces_url, cluster=conf.warehouse.cluster)
 
 
 def _that_can_run(jobs: list[Job], conf: Config, *, all_are_meant: bool) -> list[Job]:
@@ -154,7 +173,7 @@ def _run(
     jobs: list[Job],
     conf: Config,
     ending: contextlib.ExitStack,
-    meters: Meters,
+    ran: Sequence[Callable[[LastRun], None]],
     *,
     once: bool,
     every_s: float | None,
@@ -166,6 +185,10 @@ def _run(
         lost.append("Spark is gone, and this process cannot start it again: start the application again")
         scheduler.stop()
 
+    def noted(run: LastRun) -> None:
+        for note in ran:
+            note(run)
+
     me = Holder.this()
     runner = SparkRunner(conf, me=me, on_lost=spark_lost)
     ending.callback(runner.close)
@@ -175,7 +198,7 @@ def _run(
         _existing(conf),
         runner=runner,
         tell=click.echo,
-        ran=meters.ran,
+        ran=noted,
         every_s=every_s,
         wait=wait,
         me=me,

@@ -6,6 +6,7 @@ from deltamq.jobs.spark.session import spark_session
 from deltamq.jobs.sql.catalog import register_tables
 from deltamq.jobs.sql.notebook import notebook_conf
 from deltamq.jobs.sql.reader import read_topic
+from deltamq.jobs.sql.traced import traced
 from deltamq.jobs.sql.views import register_views
 from deltamq.jobs.stream.progress import behind
 
@@ -16,4 +17,5 @@ __all__ = [
     "register_tables",
     "register_views",
     "spark_session",
+    "traced",
 ]

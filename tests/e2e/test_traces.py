@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,12 +21,14 @@ from deltamq.mq.client.messages.received import OrderedMessage, PoppedMessage
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import WarehouseSettings
 from deltamq.tables.log.warehouse import Warehouse
-from tests.e2e.service_process import ServiceProcess
+from tests.e2e.orderly_process import until
+from tests.e2e.service_process import DELTAMQ, ServiceProcess
 from tests.free_ports import free_port
 from tests.otlp_receiver import OtlpReceiver
 from tests.queue_engines import revive_job
 from tests.traced import Recorded, traceparent_of
 
+DELIVERIES = "GET /v1/topics/{topic}/partitions/{partition}/messages/{offset}/deliveries"
 SEND = "POST /v1/topics/{topic}/messages"
 QUICK = Patience(first_wait_ms=5, wait_ms_max=200)
 
@@ -110,6 +114,43 @@ def test_look_15_a_message_set_aside_by_an_ordered_consumer_keeps_its_trace(serv
         (letter,) = admin.dead_letters("books").messages
     assert (letter.headers or {})["traceparent"] == traceparent_of(recorded.one("send ledger"))
     assert len(ids(recorded)) == 1
+
+
+def test_look_17_a_run_of_a_job_is_a_span(service: ServiceProcess, receiver: OtlpReceiver) -> None:
+    with Producer(service.url) as producer:
+        producer.send("reminders", b"1", delay_ms=1)
+    command = [*DELTAMQ, "jobs", "run", "delay", "--engine", "local", "--once", "--warehouse", str(service.warehouse)]
+    environ = {**os.environ, "DELTAMQ_JOBS_TRACES_URL": receiver.url}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (span,) = [span for span in receiver.spans if span.name == "job delay"]
+    assert span.attributes["deltamq.job.rows"] == 1 and span.resource["service.name"] == "deltamq-jobs"
+
+
+def test_look_17_a_forwarded_request_goes_on_with_its_trace(receiver: OtlpReceiver, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DELTAMQ_SERVICE_TRACES_URL", receiver.url)
+        patch.setenv("DELTAMQ_SERVICE_TRACES_SAMPLE", "0")
+        warehouse = tmp_path / "warehouse"
+        with (
+            contextlib.closing(ServiceProcess(warehouse, "--broker", "broker-a")) as first,
+            contextlib.closing(ServiceProcess(warehouse, "--broker", "broker-b")) as second,
+        ):
+            with Admin([first.url, second.url]) as admin:
+                admin.create_topic("shared", partitions=2)
+                until(lambda: len(admin.cluster().hosts) == 2)
+            with Producer(second.url) as producer:
+                producer.send("shared", b"1", partition="shared@broker-b")
+            trace = f"{101:032x}"
+            path = "/v1/topics/shared/partitions/shared%40broker-b/messages/0/deliveries"
+            request = urllib.request.Request(first.url + path, headers={"Accept": "application/json"})
+            request.add_header("traceparent", f"00-{trace}-b7ad6b7169203331-01")
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                assert answer.status == 200
+            receiver.wait_for(lambda: len(receiver.of(trace).get(DELIVERIES, ())) == 2)
+    outer, inner = sorted(receiver.of(trace)[DELIVERIES], key=lambda span: span.begin_ns)
+    assert (outer.parent_id, inner.parent_id) == ("b7ad6b7169203331", outer.span_id)
+    assert outer.resource["process.pid"] != inner.resource["process.pid"]
 
 
 # A real collector ----------------------------------------------------------------------------------------------

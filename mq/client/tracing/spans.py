@@ -9,7 +9,7 @@ headers, so that all their deliveries are one trace. Batches have links instead 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -49,6 +49,7 @@ ERROR_TYPE: Final = "error.type"
 #: Of this system alone, named as the conventions ask for.
 OFFSET: Final = "messaging.deltamq.message.offset"
 ATTEMPT: Final = "messaging.deltamq.message.delivery_attempt"
+BATCH_ID: Final = "messaging.deltamq.batch.id"
 
 OperationType = Literal["create", "send", "receive", "process", "settle"]
 Attributes = dict[str, str | int]
@@ -191,6 +192,12 @@ class ProcessSpan:
     def __init__(self, span: Span) -> None:
         self._span = span
 
+    def link(self, contexts: Callable[[int], Carriers]) -> None:
+        """Add links to contexts that are worth reading only if the span is recorded."""
+        if self._span.is_recording():
+            for link in links_of(contexts(LINKS_MAX)):
+                self._span.add_link(link.context)
+
     def ended(self, error: BaseException | None, outcome: str) -> None:
         """Note how the handler ended: by an `error`, or with an `outcome`, empty for a success."""
         if error is not None:
@@ -273,6 +280,25 @@ class Spans:
     ) -> AbstractContextManager[ProcessSpan]:
         """Return the span of a handler's run with a batch, with links to the spans of its messages."""
         return self._process(topic, {GROUP: group, MESSAGE_COUNT: count}, Context(), links_of(carriers))
+
+    @contextmanager
+    def process_rows(
+        self, topic: str, group: str | None, batch_id: int, contexts: Callable[[int], Carriers]
+    ) -> Iterator[None]:
+        """Run a batch of a stream in a span; it is noted if that fails.
+
+        `contexts` reads at most so many contexts of its messages, and is called only if the span is recorded.
+        """
+        about: Attributes = {BATCH_ID: batch_id}
+        if group is not None:
+            about[GROUP] = group
+        with self._process(topic, about, Context(), ()) as span:
+            span.link(contexts)
+            try:
+                yield
+            except BaseException as error:
+                span.ended(error, "")
+                raise
 
     @contextmanager
     def _process(self, topic: str, about: Attributes, parent: Context, links: Sequence[Link]) -> Iterator[ProcessSpan]:

@@ -16,9 +16,9 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from deltamq.api.app import create_app
 from deltamq.api.measured import traces_of
 from deltamq.api.serve import Server, bind
-from deltamq.api.traces import Outgoing, endpoint_of
+from deltamq.api.traces import Outgoing
 from deltamq.tables.config import Config
-from deltamq.tables.config_sections import ServiceSettings
+from deltamq.tables.config_sections import ServiceSettings, traces_endpoint
 from deltamq.tables.settings import SettingsDisagree
 from tests.api.running import Api, config_for, running, until
 from tests.free_ports import free_port
@@ -265,5 +265,5 @@ def test_look_17_what_is_no_url_is_refused(url: str) -> None:
 
 
 def test_look_17_a_url_without_a_path_gets_the_usual_one() -> None:
-    assert endpoint_of("http://c:4318") == endpoint_of("http://c:4318/") == "http://c:4318/v1/traces"
-    assert endpoint_of("https://c/otlp/traces") == "https://c/otlp/traces"
+    assert traces_endpoint("http://c:4318") == traces_endpoint("http://c:4318/") == "http://c:4318/v1/traces"
+    assert traces_endpoint("https://c/otlp/traces") == "https://c/otlp/traces"

@@ -153,7 +153,7 @@ def test_look_15_names_are_those_of_the_conventions() -> None:
         for name, value in vars(spans_module).items()
         if name.isupper() and isinstance(value, str) and "." in value
     }
-    own = {"messaging.deltamq.message.offset", "messaging.deltamq.message.delivery_attempt"}
+    own = {f"messaging.deltamq.{name}" for name in ("batch.id", "message.offset", "message.delivery_attempt")}
     assert ours - known == own, "a system's own attributes are named messaging.SYSTEM.*"
 
 
