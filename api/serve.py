@@ -29,7 +29,6 @@ import uvicorn
 
 from deltamq.api.app import App, create_app
 from deltamq.api.http_protocol import HttpProtocol
-from deltamq.api.logs import log_to_stderr
 from deltamq.api.measured import Application, MeasuredRequests
 from deltamq.api.sockets import BACKLOG, TlsServer, listening
 from deltamq.api.tls import server_context
@@ -39,6 +38,7 @@ from deltamq.mq.limits import MIB
 from deltamq.mq.request_values import is_loopback
 from deltamq.tables.config import Config, load, settings_of
 from deltamq.tables.config_sections import ServiceSettings
+from deltamq.tables.log_lines import log_to_stderr
 
 log = logging.getLogger("deltamq.api")
 

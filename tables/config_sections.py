@@ -363,6 +363,10 @@ class JobsSettings:
     metrics_host: str = "127.0.0.1"
     #: URL of a collector that takes OTLP over HTTP, to which spans of runs are sent; if empty, none are made.
     traces_url: str = ""
+    #: The form of the log of `deltamq jobs run`: "line", or "json", an object for each event, on stderr.
+    log_format: LogFormat = LogFormat.LINE
+    #: From which level on the jobs log: "debug", "info", "warning" or "error".
+    log_level: LogLevel = LogLevel.INFO
     #: Longest run of a job, in seconds; a longer one is cancelled.
     run_s_max: Annotated[int, Meta(ge=1, le=31_536_000)] = 3_600
     #: Most data that tasks of one Spark action may send to the driver, in Spark's notation; more fails that action.

@@ -28,7 +28,6 @@ from deltamq.api.auth.gate import guarded_warehouse
 from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.static_topics import queue_states
 from deltamq.api.log.metrics import QueueGauges, of_partitions, of_queues, rendered
-from deltamq.api.logs import OURS
 from deltamq.api.progress.times import brought_up
 from deltamq.api.routes.jobs import missing_jobs
 from deltamq.api.routes.topics import TopicName
@@ -61,6 +60,7 @@ from deltamq.mq.wire.cluster import (
     UpgradeInfo,
 )
 from deltamq.tables.config_sections import LogLevel
+from deltamq.tables.log_lines import OURS
 from deltamq.tables.paths import Space
 
 log = logging.getLogger("deltamq.api")

@@ -30,6 +30,7 @@ from deltamq.jobs.run.meters import Meters, serving
 from deltamq.jobs.run.registry import Job, all_jobs, jobs_named
 from deltamq.jobs.run.schedule import Scheduler
 from deltamq.jobs.run.state import job_state
+from deltamq.jobs.run.telling import log_line
 from deltamq.jobs.setup.java import JavaMissing, java_path
 from deltamq.jobs.spark.masters import is_elsewhere
 from deltamq.jobs.spark.runner import SparkRunner
@@ -37,7 +38,8 @@ from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.warehouses import close_warehouses
 from deltamq.mq.errors import NotFound
 from deltamq.tables.config import Config
-from deltamq.tables.config_sections import Engine
+from deltamq.tables.config_sections import Engine, LogFormat
+from deltamq.tables.log_lines import logged_to_stderr
 from deltamq.tables.ops.job_runs import LastRun
 from deltamq.tables.settings import extra_missing
 from deltamq.tables.store.store import Store
@@ -130,6 +132,7 @@ def run_command(
     with errors_shown(), contextlib.ExitStack() as ending:
         conf = conf_of(profile, warehouse, engine=engine, master=master, metrics_port=metrics_port)
         jobs = _that_can_run(jobs_named(names), conf, all_are_meant=not names)
+        ending.enter_context(logged_to_stderr(conf.jobs.log_format, conf.jobs.log_level))
         meters = Meters([job.name for job in jobs])
         if conf.jobs.metrics_port:
             ending.enter_context(serving(meters, conf.jobs.metrics_host, conf.jobs.metrics_port))
@@ -197,8 +200,8 @@ def _run(
         conf,
         _existing(conf),
         runner=runner,
-        tell=click.echo,
         ran=noted,
+        tell=click.echo if conf.jobs.log_format is LogFormat.LINE else log_line,
         every_s=every_s,
         wait=wait,
         me=me,

@@ -1,13 +1,19 @@
-"""What `deltamq jobs run` prints: one line for each notable run, and one when shards are taken or given back."""
+"""What `deltamq jobs run` prints: one line for each notable run, and one when shards are taken or given back.
+
+With `jobs.log_format = "json"` each line is an event of the log instead.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from deltamq.jobs.run.application import Holder
 from deltamq.tables.ops.job_runs import LastRun
+
+log = logging.getLogger("deltamq.jobs")
 
 _DETAIL_LENGTH_MAX: Final = 1_000
 #: Seconds after which a run is printed even if nothing happened; a job may be due several times a second.
@@ -61,6 +67,17 @@ class Telling:
 def job_line(job: str, *, ok: bool, seconds: float, shown: str) -> str:
     """Return the line about one run."""
     return f"job={job} {'ok' if ok else 'FAILED'} seconds={seconds} {shown}".rstrip()
+
+
+def log_line(line: str) -> None:
+    """Log a line as an event with fields: `job=merge ok seconds=1` is `event=job_ok job=merge seconds=1`."""
+    job, _, rest = line.partition(" ")
+    if not job.startswith("job="):
+        log.info("event=jobs_tell detail=%r", line)
+        return
+    outcome, _, fields = rest.partition(" ")
+    level = logging.ERROR if outcome == "FAILED" else logging.INFO
+    log.log(level, "event=job_%s %s %s", outcome.lower(), job, fields)
 
 
 def shard_text(shards: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.api.logs import JsonLine, Line, fields_of
+from deltamq.tables.log_lines import JsonLine, Line, fields_of
 
 
 def _written(text: str) -> str:

@@ -25,6 +25,7 @@ from deltamq.jobs.tasks.warehouses import close_warehouses
 from deltamq.tables.config import load
 from deltamq.tables.config_sections import Engine
 from deltamq.tables.ops.job_runs import LastRun
+from tests.queue_tables import QueueTables
 from tests.unit.client.stub_service import StubService
 
 
@@ -137,6 +138,24 @@ def test_a_second_driver_refuses_and_names_the_first(tmp_path: Path) -> None:
     assert output.startswith("Error: ")
     assert "job revive, shard broker-a, is running in another process" in output
     assert f"pid {os.getpid()}" in output
+
+
+def test_look_13_jobs_log_their_runs_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = QueueTables(tmp_path)
+    tables.send(tables.topic(), "a")
+    tables.close()
+    monkeypatch.setenv("DELTAMQ_JOBS_LOG_FORMAT", "json")
+    arguments = ["run", "retain", "--once", "--engine", "local", "--warehouse", str(tmp_path)]
+    done = CliRunner().invoke(jobs_command, arguments, catch_exceptions=False)
+    (logged,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (done.exit_code, done.stdout) == (0, "")
+    shown = ("level", "logger", "event", "job", "partitions")
+    assert [logged[name] for name in shown] == ["INFO", "deltamq.jobs", "job_ok", "retain", "2"]
+    with shard_lock(storage(str(tmp_path)), "retain"):
+        failed = CliRunner().invoke(jobs_command, arguments, catch_exceptions=False)
+    (logged,) = [json.loads(line) for line in failed.stderr.splitlines() if '"job_failed"' in line]
+    assert failed.exit_code == 1
+    assert logged["level"] == "ERROR" and "running in another process" in logged["message"]
 
 
 def test_spark_07_list_shows_shards_and_their_owners(tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
-"""The service's log: one line or one JSON object for each event, on stderr, without bodies and keys.
+"""The log of a service or of jobs: one line or one JSON object for each event, on stderr, without bodies and keys.
 
     log.info("event=topic_put topic=%r", name) --> time=... level=INFO logger=deltamq.api event=topic_put topic='orders'
                                                '-> {"time": ..., "event": "topic_put", "topic": "orders"}
 
-`service.log_format` chooses the form, `service.log_level` what is logged; the level also changes at run time.
-`api.measured` logs requests that took longer than `service.slow_request_ms`, with where the time went.
+`log_format` chooses the form, `log_level` what is logged, in `service` and in `jobs`.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ import logging
 import re
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 
 from deltamq.tables.config_sections import LogFormat, LogLevel
 
-log = logging.getLogger("deltamq.api")
-
 #: The logger whose level is changed, with all below it.
 OURS: Final = "deltamq"
-#: These would write a line for each request, forwarded ones included.
-_CHATTY: Final = ("uvicorn", "httpx", "httpcore")
+#: These would write a line for each request, forwarded ones included, or for each call of Spark's JVM.
+_CHATTY: Final = ("uvicorn", "httpx", "httpcore", "py4j")
 #: What could end a line, move a terminal's cursor or turn text round: control characters, Unicode's among them.
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 #: A field of a message: its value is a word, or a text as Python quotes it.
@@ -89,3 +88,17 @@ def log_to_stderr(form: LogFormat, level: LogLevel) -> None:
     logging.getLogger(OURS).setLevel(level.name)
     for chatty in _CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+@contextmanager
+def logged_to_stderr(form: LogFormat, level: LogLevel) -> Iterator[None]:
+    """Log so until the block ends; for a command that runs in a process with a log of its own."""
+    root, ours = logging.getLogger(), logging.getLogger(OURS)
+    before = (list(root.handlers), root.level, ours.level)
+    log_to_stderr(form, level)
+    try:
+        yield
+    finally:
+        root.handlers[:] = before[0]
+        root.setLevel(before[1])
+        ours.setLevel(before[2])
