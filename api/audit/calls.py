@@ -153,6 +153,8 @@ SHOWN_FIELDS: Final = frozenset(
         # who may do what
         *("note", "principal", "resource", "verbs", "pattern", "effect"),
         *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
+        # what was applied from files
+        *("topics", "groups", "principals", "replace"),
     )
 )
 #: The names in paths that name the thing that an act changes, the most specific first.

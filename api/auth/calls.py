@@ -104,6 +104,8 @@ CALLS: Final[Mapping[str, str]] = {
     "GET /v1/jobs": "cluster metrics",
     "GET /v1/exports": "any",
     "GET /v1/settings": "cluster metrics",
+    "GET /v1/applied": "cluster admin",
+    "PUT /v1/applied": "cluster admin; audited",
     "GET /v1/history": "any",
     "PUT /v1/log-level": "cluster admin; audited",
     "GET /metrics": "cluster metrics",

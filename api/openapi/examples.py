@@ -440,6 +440,19 @@ _EXAMPLES: Final[Json] = {
         ],
         "by_attempt": [{"attempt": 2, "state": "waiting", "messages": 1}],
     },
+    "AppliedAnswer": {
+        "applied_time": "2013-01-01T05:15:00.000000Z",
+        "applied_by": "deployer",
+        "names": 12,
+        "differences": [
+            {
+                "kind": "topic",
+                "name": "flights",
+                "state": "changed",
+                "fields": {"retention_ms": {"applied": 86_400_000, "present": 3_600_000}},
+            }
+        ],
+    },
     "ExportList": {
         "exports": [
             {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -203,6 +203,40 @@ class ExportList(msgspec.Struct, frozen=True, kw_only=True):
     """Exports that are defined in the warehouse, by name."""
 
     exports: tuple[ExportInfo, ...]
+
+
+#: `missing`: it was applied, and is not there. `changed`: `fields` differ. `extra`: a rule that its principal should
+#: not have.
+DifferenceState = Literal["missing", "changed", "extra"]
+
+
+class DifferingField(msgspec.Struct, frozen=True, kw_only=True):
+    """A field as it was applied, and as it is now; null where it is not there."""
+
+    applied: Any
+    present: Any
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is not as it was applied; the name of a rule is `PRINCIPAL/ID`."""
+
+    kind: Literal["topic", "group", "principal", "rule", "quota"]
+    name: str
+    state: DifferenceState
+    fields: dict[str, DifferingField]
+
+
+class AppliedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What was applied from files last, and what differs from it now.
+
+    `names` is how many topics, groups and principals were applied; what was not is not compared. `applied_time` is null
+    if nothing ever was.
+    """
+
+    applied_time: Time | None = None
+    applied_by: str | None = None
+    names: int = 0
+    differences: tuple[Difference, ...] = ()
 
 
 class LogLevelInfo(msgspec.Struct, frozen=True, kw_only=True):

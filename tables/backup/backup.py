@@ -36,6 +36,7 @@ from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.snapshot import PartitionNotFound, load, log_versions
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.warehouse import refs
+from deltamq.tables.ops.applied import APPLIED
 from deltamq.tables.paths import LOG_FOLDER, PartitionRef, Space
 from deltamq.tables.queue.merge_plan import MERGED_TABLES, plan_keys, watermark
 from deltamq.tables.queue.metadata import META_PARTITION, MetaFollower
@@ -245,6 +246,7 @@ def back_up(store: Store, to: Store, *, now_ms: Callable[[], int], progress: Pro
     else:
         raise Unavailable("retention removes records faster than they can be copied", code="contention")
     making.each(_HANDLE_KEYS, [_HANDLE_KEYS], making.rest)
+    making.each(f"{APPLIED}/", [APPLIED], making.rest)
     for _ in range(_PASSES):
         told = layout.told
         making.each(META_PARTITION.folder, [META_PARTITION.folder], making.log)

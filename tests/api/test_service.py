@@ -139,6 +139,8 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         ("get", "/v1/groups/{group}/retries"),
         ("get", "/v1/jobs"),
         ("get", "/v1/exports"),
+        ("get", "/v1/applied"),
+        ("put", "/v1/applied"),
         ("get", "/v1/settings"),
         ("get", "/v1/history"),
         ("get", "/v1/auth/explain"),

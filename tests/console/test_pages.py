@@ -79,6 +79,7 @@ _PAGES = {
     _at("audit"): "PUT /v1/topics/{topic}",
     _at("audit", query="?tab=refusals"): "Refusals",
     _at("settings"): "service.auth",
+    _at("settings", query="?tab=files"): "What differs",
     _at("nowhere"): "No such page",
 }
 
@@ -124,6 +125,8 @@ def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         store = found.service.warehouse.store
         export = save(store, definition_of("orders", "lake.orders", schema="amount DOUBLE"))
         Plans(store, export.id).failed(1_500, "amount is string here and double in lake.orders")
+        wanted = {"topics": {"payments": {"partitions": 2, "retention_ms": 60_000}}, "groups": {MARKUP_GROUP: {}}}
+        assert found.call("PUT", "/v1/applied", wanted).status == 200
         found.key("admin", until=(datetime.now(UTC) + timedelta(days=3)).isoformat())
         yield found
 
@@ -625,6 +628,7 @@ def test_the_overview_begins_with_what_is_wrong_and_what_can_be_done(tab: Seen) 
         re.compile("messages of shipping are overdue"),
         "Dead letters of billing grow: 42 more in 15 min",
         re.compile(r"Key [0-9a-f]+ of admin\s+ends\s+at"),
+        "1 thing differs from the files that were applied",
     ):
         expect(found.filter(has_text=text)).to_be_visible()
     expect(found.filter(has_text="No job revive runs").get_by_text("deltamq jobs run")).to_be_visible()

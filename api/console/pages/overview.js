@@ -1,7 +1,7 @@
 // What is wrong now comes first, each with what can be done about it; then how much goes through.
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { at, useLive, useMay } from "../api.js";
-import { bytes, count, duration, localTime, rate, sh, visible } from "../format.js";
+import { bytes, count, duration, localTime, plural, rate, sh, visible } from "../format.js";
 import { spanOf, sumOf, useGroupsNow, useHistory } from "../now.js";
 import { Command, Empty, Facts, html, Plot, Ranges, Sql, State, Table, Trouble } from "../parts.js";
 import { to } from "../route.js";
@@ -11,7 +11,7 @@ import { Head } from "./head.js";
 const LATE_MS = 60_000, GROWN_MS = 900_000, SOON_MS = 7 * 86_400_000;
 
 // Everything that is wrong: kind, what, and what can be done: an address, or a command.
-function wrong({ cluster, ready, jobs, groups, growing, keys, silent }) {
+function wrong({ cluster, ready, jobs, groups, growing, keys, silent, drift }) {
   const found = [];
   for (const one of cluster?.stopped ?? []) {
     found.push({ kind: "bad",
@@ -59,6 +59,9 @@ function wrong({ cluster, ready, jobs, groups, growing, keys, silent }) {
         at ${localTime(one.until_time)}`,
       href: to("access", one.principal), todo: `deltamq auth key rotate ${sh(one.principal)}` });
   }
+  if (drift.length) found.push({ kind: "warn",
+    what: `${plural(drift.length, "thing differs", "things differ")} from the files that were applied`,
+    href: to("settings", { tab: "files" }), todo: "deltamq describe --drift" });
   for (const one of groups) {
     const name = html`<b>${visible(one.group)}</b>`;
     if (one.error) found.push({ kind: "bad", what: html`Group ${name} cannot be shown: ${visible(one.error.message)}`,
@@ -126,10 +129,11 @@ export function Overview({ cluster, query }) {
     ? metric => useHistory(metric, {}, range, many) : () => useHistory(null);
   const [sent, sentBytes, consumed, lag, dead, delayed] = ["sent", "sent_bytes", "consumed", "lag", "dead_letters",
     "delayed"].map(asked);
-  const keys = useLive(may("cluster", "admin") && cluster.data?.auth ? at`v1/auth/keys` : null, 60_000);
+  const keys = useLive(may("cluster", "admin") && cluster.data?.auth ? at`v1/auth/keys` : null, 60_000),
+    applied = useLive(may("cluster", "admin") ? at`v1/applied` : null, 60_000);
   const it = cluster.data, sum = (of, key) => of.reduce((all, one) => all + (one[key] ?? 0), 0);
   const found = wrong({ cluster: it, ready: ready.data, jobs: jobs.data, groups: now.groups, growing: grown(dead),
-    keys: keys.data?.keys ?? [], silent });
+    keys: keys.data?.keys ?? [], silent, drift: applied.data?.differences ?? [] });
   const columns = [
     { name: "group", head: "Group", cell: one => html`<a href=${to("groups", one.group)}>${visible(one.group)}</a>`,
       sort: one => one.group, cls: "name" },

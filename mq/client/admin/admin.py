@@ -15,9 +15,11 @@ from deltamq.mq.client.admin.topic_admin import StaticAdmin
 from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
+from deltamq.mq.meta.desired import Desired
 from deltamq.mq.names import check_broker, check_client_topic, check_topic
 from deltamq.mq.wire.answers import AccessInfo
 from deltamq.mq.wire.cluster import (
+    AppliedAnswer,
     ClusterInfo,
     ExportInfo,
     ExportList,
@@ -166,6 +168,16 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, Inspect
         """Return the exports of topics to typed tables, of all topics or of one, and how far each is."""
         query = {} if topic is None else {"topic": check_topic(topic)}
         return list(read_answer(self._call("GET", path_of("exports"), query=query), ExportList).exports)
+
+    def applied(self) -> AppliedAnswer:
+        """Return what differs from what `deltamq apply` brought the warehouse to last."""
+        return read_answer(self._call("GET", path_of("applied")), AppliedAnswer)
+
+    def record_applied(self, desired: Desired, *, replace: bool = False) -> AppliedAnswer:
+        """Record what was applied, beside what was before unless `replace`; return what differs from all of it."""
+        query = {"replace": "true"} if replace else {}
+        body = msgspec.json.encode(desired)
+        return read_answer(self._call("PUT", path_of("applied"), query=query, body=body), AppliedAnswer)
 
     def settings(self) -> list[SettingInfo]:
         """Return the settings of the process that answers; secrets are hidden."""

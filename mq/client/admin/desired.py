@@ -1,4 +1,4 @@
-"""What a warehouse should hold, as files say it: topics, groups, principals with their rules and quotas (SPEC LOOK-14).
+"""Files that say what a warehouse should hold: topics, groups, principals with rules and quotas (SPEC LOOK-14).
 
     [topics.orders]                [principals.reports]
     partitions = 4                 note = "nightly, team blue"
@@ -14,79 +14,17 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
 from deltamq.mq.errors import Refused
-from deltamq.mq.meta.allocation import Strategy
-from deltamq.mq.meta.group_settings import ConsumeStrategy, Ordering
-from deltamq.mq.meta.topic_settings import FlushMode, OrderStrategy
-from deltamq.mq.partitioners import Partitioner
+from deltamq.mq.meta.desired import Desired
 
 _YAML: Final = (".yaml", ".yml")
 #: Values that a file need not say.
 _LEFT_OUT: Final[tuple[object, ...]] = (None, "", [], False)
 _ENDINGS: Final = (".toml", *_YAML)
-
-
-class TopicWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A topic; with `total_queues` a static one."""
-
-    partitions: int | None = None
-    total_queues: int | None = None
-    order_strategy: OrderStrategy | None = None
-    retention_ms: int | None = None
-    retention_bytes: int | None = None
-    message_type: str | None = None
-    flush: FlushMode | None = None
-    partitioner: Partitioner | None = None
-
-
-class GroupWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A consumer group."""
-
-    consume_strategy: ConsumeStrategy | None = None
-    allocation_strategy: Strategy | None = None
-    order: Ordering | None = None
-    consume_from: str | None = None
-    max_attempts: int | None = None
-    retry_policy: list[int] | dict[str, Any] | None = None
-    invisible_ms: int | None = None
-
-
-class RuleWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """An access rule; the cluster needs no pattern."""
-
-    resource: Literal["topic", "group", "cluster"]
-    verbs: list[str]
-    pattern: str = ""
-    effect: Literal["allow", "deny"] = "allow"
-
-
-class QuotaWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a principal may use of each process, per second; what is left out has no bound."""
-
-    requests_per_s: int | None = None
-    bytes_in_per_s: int | None = None
-    bytes_out_per_s: int | None = None
-
-
-class PrincipalWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A principal; `rules` are all that it should have."""
-
-    note: str = ""
-    rules: list[RuleWanted] = []
-    quota: QuotaWanted | None = None
-    disabled: bool = False
-
-
-class Desired(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What there should be, by name."""
-
-    topics: dict[str, TopicWanted] = {}
-    groups: dict[str, GroupWanted] = {}
-    principals: dict[str, PrincipalWanted] = {}
 
 
 def schema() -> dict[str, Any]:

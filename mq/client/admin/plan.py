@@ -1,126 +1,21 @@
-"""From what there is to what there should be: the changes, as a pure function, and carrying them out (SPEC LOOK-14).
-
-    Desired (files) --.
-    Desired (service) +--> [Change, ...] --print, or carry out one after another--> the service
-                      prune: also what files do not name
-
-A setting that is not said stays. Nothing is deleted without `prune`, and nothing shrinks: partitions only grow.
-"""
+"""What a service holds, as what files could say, and carrying out the changes of a plan (SPEC LOOK-14)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
-
-import msgspec
-
-from deltamq.mq.auth.principals import rule_of
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.desired import (
+from deltamq.mq.meta.desired import (
+    Change,
     Desired,
     GroupWanted,
+    Kind,
     PrincipalWanted,
     QuotaWanted,
     RuleWanted,
     TopicWanted,
 )
-from deltamq.mq.queue.progress import Start
-from deltamq.mq.queue.retry import policy_from_json, policy_to_json
 from deltamq.mq.wire.auth import PrincipalInfo, QuotaInfo
 from deltamq.mq.wire.groups import GroupInfo
 from deltamq.mq.wire.topics import TopicInfo
-
-Kind = Literal["topic", "group", "principal", "rule", "quota"]
-Does = Literal["create", "change", "delete"]
-
-
-class Change(NamedTuple):
-    """One call to the service: what is set, from what it is to what it should be."""
-
-    does: Does
-    kind: Kind
-    name: str
-    #: The fields that are set, each with its value before; None for what is made.
-    fields: Mapping[str, tuple[Any, Any]]
-
-
-def plan(wanted: Desired, present: Desired, *, prune: bool = False) -> list[Change]:
-    """Return the changes that make `present` what is `wanted`, in an order in which they can be carried out."""
-    wanted = normal(wanted)
-    changes: list[Change] = []
-    for topic, settings in sorted(wanted.topics.items()):
-        changes += _set("topic", topic, settings, present.topics.get(topic))
-    for group, said in sorted(wanted.groups.items()):
-        changes += _set("group", group, said, present.groups.get(group))
-    for principal, its in sorted(wanted.principals.items()):
-        changes += _principal(principal, its, present.principals.get(principal), prune=prune)
-    if prune:
-        kinds: tuple[tuple[Kind, Mapping[str, Any], Mapping[str, Any]], ...] = (
-            ("principal", wanted.principals, present.principals),
-            ("group", wanted.groups, present.groups),
-            ("topic", wanted.topics, present.topics),
-        )
-        for kind, named, there in kinds:
-            changes += [Change("delete", kind, name, {}) for name in sorted(there.keys() - named.keys())]
-    return changes
-
-
-def normal(wanted: Desired) -> Desired:
-    """Return the same in the form in which the service answers, so that a repeat changes nothing; refuses nonsense."""
-    groups = {}
-    for name, said in wanted.groups.items():
-        policy, start = said.retry_policy, said.consume_from
-        groups[name] = msgspec.structs.replace(
-            said,
-            retry_policy=None if policy is None else policy_to_json(policy_from_json(policy)),
-            consume_from=None if start is None else Start.from_json(start, field="consume_from").to_json(),
-        )
-    return msgspec.structs.replace(wanted, groups=groups)
-
-
-def _set(kind: Kind, name: str, wanted: msgspec.Struct, present: msgspec.Struct | None) -> Iterator[Change]:
-    said = {field: value for field, value in msgspec.structs.asdict(wanted).items() if value is not None}
-    if present is None:
-        yield Change("create", kind, name, {field: (None, value) for field, value in said.items()})
-        return
-    differing = {
-        field: (getattr(present, field), value) for field, value in said.items() if getattr(present, field) != value
-    }
-    if differing:
-        yield Change("change", kind, name, differing)
-
-
-def _principal(name: str, wanted: PrincipalWanted, present: PrincipalWanted | None, *, prune: bool) -> Iterator[Change]:
-    before = present or PrincipalWanted()
-    fields = {
-        field: (None if present is None else getattr(before, field), getattr(wanted, field))
-        for field in ("note", "disabled")
-        if getattr(before, field) != getattr(wanted, field)
-    }
-    if present is None or fields:
-        yield Change("create" if present is None else "change", "principal", name, fields)
-    has, should = _rules(name, before), _rules(name, wanted)
-    for rule, said in should.items():
-        if rule not in has:
-            yield Change("create", "rule", f"{name}/{rule}", _fields(said))
-    if prune:
-        yield from (Change("delete", "rule", f"{name}/{rule}", {}) for rule in has.keys() - should.keys())
-    if wanted.quota is not None and wanted.quota != (before.quota or QuotaWanted()):
-        yield Change("change", "quota", name, _fields(wanted.quota))
-
-
-def _rules(principal: str, its: PrincipalWanted) -> dict[str, RuleWanted]:
-    """Return the rules by their ids."""
-    return {
-        rule_of(
-            principal=principal, effect=one.effect, resource=one.resource, pattern=one.pattern, verbs=one.verbs
-        ).id: one
-        for one in its.rules
-    }
-
-
-def _fields(said: msgspec.Struct) -> dict[str, tuple[Any, Any]]:
-    return {field: (None, value) for field, value in msgspec.structs.asdict(said).items() if value not in (None, "")}
 
 
 def present(admin: Admin, *, only: Desired | None = None, principals: bool = True) -> Desired:
@@ -198,7 +93,11 @@ def carry_out(admin: Admin, change: Change, wanted: Desired) -> None:
                 effect=to["effect"],
             )
         case _:
-            admin.set_quota(change.name, **to)
+            quota = wanted.principals[change.name].quota
+            assert quota is not None, "a quota is changed to one that is wanted"
+            admin.set_quota(
+                change.name, **{name: bound for name in quota.__struct_fields__ if (bound := getattr(quota, name))}
+            )
 
 
 def _delete(admin: Admin, kind: Kind, name: str) -> None:

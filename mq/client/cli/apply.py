@@ -6,13 +6,16 @@ import sys
 from pathlib import Path
 
 import click
+import msgspec
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.desired import Desired, read_files, schema, to_toml
-from deltamq.mq.client.admin.plan import Change, carry_out, plan, present
+from deltamq.mq.client.admin.desired import read_files, schema, to_toml
+from deltamq.mq.client.admin.plan import carry_out, present
 from deltamq.mq.client.cli.console import LONG_PATIENCE, print_json, print_table, service_options
 from deltamq.mq.client.http.calls import ClientAccess
-from deltamq.mq.errors import Conflict
+from deltamq.mq.errors import Conflict, Forbidden
+from deltamq.mq.meta.desired import Change, Desired, plan
+from deltamq.mq.wire.cluster import AppliedAnswer, DifferingField
 
 
 @click.command()
@@ -54,18 +57,55 @@ def apply(
             carry_out(admin, change, wanted)
             if not as_json:
                 click.echo(f"{change.does} {change.kind} {change.name}: done")
+        if not only_plan:
+            _record(admin, wanted, prune=prune)
     if as_json:
         print_json({"plan": only_plan, "changes": [change._asdict() for change in changes]})
 
 
+def _record(admin: Admin, wanted: Desired, *, prune: bool) -> None:
+    """Let the service remember what was applied, so that it can show what differs from it later."""
+    try:
+        admin.record_applied(wanted, replace=prune)
+    except Forbidden:
+        click.echo("not recorded: only who may administer the cluster may; `describe --drift` shows nothing", err=True)
+
+
 @click.command()
-@click.option("--as-code", is_flag=True, default=True, help="As a file for `apply`; the only form.")
+@click.option("--as-code", is_flag=True, default=True, help="As a file for `apply`; so it is without options, too.")
+@click.option("--drift", is_flag=True, help="Only print what differs from what was applied last; exits 1 if any does.")
 @service_options
-def describe(as_code: bool, url: str, access: ClientAccess, as_json: bool) -> None:
+def describe(as_code: bool, drift: bool, url: str, access: ClientAccess, as_json: bool) -> int:
     """Print all topics, groups, principals, rules and quotas as a file that `deltamq apply` takes."""
     with Admin(url, patience=LONG_PATIENCE, **access) as admin:
+        if drift:
+            return _print_drift(admin.applied(), as_json=as_json)
         found = _present(admin, Desired(), prune=True)
     print_json(found) if as_json else click.echo(to_toml(found), nl=False)
+    return 0
+
+
+def _print_drift(answer: AppliedAnswer, *, as_json: bool) -> int:
+    if as_json:
+        print_json(answer)
+    elif answer.applied_time is None:
+        click.echo("nothing was applied yet: deltamq apply PATH")
+    else:
+        by = f" by {answer.applied_by}" if answer.applied_by else ""
+        when = answer.applied_time.isoformat(timespec="seconds")
+        click.echo(f"{len(answer.differences):,} differences from {answer.names:,} names, last applied {when}{by}")
+        rows = [
+            (one.kind, one.name, one.state, field, _text(its.applied), _text(its.present))
+            for one in answer.differences
+            for field, its in (one.fields or {"": DifferingField(applied=None, present=None)}).items()
+        ]
+        print_table(("what", "name", "", "field", "applied", "now"), rows)
+    return int(bool(answer.differences))
+
+
+def _text(value: object) -> str:
+    """Return a value of a setting as text."""
+    return "-" if value is None else value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _present(admin: Admin, wanted: Desired, *, prune: bool) -> Desired:

@@ -82,6 +82,7 @@ ACTS: list[tuple[str, str, object, tuple[str, str]]] = [
     ("DELETE", "/v1/auth/principals/reports", None, ("principal", "reports")),
     ("PUT", "/v1/brokers/broker-b", {"readable": True}, ("broker", "broker-b")),
     ("POST", "/v1/cluster/upgrade", None, ("cluster", "*")),
+    ("PUT", "/v1/applied", {"topics": {"orders": {"partitions": 2}}}, ("cluster", "*")),
     ("PUT", "/v1/log-level", {"level": "info"}, ("cluster", "*")),
 ]
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli import root as cli
+from deltamq.mq.meta.desired import Desired
 from tests.api.guarded import Guarded, guarded
 from tests.api.running import config_for, running
 
@@ -126,3 +128,82 @@ def test_look_14_a_service_without_authentication_has_no_principals(
         file.write_text("[principals.ada]\n")
         assert cli._status(["apply", str(file), *url]) == 1
         assert "auth_off" in capsys.readouterr().err
+
+
+def test_look_19_what_differs_from_what_was_applied_is_shown_field_by_field(
+    admin: Guarded, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "warehouse.toml"
+    file.write_text(FILE)
+    nothing = {"applied_time": None, "applied_by": None, "names": 0, "differences": []}
+    assert run("describe", "--drift") == nothing
+    run("apply", str(file), "--plan")
+    assert run("describe", "--drift") == nothing
+    run("apply", str(file))
+    applied = run("describe", "--drift")
+    assert (applied["applied_by"], applied["names"], applied["differences"]) == ("admin", 4, [])
+    admin.put_topic("orders", partitions=3, retention_ms=60_000)
+    admin.put_topic("by-hand", partitions=1)
+    assert admin.call("DELETE", "/v1/groups/billing").status == 204
+    assert admin.call("PUT", "/v1/auth/quotas/reports", {"requests_per_s": 7, "bytes_in_per_s": 8}).status == 200
+    admin.rule("reports", "topic", "salaries", "subscribe")
+    capsys.readouterr()
+    access = ("--url", f"http://127.0.0.1:{admin.port}", "--token", str(admin.token))
+    assert cli._status(["describe", "--drift", "--json", *access]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    found = {(one["kind"], one["name"].partition("/")[0]): one for one in shown["differences"]}
+    assert found.keys() == {("topic", "orders"), ("group", "billing"), ("quota", "reports"), ("rule", "reports")}
+    assert found["topic", "orders"]["fields"] == {"partitions": {"applied": 2, "present": 3}}
+    assert found["group", "billing"]["state"] == "missing"
+    assert found["quota", "reports"]["fields"] == {
+        "requests_per_s": {"applied": 100, "present": 7},
+        "bytes_in_per_s": {"applied": None, "present": 8},
+    }
+    extra = found["rule", "reports"]
+    assert (extra["state"], extra["fields"]["pattern"]) == ("extra", {"applied": None, "present": "salaries"})
+    assert cli._status(["describe", "--drift", *access]) == 1
+    assert "partitions" in capsys.readouterr().out
+    file.write_text(FILE.replace("partitions = 2", "partitions = 3"))
+    run("apply", str(file))
+    assert admin.call("DELETE", f"/v1/auth/acls/{extra['name'].partition('/')[2]}").status == 204
+    assert run("describe", "--drift")["differences"] == []
+    assert run("describe", "--as-code")["principals"]["reports"]["quota"]["bytes_in_per_s"] is None
+
+
+def test_look_19_files_that_are_applied_one_by_one_are_compared_together(
+    admin: Guarded, run: Run, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.toml").write_text(f"[topics.{name}]\npartitions = 1\n")
+        run("apply", str(tmp_path / f"{name}.toml"))
+    admin.put_topic("one", partitions=2)
+    with Admin(f"http://127.0.0.1:{admin.port}", token=admin.token) as sdk:
+        assert [(one.name, one.state) for one in sdk.applied().differences] == [("one", "changed")]
+        assert sdk.applied().names == 2
+        assert sdk.record_applied(Desired(), replace=True).names == 0
+        assert sdk.applied().differences == ()
+
+
+def test_look_19_a_restart_knows_what_was_applied_and_nonsense_is_refused(tmp_path: Path) -> None:
+    config = config_for(tmp_path)
+    with running(config) as api:
+        api.put_topic("orders", partitions=1)
+        assert api.call("PUT", "/v1/applied", {"topics": {"orders": {"partitions": 2}}}).status == 200
+        reply = api.call("PUT", "/v1/applied", {"groups": {"billing": {"retry_policy": "often"}}})
+        assert reply.status in (400, 422), reply
+        assert api.call("PUT", "/v1/applied", {"topic": {}}).json["field"] == "topic"
+    with running(config) as api:
+        (difference,) = api.call("GET", "/v1/applied").json["differences"]
+        assert difference["fields"] == {"partitions": {"applied": 2, "present": 1}}
+
+
+def test_look_19_who_may_not_administer_applies_without_a_record(
+    admin: Guarded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    maker = admin.caller("maker", ("topic", "*", "create"), ("topic", "*", "alter"), ("topic", "*", "describe"))
+    (tmp_path / "one.toml").write_text("[topics.one]\npartitions = 1\n")
+    access = ("--url", f"http://127.0.0.1:{admin.port}", "--token", str(maker.token))
+    assert cli._status(["apply", str(tmp_path / "one.toml"), *access]) == 0
+    assert "not recorded" in capsys.readouterr().err
+    assert admin.call("GET", "/v1/applied").json["applied_time"] is None
+    assert maker.call("GET", "/v1/applied").status == 403

@@ -11,20 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.client.admin.desired import (
+from deltamq.mq.client.admin.desired import desired_of, read_files, schema, to_toml
+from deltamq.mq.errors import Refused
+from deltamq.mq.meta.desired import (
+    Change,
     Desired,
     GroupWanted,
     PrincipalWanted,
     QuotaWanted,
     RuleWanted,
     TopicWanted,
-    desired_of,
-    read_files,
-    schema,
-    to_toml,
+    normal,
+    plan,
 )
-from deltamq.mq.client.admin.plan import Change, normal, plan
-from deltamq.mq.errors import Refused
 
 RULE = RuleWanted(resource="topic", pattern="orders.*", verbs=["subscribe", "publish"])
 WANTED = Desired(
