@@ -197,7 +197,7 @@ class Endpoint:
         If the caller traces, they name its current span, unless `more` names another.
         """
         if (spans := self._tracing.spans) is not None:
-            more = {**spans.current(), **(more or {})}
+            more = spans.with_current(more)
         if token is None:
             return {**self._plain, **more} if more else self._plain
         return {**self._plain, "Authorization": f"Bearer {token}", **(more or {})}

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -43,6 +43,7 @@ log = logging.getLogger("deltamq.client")
 
 #: Active in threads that complete futures: callbacks run there, and a send that waited in one would wait for itself.
 completing: Final = Inside()
+_UNTRACED: Final = nullcontext()
 
 
 class Failing(enum.Enum):
@@ -256,9 +257,7 @@ class Executor:
             batch, partition=partition, producer_id=self._producer_id, producer_seq=self._producer_seq
         )
         self._producer_seq += 1
-        # A request of several traced messages is a child of the first one's span.
-        span = batch[0].span
-        return request if span is None else replace(request, headers={**request.headers, **span.carrier})
+        return request
 
     def _named(self, batch: list[Entry]) -> str | None:
         """Return the partition that the request names; None lets the service route it.
@@ -272,7 +271,9 @@ class Executor:
         uncertain = False
         while True:
             try:
-                ranges = self._post(request, attempts.timeout_s())
+                # A request of several traced messages belongs to the first one's span.
+                with _UNTRACED if batch[0].span is None else batch[0].span.current():
+                    ranges = self._post(request, attempts.timeout_s())
             except DeltaMQError as error:
                 uncertain = uncertain or not certainly_not_applied(error)
                 may_go_on = is_worth_retrying(error) and attempts.may_go_on(error)

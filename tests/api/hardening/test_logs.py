@@ -99,6 +99,8 @@ def test_look_13_a_slow_request_is_logged_with_where_the_time_went(logged: Logge
     (event,) = [one for one in logged.events("slow_request") if "orders/messages" in one["path"]]
     assert (event["method"], event["status"]) == ("POST", "200")
     assert int(event["ms"]) >= int(event["body_ms"]) >= SLOW_MS and int(event["store_ms"]) >= 0
+    assert int(event["store_ms"]) + 1 >= int(event["commit_ms"]) >= int(event["publish_ms"])
+    assert {"queue_ms", "encode_ms"} <= event.keys()
     assert int(event["ms"]) == pytest.approx(
         sum(int(event[name]) for name in ("body_ms", "work_ms", "answer_ms")), abs=3
     )

@@ -14,7 +14,9 @@ from deltamq.api.log.group_commit import CommitQueue
 from deltamq.api.log.parts import PendingRequest, RequestPart
 from deltamq.api.log.workers import LoopCommits, Workers
 from deltamq.api.wire.rows import Rows
+from deltamq.api.wire.steps import Step, Steps
 from deltamq.mq.errors import OffsetMismatch
+from deltamq.tables import failpoints
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
@@ -269,3 +271,38 @@ def test_a_commit_without_file_calls_ends_after_it_was_begun(error: Exception | 
         here.stop()
 
     asyncio.run(inside())
+
+
+@pytest.mark.parametrize("armed", ["", "no.such.point=raise"], ids=["native", "in Python"])
+def test_look_17_the_steps_of_a_commit_lie_one_behind_the_other(
+    run: Callable[[Test], PartitionLog], armed: str
+) -> None:
+    """They do on the loop and on a thread, and where the store's own calls are made while the commit computes."""
+    noted: list[Step] = []
+
+    async def test(bench: Bench) -> None:
+        for number in range(3):
+            steps = Steps()
+            parts = [bench.put("measured", steps=steps), bench.put("not measured")]
+            for part in parts:
+                await part.pending.wait()
+            noted.extend(steps)
+            assert steps.longest_s()["commit"] == steps_s(noted[number])
+        assert bench.by_threads == (3 if armed else 1)
+
+    failpoints.arm(armed)
+    try:
+        run(test)
+    finally:
+        failpoints.arm("")
+    for version, commit in enumerate(noted, 1):
+        assert commit.name == "commit"
+        assert commit.facts["deltamq.commit.version"] == version and commit.facts["deltamq.commit.requests"] in (1, 2)
+        names = [step.name for step in commit.parts]
+        assert names == ["queue", "encode", "publish", *([] if armed else ["apply"])]
+        times = [commit.began_s, *(at for step in commit.parts for at in (step.began_s, step.ended_s)), commit.ended_s]
+        assert times == sorted(times)
+
+
+def steps_s(step: Step) -> float:
+    return step.ended_s - step.began_s

@@ -242,14 +242,20 @@ def test_look_15_rows_get_the_batchs_context_if_it_is_sampled(
         assert headers_of(stub) == {b"1": ours, b"2": ours, b"3": ours}
 
 
-def test_look_15_rows_stay_as_they_are_if_the_batch_is_not_sampled_or_may_be_resumed(
+def test_look_15_messages_stay_as_they_are_if_the_send_is_not_sampled_or_may_be_resumed(
     stub: StubService, make_producer: MakeProducer, recorded: Recorded
 ) -> None:
     unsampled = make_producer(tracer_provider=Recorded(ALWAYS_OFF).provider)
+    unsampled.send("orders", b"0", headers={"region": "eu"})
+    unsampled.send_batch("orders", [b"5"])
+    flags = {str(post.traceparent)[-2:] for post in stub.posts}
+    assert flags <= {"00", "02"}, "the service knows of the decision"
     unsampled.send_arrow("orders", pa.table({"body": [b"1", b"2"]}))
     table = pa.table({"body": [b"3", b"4"]})
     make_producer(tracer_provider=recorded.provider).send_table("orders", table, progress=False)
-    assert list(headers_of(stub).values()) == [{}] * 4
+    headers = headers_of(stub)
+    assert headers.pop(b"0") == {"region": "eu"}
+    assert list(headers.values()) == [{}] * 5
     assert (recorded.one("send orders").attributes or {})[semconv.MESSAGING_BATCH_MESSAGE_COUNT] == 2
 
 
