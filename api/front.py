@@ -174,7 +174,9 @@ class Front:
                 calls.audit.answered(scope, answer.status, answer.body, principal)
         asked = scope["method"], scope["raw_path"]
         is_console = isinstance(error, Unauthenticated) and asked == ("GET", b"/")
-        await send_answer(scope, send, asking_console(answer) if is_console else answer)
+        if is_console and calls is not None and calls.guard is not None:
+            answer = asking_console(answer, calls.guard.gate.sign_in())
+        await send_answer(scope, send, answer)
 
     def _admit_remembered(self, scope: Scope) -> bool:
         """Admit a repeat of an admitted request, of a principal without a quota: most requests need only this."""

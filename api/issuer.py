@@ -35,6 +35,7 @@ from deltamq.mq.auth.callers import Credential, credential_of
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import JWKS_BYTES_MAX, JWKS_KEYS_MAX, KEY_WAITERS_MAX, RSA_BITS_MAX, RSA_BITS_MIN
 from deltamq.mq.request_values import is_loopback
+from deltamq.mq.wire.auth import SignInInfo
 from deltamq.tables.config import ConfigInvalid
 from deltamq.tables.oidc_settings import OidcSettings, is_private
 
@@ -62,7 +63,7 @@ class IssuerTokens:
         ConfigInvalid
             The file `oidc.ca` is not right.
         """
-        provider = Provider(settings, within_s=times.read_ms / 1000)
+        self._provider = provider = Provider(settings, within_s=times.read_ms / 1000)
         self._settings = settings
         #: The provider's keys.
         self.keys = IssuerKeys(provider.read, settings.algorithms, now_ms=now_ms, times=times)
@@ -104,6 +105,10 @@ class IssuerTokens:
         if not credential.is_live(now_ms):
             raise not_valid()
         return credential
+
+    def sign_in(self) -> SignInInfo:
+        """Return how people sign in to the console, by the provider's document as it was last read."""
+        return self._provider.sign_in
 
     def trusts(self, signer: str) -> bool:
         """Whether the provider still has the key that signed a token."""
@@ -250,9 +255,25 @@ _OK: Final = 200
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 
 
+#: An origin that may stand in a content security policy.
+_ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?", re.ASCII)
+
+
 class _Discovered(msgspec.Struct):
     issuer: str
     jwks_uri: str
+    authorization_endpoint: str | None = None
+    token_endpoint: str | None = None
+    end_session_endpoint: str | None = None
+
+
+def origin_of(url: str) -> str | None:
+    """Return the origin of an endpoint that a page may ask; None if it is not https, or http on this machine."""
+    if not is_private(url):
+        return None
+    parts = urlsplit(url)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    return origin if _ORIGIN.fullmatch(origin) else None
 
 
 class Provider:
@@ -264,8 +285,11 @@ class Provider:
 
     def __init__(self, settings: OidcSettings, *, within_s: float) -> None:
         """Take the longest time of one read, in seconds; raise `ConfigInvalid` if the file `oidc.ca` is not right."""
+        self._settings = settings
         self._issuer = settings.issuer
         self._jwks_url = settings.jwks_url
+        #: How people sign in to the console.
+        self.sign_in = SignInInfo()
         self._within_s = within_s
         try:
             self._tls = ssl.create_default_context(cafile=settings.ca or None)
@@ -284,13 +308,46 @@ class Provider:
         """
         try:
             async with asyncio.timeout(self._within_s):
-                return await self._get(self._jwks_url or await self._discovered())
+                return await self._get(await self._keys_url())
         except TimeoutError:
             raise JwksInvalid(f"no answer within {self._within_s:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise JwksInvalid(f"cannot be reached: {type(error).__name__}") from None
 
-    async def _discovered(self) -> str:
+    async def _keys_url(self) -> str:
+        if self._jwks_url and not self._settings.console_client_id:
+            return self._jwks_url
+        try:
+            document = await self._discovered()
+        except (JwksInvalid, httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            if not self._jwks_url:
+                raise
+            log.warning("event=issuer_not_discovered detail=%r", str(error)[:500])
+            return self._jwks_url
+        self.sign_in = self._sign_in(document)
+        return self._jwks_url or document.jwks_uri
+
+    def _sign_in(self, document: _Discovered) -> SignInInfo:
+        settings, begins, gives = self._settings, document.authorization_endpoint, document.token_endpoint
+        if not settings.console_client_id:
+            return SignInInfo()
+        if begins is None or gives is None or None in (origin_of(begins), origin_of(gives)):
+            log.warning(
+                "event=issuer_without_sign_in detail='no authorization_endpoint and token_endpoint for browsers'"
+            )
+            return SignInInfo()
+        ends = document.end_session_endpoint
+        return SignInInfo(
+            issuer=self._issuer,
+            client_id=settings.console_client_id,
+            scope=settings.console_scope,
+            audience=settings.console_audience or None,
+            authorization_endpoint=begins,
+            token_endpoint=gives,
+            end_session_endpoint=ends if ends is not None and origin_of(ends) is not None else None,
+        )
+
+    async def _discovered(self) -> _Discovered:
         body = await self._get(self._issuer.rstrip("/") + _DISCOVERY)
         try:
             document = msgspec.json.decode(body, type=_Discovered)
@@ -302,7 +359,7 @@ class Provider:
         is_elsewhere = not is_loopback(urlsplit(self._issuer).hostname or "")
         if not is_private(document.jwks_uri) or (is_elsewhere and not document.jwks_uri.startswith("https://")):
             raise JwksInvalid("jwks_uri in the discovery document is not https://HOST/PATH")
-        return document.jwks_uri
+        return document
 
     async def _get(self, url: str) -> bytes:
         # A proxy of the environment leads outwards, not to this machine.

@@ -35,6 +35,12 @@ class OidcSettings:
     groups_claim: str = ""
     #: Certificates of the authorities that sign the provider's, a file in PEM; if empty, the system's.
     ca: str = ""
+    #: The id of the console as a public client at the provider: people sign in there; if empty, they type keys.
+    console_client_id: str = ""
+    #: What the console asks the provider for; its access tokens must be for `audience`.
+    console_scope: str = "openid"
+    #: The audience that the console asks for, where the provider wants it said; if empty, none.
+    console_audience: str = ""
 
     def __post_init__(self) -> None:
         wrong = [algorithm for algorithm in self.algorithms if algorithm not in OIDC_ALGORITHMS]
@@ -51,7 +57,12 @@ class OidcSettings:
             raise SettingsDisagree(
                 "must be set, too: a token for another service must not be accepted here", "oidc.audience"
             )
-        others = {"oidc.audience": self.audience, "oidc.jwks_url": self.jwks_url, "oidc.ca": self.ca}
+        others = {
+            "oidc.audience": self.audience,
+            "oidc.jwks_url": self.jwks_url,
+            "oidc.ca": self.ca,
+            "oidc.console_client_id": self.console_client_id,
+        }
         dependent = [key for key, value in others.items() if value and not self.issuer]
         if dependent:
             raise SettingsDisagree(f"must be set, too, if {dependent[0]} is", "oidc.issuer", *dependent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import threading
 import time
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -23,7 +25,7 @@ PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
 AUDIENCE = "deltamq"
 DISCOVERY = "/.well-known/openid-configuration"
-_JWKS, _TOKEN = "/keys", "/token"
+_JWKS, _TOKEN, _AUTHORIZE, _LOGOUT = "/keys", "/token", "/authorize", "/logout"
 
 
 @cache
@@ -56,6 +58,12 @@ class IdentityProvider:
         self.published = [jwk_of(rsa_key("one"), "one")]
         #: Secrets of clients that get tokens, by their ids.
         self.clients: dict[str, str] = {}
+        #: What people who sign in are: the principal of their tokens; and the public client that they may use.
+        self.person, self.console = "ada", "console"
+        #: Seconds for which a person's token lives; what replaces claims of ID tokens, and parts of the way back.
+        self.person_life_s, self.id_claims, self.sends_back = 600, dict[str, Any](), dict[str, str]()
+        #: The requests of codes and refresh tokens that are good, by these.
+        self.codes, self.refreshes = dict[str, dict[str, str]](), dict[str, dict[str, str]]()
         #: Status and body in place of the right ones, by path.
         self.instead: dict[str, tuple[int, bytes]] = {}
         #: Cleared: no answer is given.
@@ -67,15 +75,20 @@ class IdentityProvider:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self._send(*provider._answer(self.path))
+                path, _, query = self.path.partition("?")
+                if path in (_AUTHORIZE, _LOGOUT):
+                    self._send(302, b"", provider._sent_back(path, dict(parse_qsl(query))))
+                else:
+                    self._send(*provider._answer(self.path))
 
             def do_POST(self) -> None:
                 form = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 self._send(*provider._grant(self.headers["Authorization"] or "", form))
 
-            def _send(self, status: int, body: bytes) -> None:
+            def _send(self, status: int, body: bytes, location: str = "") -> None:
                 self.send_response(status)
-                self.send_header("Location", f"{provider.url}{_JWKS}")
+                self.send_header("Location", location or f"{provider.url}{_JWKS}")
+                self.send_header("Access-Control-Allow-Origin", "*")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -91,11 +104,51 @@ class IdentityProvider:
     def _grant(self, authorization: str, form: str) -> tuple[int, bytes]:
         """The answer of the token endpoint: a token for a client that is known, whose id is its principal."""
         self.asked.append(_TOKEN)
+        if not authorization:
+            return self._grant_person(dict(parse_qsl(form)))
         given = base64.b64decode(authorization.removeprefix("Basic ")).decode().partition(":")
         if "grant_type=client_credentials" not in form or self.clients.get(given[0]) != given[2]:
             return 401, b'{"error": "invalid_client"}'
         life_s = 600
         granted = {"access_token": self.token(given[0]), "token_type": "Bearer", "expires_in": life_s}
+        return 200, json.dumps(granted).encode()
+
+    def _sent_back(self, path: str, query: dict[str, str]) -> str:
+        """Where a person's browser goes from here: back to the console, signed in at once, or signed out."""
+        self.asked.append(path)
+        if path == _LOGOUT:
+            return query["post_logout_redirect_uri"]
+        assert query["response_type"] == "code" and query["code_challenge_method"] == "S256", query
+        code = f"code-{len(self.codes)}"
+        self.codes[code] = query
+        answer = {"code": code, "state": query["state"], "iss": self.url} | self.sends_back
+        return query["redirect_uri"] + "?" + urlencode(answer)
+
+    def _grant_person(self, form: dict[str, str]) -> tuple[int, bytes]:
+        """The answer to the console: a code once, with the verifier of its challenge, or a refresh token once."""
+        asked = (
+            self.codes.pop(form.get("code", ""), None)
+            if form["grant_type"] == "authorization_code"
+            else self.refreshes.pop(form.get("refresh_token", ""), None)
+        )
+        if asked is None or {form["client_id"], asked["client_id"]} != {self.console}:
+            return 400, b'{"error": "invalid_grant", "error_description": "the grant is not good"}'
+        if "code" in form:
+            hashed = hashlib.sha256(form["code_verifier"].encode()).digest()
+            challenge = base64.urlsafe_b64encode(hashed).decode().rstrip("=")
+            if challenge != asked["code_challenge"] or form["redirect_uri"] != asked["redirect_uri"]:
+                return 400, b'{"error": "invalid_grant", "error_description": "the verifier is wrong"}'
+        refresh = f"refresh-{len(self.asked)}"
+        self.refreshes[refresh] = asked
+        now = int(time.time())
+        about: dict[str, Any] = {"aud": self.console, "nonce": asked["nonce"]} | self.id_claims
+        granted = {
+            "access_token": self.token(self.person, exp=now + self.person_life_s),
+            "id_token": self.token(self.person, **about),
+            "refresh_token": refresh,
+            "token_type": "Bearer",
+            "expires_in": self.person_life_s,
+        }
         return 200, json.dumps(granted).encode()
 
     def _answer(self, path: str) -> tuple[int, bytes]:
@@ -112,7 +165,14 @@ class IdentityProvider:
     @property
     def discovery(self) -> dict[str, object]:
         """Its discovery document."""
-        return {"issuer": self.url, "jwks_uri": self.url + _JWKS, "token_endpoint": self.url + _TOKEN, "other": [1]}
+        return {
+            "issuer": self.url,
+            "jwks_uri": self.url + _JWKS,
+            "token_endpoint": self.url + _TOKEN,
+            "authorization_endpoint": self.url + _AUTHORIZE,
+            "end_session_endpoint": self.url + _LOGOUT,
+            "other": [1],
+        }
 
     @property
     def reads(self) -> int:

@@ -92,6 +92,7 @@ CALLS: Final[Mapping[str, str]] = {
     "GET /v1/auth/quotas": "cluster admin",
     "PUT /v1/auth/quotas/{principal}": "cluster admin; audited",
     "GET /v1/auth/may": "any",
+    "GET /v1/auth/sign-in": "open",
     "GET /v1/auth/explain": "cluster admin",
     # who did what
     "GET /v1/audit": "cluster audit",

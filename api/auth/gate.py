@@ -36,6 +36,7 @@ from deltamq.mq.limits import (
     REMEMBERED_BYTES_MAX,
 )
 from deltamq.mq.meta.fold import Meta
+from deltamq.mq.wire.auth import SignInInfo
 
 log = logging.getLogger("deltamq.api")
 
@@ -97,6 +98,8 @@ class Gate:
         self._warn_at_ms = 0
         #: Called when rules or credentials have changed, and when time may have ended some: for other connections.
         self.followers: list[Callable[[], None]] = []
+        #: How people sign in at an identity provider.
+        self.sign_in: Callable[[], SignInInfo] = SignInInfo
 
     @property
     def decisions(self) -> Decisions:

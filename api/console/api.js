@@ -37,11 +37,17 @@ export function useKey(key) {
   session.set(session.get() + 1);
   return true;
 }
+// The same caller's next token: pages stay as they are.
+export const renewKey = key => { if (FORM.test(key)) sessionStorage.setItem(KEY, key); };
 export function forgetKey() {
   sessionStorage.removeItem(KEY);
   refusal.set("");
   session.set(session.get() + 1);
 }
+
+// What is waited for before a request: a token that ends soon is renewed (signin.js).
+let ready = async () => {};
+export const before = wait => { ready = wait; };
 
 export class Problem extends Error {
   constructor(status, told) {
@@ -53,6 +59,7 @@ export class Problem extends Error {
 }
 
 export async function open(path, { method = "GET", body, accept = "application/json", signal, lastEvent } = {}) {
+  await ready();
   const key = sessionStorage.getItem(KEY), headers = { accept };
   if (key !== null) headers.authorization = "Bearer " + key;
   if (body !== undefined) headers["content-type"] = "application/json";
@@ -69,7 +76,7 @@ export async function open(path, { method = "GET", body, accept = "application/j
   reachable.set(true);
   if (answer.ok) return answer;
   const told = await answer.json().catch(() => ({}));
-  if (answer.status === 401) refusal.set(key === null ? "This service asks for a key."
+  if (answer.status === 401) refusal.set(key === null ? refusal.get() || "This service asks for a key."
     : "The key is refused: " + (told.detail ?? "it is not valid") + ".");
   throw new Problem(answer.status, told);
 }

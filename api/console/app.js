@@ -16,6 +16,7 @@ import { Overview } from "./pages/overview.js";
 import { Settings } from "./pages/settings.js";
 import { Topic } from "./pages/topic.js";
 import { Topics } from "./pages/topics.js";
+import { begin, finish, forgetTokens, isSignedIn, offered, signOut } from "./signin.js";
 
 const PAGES = [
   ["", "Overview", Overview], ["topics", "Topics", Topics, Topic], ["groups", "Groups", Groups, Group],
@@ -34,11 +35,21 @@ class Guard extends Component {
   }
 }
 
+function SignIn() {
+  const [at, setAt] = useState(null), [problem, setProblem] = useState("");
+  useEffect(() => { offered().then(setAt, () => {}); }, []);
+  if (!at?.authorization_endpoint) return null;
+  return html`<p><button type="button" class="solid" onClick=${() => begin(at).catch(error =>
+      setProblem(error.message))}>Sign in at ${new URL(at.issuer).host}</button></p>
+    ${problem && html`<p class="trouble" role="alert">${visible(problem)}</p>`}<p class="calm">Or with a key:</p>`;
+}
+
 function KeyForm({ why }) {
   const [text, setText] = useState(""), [isWrong, setWrong] = useState(false);
-  const sent = event => { event.preventDefault(); setWrong(!useKey(text.trim())); setText(""); };
+  const sent = event => { event.preventDefault(); forgetTokens(); setWrong(!useKey(text.trim())); setText(""); };
   return html`<form class="key card" onSubmit=${sent} autocomplete="off">
     <h1 tabindex="-1">DeltaMQ</h1><p role="alert">${visible(why)}</p>
+    <${SignIn} />
     <label class="field"><span>Key, or a token of the identity provider</span>
       <input type="password" value=${text} onInput=${event => setText(event.target.value)} autocomplete="off"
         maxlength="16384" spellcheck=${false} aria-invalid=${isWrong} autofocus /></label>
@@ -77,8 +88,9 @@ function Shell() {
       title="warehouse">${visible(cluster.data?.warehouse ?? "")}</span>
       <span class=${isUp ? "state good" : "state bad"} role="status">${isUp ? "serving" : "not reachable"}</span>
       ${hasKey()
-        && html`<span class="who">${who ? visible(who) + " " : ""}<button type="button" class="quiet"
-          onClick=${forgetKey}>Forget the key</button></span>`}</header>
+        && html`<span class="who">${who ? visible(who) + " " : ""}${isSignedIn()
+          ? html`<button type="button" class="quiet" onClick=${signOut}>Sign out</button>`
+          : html`<button type="button" class="quiet" onClick=${forgetKey}>Forget the key</button>`}</span>`}</header>
     <${Nav} now=${path[0] ?? ""} />
     <main id="main" tabindex="-1" ref=${main}>
       ${cluster.data?.auth === false
@@ -93,4 +105,5 @@ function Shell() {
 }
 
 const App = () => html`<${Shell} key=${session.use()} />`;
+await finish();
 render(html`<${App} />`, document.getElementById("app"));

@@ -564,6 +564,15 @@ _EXAMPLES: Final[Json] = {
         "disabled_time": None,
     },
     "QuotaInfo": _QUOTA,
+    "SignInInfo": {
+        "issuer": "https://idp.example.org",
+        "client_id": "deltamq-console",
+        "scope": "openid deltamq",
+        "audience": None,
+        "authorization_endpoint": "https://idp.example.org/authorize",
+        "token_endpoint": "https://idp.example.org/token",
+        "end_session_endpoint": "https://idp.example.org/logout",
+    },
     "Allowed": {
         "principal": "reports",
         "cluster": [],

@@ -1,4 +1,4 @@
-"""What the caller may do, so that a program shows only what its user may ask for (SPEC LOOK-10)."""
+"""What the caller may do, so that a program shows only that, and how people sign in (SPEC LOOK-10, SEC-50)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fastapi import APIRouter, Query, Response
 
 from deltamq.api.auth.caller import Caller
 from deltamq.api.auth.calls import named_by
-from deltamq.api.service.dependencies import Asking
+from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.fields import json_answer
 from deltamq.api.wire.openapi_parts import answers
 from deltamq.mq.auth.principals import CLUSTER, VERBS, Resource
-from deltamq.mq.wire.auth import Allowed
+from deltamq.mq.wire.auth import Allowed, SignInInfo
 
 router = APIRouter(prefix="/v1/auth", tags=["auth"])
 
@@ -33,6 +33,11 @@ async def may(
             group=_verbs(caller, "group", group),
         )
     )
+
+
+@router.get("/sign-in", summary="How people sign in at the identity provider", responses=answers(SignInInfo, 500))
+async def sign_in(service: Running) -> Response:
+    return json_answer(SignInInfo() if service.gate is None else service.gate.sign_in())
 
 
 def _verbs(caller: Caller, resource: Resource, name: str | None) -> tuple[str, ...]:

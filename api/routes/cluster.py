@@ -15,6 +15,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import islice
 from typing import Annotated, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 from fastapi import APIRouter, Query, Request
@@ -44,6 +45,7 @@ from deltamq.mq.meta.brokers import META_ROLE, BrokersState
 from deltamq.mq.meta.features import decide_upgrade, upgrade_of
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.names import broker_of, check_broker, check_topic
+from deltamq.mq.wire.auth import SignInInfo
 from deltamq.mq.wire.cluster import (
     BrokerAccess,
     BrokerInfo,
@@ -77,10 +79,10 @@ _CONSOLE_TYPES: Final = {
     "svg": "image/svg+xml",
     "txt": "text/plain; charset=utf-8",
 }
-#: The console's policy: the page runs only this service's files, and calls only this service. Text that it shows can
-#: thus never run, and no other page can frame it.
+#: The console's policy: the page runs only this service's files, and calls only this service, and for a token the
+#: identity provider. Text that it shows can thus never run, and no other page can frame it.
 _CONSOLE_POLICY: Final = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src {connect}; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
 
@@ -277,8 +279,8 @@ def _queues(topics: Topics, names: Sequence[str]) -> Iterator[QueueGauges]:
 
 
 @router.get("/", summary="The console", response_class=HTMLResponse)
-async def console() -> Response:
-    return _shown(CONSOLE[_PAGE])
+async def console(service: Running) -> Response:
+    return _shown(CONSOLE[_PAGE], sign_in=None if service.gate is None else service.gate.sign_in())
 
 
 @router.get("/console/{file:path}", summary="A file of the console", include_in_schema=False)
@@ -289,16 +291,24 @@ async def console_file(file: str, request: Request) -> Response:
     return _shown(found, known=request.headers.get("if-none-match", ""))
 
 
-def _shown(file: _File, known: str = "") -> Response:
-    headers = {"content-security-policy": _CONSOLE_POLICY, "cache-control": "no-cache", "etag": file.tag}
+def _shown(file: _File, known: str = "", sign_in: SignInInfo | None = None) -> Response:
+    connect = "'self'"
+    if sign_in is not None and sign_in.token_endpoint is not None:
+        parts = urlsplit(sign_in.token_endpoint)
+        connect += f" {parts.scheme}://{parts.netloc}"
+    headers = {
+        "content-security-policy": _CONSOLE_POLICY.format(connect=connect),
+        "cache-control": "no-cache",
+        "etag": file.tag,
+    }
     if file.tag in known:
         return Response(status_code=304, headers=headers)
     return Response(file.body, headers={"content-type": file.kind, **headers})
 
 
-def asking_console(refusal: Answer) -> Answer:
+def asking_console(refusal: Answer, sign_in: SignInInfo) -> Answer:
     """Return the 401 that a browser shows: the console's page, the same for all callers, which asks for a key."""
-    page = _shown(CONSOLE[_PAGE])
+    page = _shown(CONSOLE[_PAGE], sign_in=sign_in)
     challenge = [header for header in refusal.headers if header[0] == b"www-authenticate"]
     return Answer(refusal.status, [*page.raw_headers, *challenge], bytes(page.body))
 

@@ -486,6 +486,7 @@ class ServiceAccess:
         self.gate = Gate(state, now_ms, Credentials(state, now_ms, self._tokens))
         if self._tokens is not None:
             self._tokens.keys.changed = self.gate.recheck
+            self.gate.sign_in = self._tokens.sign_in
 
     async def stop(self) -> None:
         """End the read of keys under way."""

@@ -9,6 +9,22 @@ import msgspec
 from deltamq.mq.wire.answers import NamePage, Page, Time
 
 
+class SignInInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How people sign in to the console at the identity provider; all null if they do not, or it was not read yet.
+
+    It is the code flow with PKCE, as the public client `client_id`, which asks for `scope`, and for `audience` unless
+    that is null.
+    """
+
+    issuer: str | None = None
+    client_id: str | None = None
+    scope: str | None = None
+    audience: str | None = None
+    authorization_endpoint: str | None = None
+    token_endpoint: str | None = None
+    end_session_endpoint: str | None = None
+
+
 class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A key without its secret. One that is over is not `live`."""
 

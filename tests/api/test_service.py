@@ -125,6 +125,7 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         *(("get", f"/v1/auth/{kind}") for kind in ("principals", "keys", "acls", "quotas")),
         ("put", "/v1/auth/quotas/{principal}"),
         ("get", "/v1/auth/may"),
+        ("get", "/v1/auth/sign-in"),
         ("post", "/v1/auth/keys"),
         ("delete", "/v1/auth/keys/{key_id}"),
         ("post", "/v1/auth/acls"),

@@ -27,6 +27,7 @@ from deltamq.mq.wire.auth import (
     QuotaList,
     RefusalInfo,
     RefusalList,
+    SignInInfo,
 )
 
 
@@ -126,6 +127,10 @@ class AuthAdmin(PagedCalls):
         named = {"topic": topic, "group": group}
         query = {name: value for name, value in named.items() if value is not None}
         return read_answer(self._call("GET", path_of("auth", "may"), query=query), Allowed)
+
+    def sign_in(self) -> SignInInfo:
+        """Return how people sign in to the console at the identity provider."""
+        return read_answer(self._call("GET", path_of("auth", "sign-in")), SignInInfo)
 
     def explain(
         self,

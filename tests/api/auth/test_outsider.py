@@ -29,7 +29,7 @@ from tests.api.running import until
 
 HERE = Path(__file__).parent
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND")
-OPEN = ("GET /healthz", "GET /readyz", "GET /console/app.js")
+OPEN = ("GET /healthz", "GET /readyz", "GET /console/app.js", "GET /v1/auth/sign-in")
 UNKNOWN = (
     "/docs",
     "/redoc",

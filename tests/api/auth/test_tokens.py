@@ -518,3 +518,36 @@ def test_sec_15_an_issuer_without_authentication_or_with_a_wrong_file_ends_the_s
             serve_command, ["--warehouse", str(tmp_path / "w"), "--port", "0"]
         )
         assert result.exit_code != 0 and told in result.output, result.output
+
+
+def test_sec_50_the_page_may_ask_the_provider_for_tokens_and_nothing_else(tmp_path: Path) -> None:
+    with provider() as idp:
+        idp.instead["/.well-known/openid-configuration"] = (
+            200,
+            json.dumps(
+                {**idp.discovery, "token_endpoint": f"{idp.url}/token", "end_session_endpoint": "http://elsewhere/"}
+            ).encode(),
+        )
+        settings = idp.settings(console_client_id="console", jwks_url=f"{idp.url}/keys")
+        with guarded(tmp_path, oidc=settings) as admin:
+            until(lambda: admin.by(None).call("GET", "/v1/auth/sign-in").json.get("issuer") == idp.url)
+            found = admin.by(None).call("GET", "/v1/auth/sign-in").json
+            assert (found["client_id"], found["scope"]) == ("console", "openid")
+            assert found["end_session_endpoint"] is None, "no browser is sent where no TLS is"
+            for caller in (admin, admin.by(None)):
+                policy = caller.call("GET", "/").headers["content-security-policy"]
+                assert f"connect-src 'self' {idp.url};" in policy and "form-action 'none'" in policy
+            assert "connect-src 'self';" in admin.call("GET", "/console/app.js").headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("endpoint", [None, "http://idp.example.org/token", "https://a;b/token", "https://u:p@h/token"])
+def test_sec_50_no_sign_in_is_offered_at_an_endpoint_that_no_page_may_ask(tmp_path: Path, endpoint: str | None) -> None:
+    with provider() as idp:
+        idp.instead["/.well-known/openid-configuration"] = (
+            200,
+            json.dumps({**idp.discovery, "token_endpoint": endpoint}).encode(),
+        )
+        with guarded(tmp_path, oidc=idp.settings(console_client_id="console")) as admin:
+            until(lambda: idp.reads > 0)
+            assert set(admin.by(None).call("GET", "/v1/auth/sign-in").json.values()) == {None}
+            assert "connect-src 'self';" in admin.call("GET", "/").headers["content-security-policy"]
