@@ -118,7 +118,9 @@ async def _of_topic(rooms: _Rooms, group: str, topic: Topic) -> _Part:
     flights = [
         flight
         for flight in lanes.flights_of(group)
-        if flight.lane.topic_id == topic.id and (flight.given_back or flight.visible_ms <= now_ms)
+        if flight.lane.topic_id == topic.id
+        and not flight.is_condemned
+        and (flight.given_back or flight.visible_ms <= now_ms)
     ]
     messages, total = list[RetryMessage](), len(flights)
     for key in keys:

@@ -155,6 +155,8 @@ class Pop:
     revive_queue: int
     #: Whether the messages were given back as failed: they wait to be delivered again, and no client holds them.
     given_back: bool = False
+    #: Whether they become dead letters when they are due: `Checkpoint.dead_reason` says why.
+    is_condemned: bool = field(default=False, compare=False)
     #: Who popped, as the client named itself; only memory knows it, for those who look (SPEC LOOK-4).
     client_id: str = field(default="", compare=False)
 
@@ -240,6 +242,7 @@ class Checkpoint:
             invisible_ms=invisible_ms,
             revive_queue=revive_queue,
             given_back=given_back,
+            is_condemned=dead_reason is not None,
             client_id="" if given_back else self.pop.client_id,
         )
         taken = Replaced(self.key, _ONE_MESSAGE << index)

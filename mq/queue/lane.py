@@ -122,6 +122,8 @@ class InFlight(NamedTuple):
     attempt: int
     #: Whether it was given back as failed, and no client holds it.
     given_back: bool
+    #: Whether it becomes a dead letter after `visible_ms`.
+    is_condemned: bool
     epoch: int
     revive_queue: int
 
@@ -210,6 +212,7 @@ class Lane:
                     pop.revive_time_ms,
                     attempt,
                     pop.given_back,
+                    pop.is_condemned,
                     pop.epoch,
                     pop.revive_queue,
                 )

@@ -249,8 +249,9 @@ class OrderedLane:
                 flight.client_id,
                 flight.pop_time_ms,
                 flight.visible_ms,
-                flight.attempt,
+                self.attempts_of(offset),
                 flight.given_back,
+                self.is_condemned(offset),
                 self.epoch,
                 ORDERED_REVIVE_QUEUE,
             )

@@ -159,6 +159,7 @@ class _Checkpoint(_Key, gc=False, omit_defaults=True):
             invisible_ms=self.invisible_ms,
             revive_queue=self.revive_queue,
             given_back=self.given_back,
+            is_condemned=self.dead_reason is not None,
         )
         replaced = self.replaces
         return Checkpoint(

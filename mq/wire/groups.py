@@ -180,8 +180,8 @@ class InFlightAnswer(msgspec.Struct, frozen=True, kw_only=True):
     by_client: tuple[HolderInfo, ...]
 
 
-#: `waiting`: it was given back as failed. `overdue`: its time is over, and the job `revive` brings it, or makes a dead
-#: letter of it. `ready`: it was brought, and a consumer gets it next.
+#: `waiting`: it was given back as failed. `overdue`: its time is over, and the job `revive` brings it. `ready`: it was
+#: brought, and a consumer gets it next.
 RetryState = Literal["waiting", "overdue", "ready"]
 
 

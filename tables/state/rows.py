@@ -117,6 +117,7 @@ def states_of_rows(rows: pa.Table) -> Iterator[tuple[CheckpointKey, CheckpointSt
                 invisible_ms=invisible_ms,
                 revive_queue=queue,
                 given_back=bool(given_back),
+                is_condemned=reason is not None,
             )
             span = Span(start, num, None if diffs is None else tuple(diffs), _attempts(attempts))
             checkpoint = Checkpoint(pop=pop, span=span, dead_reason=reason, revive_offset=offset)

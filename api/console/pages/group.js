@@ -146,11 +146,11 @@ function Retries({ info, may }) {
         String(one.origin.offset))}>${visible(one.origin.partition)} at ${one.origin.offset}</a>` },
     number("attempt", "Delivery"),
     may("group", "subscribe") && { name: "act", head: html`<span class="unseen">Change</span>`,
-      cell: one => one.handle && html`<${Ask} cls="small" isDanger=${false} label="Now" title="Bring a message forward"
+      cell: one => one.handle ? html`<${Ask} cls="small" isDanger=${false} label="Now" title="Bring a message forward"
           yes="Bring 1 message forward" run=${forward(one)} says=${what(one, "is due now")} />
         <${Ask} cls="small" label="Dead letter" title="Make a dead letter" yes="Bury 1 message" run=${bury(one)}
           says=${html`${what(one, "becomes a dead letter of the group, and can be sent back from there")}
-            <${Field} label="Why"><input name="reason" required maxlength="200" /><//>`} />` }].filter(Boolean);
+            <${Field} label="Why"><input name="reason" required maxlength="200" /><//>`} />` : "" }].filter(Boolean);
   return html`<p>What fails, or is not answered in time, comes again
     after ${policy(info.retry_policy, info.max_attempts)}; after ${info.max_attempts} deliveries it is a dead
     letter.</p>
@@ -274,7 +274,7 @@ export function Group({ path, query }) {
   const info = live.data, now = info && groupNow(group, { data: [info, counts.data], error: live.error });
   const link = (name, text, number) => [name, text, name ? to("groups", group, name) : to("groups", group), number];
   const tabs = [link("", "Lag", now && count(now.lag)), link("clients", "Clients", now && count(now.clients)),
-    link("in-flight", "In flight", now && count(now.inFlight)), link("retries", "Retries", now && count(now.retries)),
+    link("in-flight", "In flight", now && count(now.inFlight)), link("retries", "Retries"),
     link("dead-letters", "Dead letters", counts.data && count(counts.data.new)), may("group", "reset")
       && link("reset", "Reset"), link("settings", "Settings")];
   const plots = [["Lag", lag, count], ["Consumed a second", consumed, rate],
