@@ -11,7 +11,7 @@ const IDLE_MS = 60_000;
 // The clocks of browser and service may differ by this much.
 const CLOCKS_MS = 5000;
 // Times between samples, and between two looks at very many of them.
-const SAMPLE_MS = 15_000, MANY = 100;
+const SAMPLE_MS = 15_000, ASKED_MS = 10_000, MANY = 100;
 // Whether this service keeps a history; one that does not is asked once.
 let isKept = true;
 
@@ -121,7 +121,7 @@ export function useGroupsNow(topic) {
   const asked = useMemo(() => !isMany ? listed ?? []
     : Object.values(sampled ?? {}).sort((a, b) => lagOf(b) - lagOf(a)).slice(0, WORST_ASKED).map(one => one.group),
     [listed, isMany, sampled]);
-  const details = useDetails(pathOf, load, { oldMs: Math.max(SAMPLE_MS, asked.length * 500) });
+  const details = useDetails(pathOf, load, { oldMs: Math.max(ASKED_MS, asked.length * 500) });
   useEffect(() => details.want(asked), [asked.join("\n")]);
   const known = asked.map(name => groupNow(name, details.of(name))).filter(one => one.info || one.error),
     overdue = useOverdue(known);

@@ -217,6 +217,7 @@ _CLUSTER: Final[Json] = {
             "or cut off (0 bytes)",
         }
     ],
+    "disk": {"size_bytes": 107374182400, "free_bytes": 64424509440},
 }
 _FEATURE: Final[Json] = {"feature": "signed-names", "says": "names of topics are signed", "lacking": []}
 _JOB: Final[Json] = {

@@ -6,14 +6,17 @@ within moments. A feature that not every release knows is switched on once every
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -50,6 +53,7 @@ from deltamq.mq.wire.cluster import (
     BrokerAccess,
     BrokerInfo,
     ClusterInfo,
+    DiskInfo,
     FeatureInfo,
     Health,
     HostInfo,
@@ -149,8 +153,20 @@ async def cluster(service: Running, caller: Asking, request: Request) -> Respons
         auth=is_guarded,  # a process that differs does not serve (SPEC SEC-44)
         missing_jobs=missing_jobs(await service.job_watch.reports()),
         stopped=tuple(islice(filter(_visible_to(caller), service.stops.all()), _STOPPED_SHOWN)),
+        disk=await asyncio.to_thread(_disk, service.warehouse.folder),
     )
     return json_answer(shown)
+
+
+def _disk(folder: Path | None) -> DiskInfo | None:
+    """Return what is free on the disk of a warehouse; None on an object store, or if the disk does not tell."""
+    if folder is None:
+        return None
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return None  # each look of the metrics logs why
+    return DiskInfo(size_bytes=usage.total, free_bytes=usage.free)
 
 
 def _brokers(roles: BrokersState, topics: Topics) -> tuple[BrokerInfo, ...]:

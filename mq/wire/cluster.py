@@ -81,12 +81,24 @@ class StoppedPartition(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
 
 
+class DiskInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The disk of a warehouse: its size, and what the process may still write."""
+
+    size_bytes: int
+    free_bytes: int
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether less than a tenth is free."""
+        return self.free_bytes * 10 < self.size_bytes
+
+
 class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The warehouse, its brokers, and the processes that serve them; `host` is the process that answers.
 
     With `auth` each caller must show who it is; without it, anyone who can reach this process may do everything.
     `missing_jobs` are those that the queue needs and that run nowhere, `stopped` at most a hundred partitions that have
-    stopped, as far as the caller may see them.
+    stopped, as far as the caller may see them. `disk` is null on an object store.
     """
 
     warehouse: str
@@ -100,6 +112,7 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     auth: bool | None = None
     missing_jobs: tuple[MissingJob, ...] = ()
     stopped: tuple[StoppedPartition, ...] = ()
+    disk: DiskInfo | None = None
 
 
 class Health(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ def test_health_and_readiness(api: Api) -> None:
 def test_the_cluster_names_brokers_roles_and_warehouse(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=3)
     found = api.call("GET", "/v1/cluster").json
+    assert 0 < found["disk"]["free_bytes"] <= found["disk"]["size_bytes"]
     assert found["warehouse"] == api.service.warehouse.uri
     assert [(b["broker"], b["roles"]) for b in found["brokers"]] == [
         ("broker-a", ["broker", "meta"]),

@@ -8,7 +8,7 @@ import { to } from "../route.js";
 import { GroupState } from "./groups.js";
 import { Head } from "./head.js";
 
-const LATE_MS = 60_000, GROWN_MS = 900_000, SOON_MS = 7 * 86_400_000;
+const LATE_MS = 60_000, GROWN_MS = 900_000, SOON_MS = 7 * 86_400_000, FULL = 0.1;
 
 // Everything that is wrong: kind, what, and what can be done: an address, or a command.
 function wrong({ cluster, ready, jobs, groups, growing, keys, silent, drift }) {
@@ -22,6 +22,11 @@ function wrong({ cluster, ready, jobs, groups, growing, keys, silent, drift }) {
   const stopped = ready?.stopped_partitions ?? 0;
   if (stopped > (cluster?.stopped ?? []).length) found.push({ kind: "bad",
     what: `${count(stopped)} partitions of this process have stopped`, todo: "deltamq verify" });
+  const disk = cluster?.disk;
+  if (disk && disk.free_bytes < FULL * disk.size_bytes) found.push({ kind: "bad",
+    what: html`The disk is nearly full: ${bytes(disk.free_bytes)} of ${bytes(disk.size_bytes)} are free. Let the
+      largest topics keep less, in their settings; the job retain removes the rest`,
+    href: to("topics", { sort: "-bytes" }), todo: "deltamq topic retention" });
   for (const one of cluster?.missing_jobs ?? []) {
     found.push({ kind: "bad",
       what: html`No job <b>${one.job}</b> runs: ${one.means}${one.ok_at && ` (last at ${localTime(one.ok_at)})`}`,
@@ -105,12 +110,16 @@ function useSilent(jobs) {
   return silent;
 }
 
-// How many more new dead letters each group has than a while ago.
-function grown(series) {
+// How many more new dead letters each group has now than a while ago; a group with samples of its lag and none of dead
+// letters had none.
+function grown(dead, lag, groups) {
   const since = Date.now() - GROWN_MS, more = new Map();
-  for (const { labels: { group }, points } of series ?? []) {
-    const recent = points.filter(([time]) => time >= since);
-    if (recent.length > 1 && recent.at(-1)[1] > recent[0][1]) more.set(group, recent.at(-1)[1] - recent[0][1]);
+  const first = series => new Map((series ?? []).map(({ labels, points }) =>
+    [labels.group, points.find(([time]) => time >= since)]));
+  const before = first(dead), sampled = first(lag);
+  for (const one of groups) {
+    const was = before.get(one.group)?.[1] ?? (sampled.get(one.group) ? 0 : Infinity);
+    if (one.dead > was) more.set(one.group, one.dead - was);
   }
   return more;
 }
@@ -132,8 +141,9 @@ export function Overview({ cluster, query }) {
   const keys = useLive(may("cluster", "admin") && cluster.data?.auth ? at`v1/auth/keys` : null, 60_000),
     applied = useLive(may("cluster", "admin") ? at`v1/applied` : null, 60_000);
   const it = cluster.data, sum = (of, key) => of.reduce((all, one) => all + (one[key] ?? 0), 0);
-  const found = wrong({ cluster: it, ready: ready.data, jobs: jobs.data, groups: now.groups, growing: grown(dead),
-    keys: keys.data?.keys ?? [], silent, drift: applied.data?.differences ?? [] });
+  const found = wrong({ cluster: it, ready: ready.data, jobs: jobs.data, groups: now.groups,
+    growing: grown(dead, lag, now.groups), keys: keys.data?.keys ?? [], silent,
+    drift: applied.data?.differences ?? [] });
   const columns = [
     { name: "group", head: "Group", cell: one => html`<a href=${to("groups", one.group)}>${visible(one.group)}</a>`,
       sort: one => one.group, cls: "name" },

@@ -15,7 +15,7 @@ import { topicNow, TopicState } from "./topics.js";
 // What clients name: the partitions of a topic, or its logical queues.
 export const placesOf = info => (info.logical_queues ?? info.partitions).map(one => ({ broker: null, ...one }));
 
-const RATE_MS = 10_000;
+const RATE_MS = 10_000, MIB = 1_048_576;
 // Messages a second of each partition, by what was appended in the last ten seconds.
 function useRates(places) {
   const now = useRef(places), [rates, setRates] = useState({});
@@ -109,10 +109,30 @@ function Groups({ info }) {
         query=${`SELECT * FROM mq_lag WHERE topic = ${literal(info.topic)} ORDER BY lag DESC`} />`} />`;
 }
 
+// What retention takes of each partition, and who holds it back.
+function Retention({ topic }) {
+  const live = useLive(at`v1/topics/${topic}/retention`, 15_000), next = one => one.next;
+  const columns = [
+    { name: "partition", head: "Partition", cls: "name", cell: one => visible(one.partition),
+      sort: one => one.partition },
+    { name: "bytes", head: "Stored", num: true, cell: one => bytes(one.bytes), sort: one => one.bytes },
+    { name: "due", head: "Go now", hint: "messages that go when the job retain next runs", num: true,
+      cell: one => count(one.due_messages), sort: one => one.due_messages },
+    { name: "next", head: "Then", num: true, cell: one => next(one) ? plural(next(one).messages, "message") : "none" },
+    { name: "when", head: "At the earliest", cell: one => next(one) && html`<${Time} at=${next(one).time} />`,
+      sort: one => next(one)?.time ?? "" },
+    { name: "why", head: "By", cell: one => next(one)?.why ?? "" },
+    { name: "held", head: "Held back by", cls: "wrap", cell: one => one.held_by.map(visible).join(", ") }];
+  return html`<h2>What goes next</h2><${Waiting} of=${live} what="Retention" />${live.data
+    && html`<${Table} id="retention" label="What goes next" columns=${columns} rows=${live.data.partitions}
+      keyOf=${one => one.partition} first="-bytes" empty=${html`<${Empty}>No partition can be looked at.<//>`} />`}`;
+}
+
 function Settings({ info, may, reload }) {
   const change = async given => {
     const wanted = { order_strategy: given.order_strategy, retention_ms: Math.round(given.days * 86_400_000),
-      message_type: given.message_type, ...(given.flush ? { flush: given.flush } : {}) };
+      retention_bytes: given.mib === "" ? -1 : Math.round(given.mib * MIB), message_type: given.message_type,
+      ...(given.flush ? { flush: given.flush } : {}) };
     if (info.static) Object.assign(wanted, { static: true, total_queues: Number(given.partitions) });
     else if (Number(given.partitions) !== info.partitions.length) wanted.partitions = Number(given.partitions);
     await send("PUT", at`v1/topics/${info.topic}`, wanted);
@@ -128,16 +148,21 @@ function Settings({ info, may, reload }) {
       ["Route epoch", count(info.routes_epoch)],
       ["Keys by", info.partitioner === "kafka" ? "Kafka's hash" : "Spark's hash"],
       ["Kind", info.static ? `static${info.scope === "global" ? ", global" : ""}` : "plain"],
-      ["Kept for", duration(info.retention_ms)], ["Order", info.order_strategy],
-      ["Message type", visible(info.message_type)], ["Flush", info.flush ?? "as the service"]]} />
+      ["Kept for", duration(info.retention_ms)],
+      ["Kept at most", info.retention_bytes < 0 ? "no limit" : `${bytes(info.retention_bytes)} a partition`],
+      ["Order", info.order_strategy], ["Message type", visible(info.message_type)],
+      ["Flush", info.flush ?? "as the service"]]} />
     ${may("topic", "alter")
       && html`<${Form} label="Settings of the topic" yes="Change" onSend=${change} cls="form card"
-        key=${JSON.stringify([info.retention_ms, info.order_strategy, now])}>
+        key=${JSON.stringify([info.retention_ms, info.retention_bytes, info.order_strategy, now])}>
       <h2>Change</h2>
       <${Field} label=${info.static ? "Logical queues" : "Partitions"} hint="Can only grow."><input name="partitions"
         type="number" min=${now} max="1024" defaultValue=${now} required /><//>
       <${Field} label="Keep messages for, in days" hint=${`${info.retention_ms} ms now`}><input name="days"
         type="number" min="0.00002" step="any" defaultValue=${info.retention_ms / 86_400_000} required /><//>
+      <${Field} label="Keep at most, in MiB of each partition" hint="Without a number as much as comes in that
+        time."><input name="mib" type="number" min="0" step="any"
+        defaultValue=${info.retention_bytes < 0 ? "" : info.retention_bytes / MIB} /><//>
       <${Field} label="Order when a partition is closed"><select name="order_strategy"><option
         selected=${info.order_strategy === "best_tried"}>best_tried</option><option
         selected=${info.order_strategy === "strict"}>strict</option></select><//>
@@ -147,6 +172,7 @@ function Settings({ info, may, reload }) {
         service</option><option selected=${info.flush === "sync"}>sync</option><option
           selected=${info.flush === "async"}>async</option></select><//>
     <//>`}
+    <${Retention} topic=${info.topic} />
     ${may("topic", "delete")
       && html`<section class="card"><h2>Delete</h2><p>Routes and data go; groups lose their progress in it.</p>
       <${Ask} label="Delete the topic" title="Delete the topic" typed=${info.topic} run=${remove}

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -20,6 +20,8 @@ from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.errors import DeltaMQError, NotFound
 from deltamq.mq.wire.answers import AccessInfo
 from deltamq.mq.wire.cluster import BrokerInfo, ClusterInfo, UpgradeInfo
+
+_GIB: Final = 1 << 30
 
 
 def warn_of_missing_jobs(url: str, access: ClientAccess) -> None:
@@ -38,6 +40,14 @@ def missing_jobs_line(info: ClusterInfo) -> str | None:
     means = ", and ".join(job.means for job in info.missing_jobs)
     verb = "runs" if len(info.missing_jobs) == 1 else "run"
     return f"no job {names} {verb} on {info.warehouse}: {means}. Start `deltamq jobs run --warehouse {info.warehouse}`"
+
+
+def full_disk_line(info: ClusterInfo) -> str | None:
+    """Return how much of the warehouse's disk is free if that is little; None otherwise."""
+    if info.disk is None or not info.disk.is_nearly_full:
+        return None
+    free, size = (amount / _GIB for amount in (info.disk.free_bytes, info.disk.size_bytes))
+    return f"the disk of {info.warehouse} is nearly full: {free:,.1f} of {size:,.1f} GiB are free"
 
 
 @click.command()
@@ -65,6 +75,8 @@ def _print_cluster(info: ClusterInfo) -> None:
         click.echo(line)
     for stopped in info.stopped:
         click.echo(f"stopped: {stopped.queue or stopped.partition} of {stopped.topic}: {stopped.detail}")
+    if (line := full_disk_line(info)) is not None:
+        click.echo(line)
     rows = [
         (
             b.broker,

@@ -16,6 +16,7 @@ from typing import Final
 import click
 
 from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.cli.cluster import full_disk_line
 from deltamq.mq.client.cli.console import print_json, service_options
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.retries import Patience
@@ -126,6 +127,13 @@ def check_service(subject: Subject) -> Iterator[Check]:
                 health=CheckOutcome.FAILED,
                 detail=f"{stopped.queue or stopped.partition} of {stopped.topic} is stopped: {stopped.detail}",
                 remedy="run `deltamq verify`, which names the damage and the remedy",
+            )
+        if (line := full_disk_line(cluster)) is not None:
+            yield Check(
+                name="disk",
+                health=CheckOutcome.WARNING,
+                detail=line,
+                remedy="`deltamq topic create NAME --retention-bytes N` lets a topic keep less; or use a larger disk",
             )
         for job in cluster.missing_jobs:
             yield Check(

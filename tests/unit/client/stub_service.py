@@ -49,6 +49,7 @@ class StubService:
         self.warehouse = "/w"
         #: The jobs that run nowhere, as the service says it.
         self.missing_jobs: list[dict[str, Any]] = []
+        self.disk: dict[str, int] | None = None
         self.stopped: list[dict[str, Any]] = []
         self.host_id = f"host-{id(self):x}"
         #: The stub that hosts each broker, or the meta role; answers do not mention others.
@@ -125,6 +126,7 @@ class StubService:
         basis = {
             "warehouse": self.warehouse,
             "missing_jobs": self.missing_jobs,
+            "disk": self.disk,
             "stopped": self.stopped,
             "version": "1",
             "routes_epoch": 1,

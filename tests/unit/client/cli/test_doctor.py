@@ -15,6 +15,7 @@ from deltamq.mq.client.cli.doctor import (
     examine,
     installed_checkers,
 )
+from tests.unit.client.cli.cli_run import Run
 from tests.unit.client.stub_service import StubService
 
 
@@ -30,6 +31,14 @@ def test_retry_7_the_doctor_names_jobs_that_run_nowhere(stub: StubService) -> No
     assert service.health is CheckOutcome.OK
     assert job.health is CheckOutcome.WARNING and "no job revive runs on /w: nothing comes again" in job.detail
     assert "deltamq jobs run --warehouse /w" in (job.remedy or "")
+
+
+@pytest.mark.parametrize("command", ["doctor", "cluster"])
+def test_look_09_a_disk_that_is_nearly_full_is_said(run: Run, stub: StubService, command: str) -> None:
+    stub.disk = {"size_bytes": 100 << 30, "free_bytes": 10 << 30}
+    assert "nearly full" not in run(command).out
+    stub.disk = {"size_bytes": 100 << 30, "free_bytes": 5 << 30}
+    assert "/w is nearly full: 5.0 of 100.0 GiB are free" in " ".join(run(command).out.split())
 
 
 def test_rely_10_the_doctor_names_what_has_stopped(stub: StubService) -> None:
