@@ -40,6 +40,13 @@ class NativeLeaf(NamedTuple):
     has_levels: bool
 
 
+class WholePage(NamedTuple):
+    """A page with its header, and the start of its chunk in the footer."""
+
+    page: bytes
+    chunk_start: bytes
+
+
 class WrittenFile(NamedTuple):
     """A file, and the checksums of its pages and of its footer."""
 
@@ -94,6 +101,14 @@ class Leaves:
         if column.null_count:
             numbers[at + 5], numbers[at + 6] = valid.address, valid.size
         numbers[at + 9] = column.offset
+
+    def page(self, leaf: int, page: bytes, chunk_start: bytes) -> None:
+        """Set a page that is copied as it is, in place of the one of nulls."""
+        at, numbers = leaf * _LEAF_NUMBERS, self.numbers
+        for offset, data in ((0, page), (2, chunk_start)):
+            kept = pa.py_buffer(data)
+            self._kept.append(kept)
+            numbers[at + offset], numbers[at + offset + 1] = kept.address, len(data)
 
     def growing(self, leaf: int, first: int) -> None:
         """Set numbers that grow by one, from `first` on."""

@@ -8,9 +8,9 @@ quarter for a hundred, the same for a thousand.
     PAR1 | a page for each leaf column: header, levels, plain values | footer | its length | PAR1
 
 The bytes of the schema come from a file that pyarrow wrote, so both kinds of file look the same to a reader. There are
-no dictionaries, no compression and no statistics: the commit carries the statistics that matter. Rows with headers or
-an origin, whose columns are nested, are left to pyarrow. Where there was a C compiler, one compiled call joins
-the pieces, to the same bytes.
+no dictionaries, no compression and no statistics: the commit carries the statistics that matter. The pages of headers
+are made by numpy (`nested_pages.py`); rows with an origin, those of retries, are left to pyarrow. Where there was a C
+compiler, one compiled call joins the pieces, to the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Final
@@ -29,7 +29,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from deltamq.tables.column_ends import text_bytes
-from deltamq.tables.delta.native_parquet import Leaves, NativeLeaf, NativeShape, WrittenFile, native_writer
+from deltamq.tables.delta.native_parquet import Leaves, NativeLeaf, NativeShape, WholePage, WrittenFile, native_writer
+from deltamq.tables.delta.nested_pages import map_pages
 from deltamq.tables.delta.stamped import ID_PREFIX, RowsPart, Stamped
 from deltamq.tables.delta.varints import varint, zigzag
 from deltamq.tables.schema import MESSAGE_SCHEMA
@@ -49,7 +50,8 @@ _CREATED_BY: Final = b"DeltaMQ version 0.1.0"
 _PHYSICAL_TYPES: Final = {"INT32": 1, "INT64": 2, "BYTE_ARRAY": 6}
 #: Bytes of one value, by physical type, for columns of a fixed width.
 _WIDTHS: Final = {1: 4, 2: 8}
-_NESTED: Final = ("headers", "origin")
+_HEADERS: Final = "headers"
+_ORIGIN: Final = "origin"
 #: Columns whose nulls are filled.
 _FILLED: Final = ("message_id", "born_time", "reconsume_times")
 _ZERO: Final = array("q", (0,))
@@ -83,23 +85,43 @@ def encode_few_rows(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], b
     """
     count = rows.num_rows
     columns = [column.chunk(0) for column in rows.columns]
-    if not 0 < count <= SMALL_FILE_ROWS_MAX or any(columns[i].null_count < count for i in _nested_columns()):
+    if not 0 < count <= SMALL_FILE_ROWS_MAX or columns[_AT[_ORIGIN]].null_count < count:
+        return None
+    headers = columns[_AT[_HEADERS]]
+    pages = header_pages(headers) if headers.null_count < count else {}
+    if pages is None:
         return None
     writer = native_writer()
     written = None
     if writer is not None:
         shape = native_shape(count)
-        written = writer.write(shape, leaves_of(columns, shape), count, _tail(key_values), bytes_max)
-    return written or encode_in_pieces(columns, count, key_values, bytes_max)
+        written = writer.write(shape, leaves_of(columns, shape, pages), count, _tail(key_values), bytes_max)
+    return written or encode_in_pieces(columns, count, key_values, bytes_max, pages)
 
 
-def leaves_of(columns: Sequence[pa.Array], shape: NativeShape) -> Leaves:
-    """Return a file's columns as the compiled function takes them; none is nested."""
+def leaves_of(columns: Sequence[pa.Array], shape: NativeShape, pages: Mapping[int, WholePage]) -> Leaves:
+    """Return a file's columns as the compiled function takes them; `pages` are those of the nested one, by leaf."""
     leaves = Leaves(shape)
     for leaf, number in enumerate(shape.columns):
-        if columns[number].null_count < len(columns[number]):
+        if leaf in pages:
+            leaves.page(leaf, *pages[leaf])
+        elif columns[number].null_count < len(columns[number]):
             leaves.column(leaf, columns[number])
     return leaves
+
+
+def header_pages(column: pa.MapArray) -> dict[int, WholePage] | None:
+    """Return the pages of headers, by leaf; None if they cannot be made here."""
+    made = map_pages(column)
+    if made is None:
+        return None
+    number = _zigzag(made.entries)
+    kind = _PHYSICAL_TYPES["BYTE_ARRAY"]
+    bodies = made.key_levels + _values(made.keys, kind), made.value_levels + _values(made.values, kind)
+    return {
+        leaf: WholePage(_whole_page(body, _page_end(number)), _chunk_starts()[leaf] + number + b"\x16")
+        for leaf, body in zip(_header_leaves(), bodies, strict=True)
+    }
 
 
 def encode_few_stamped(rows: Stamped, key_values: Sequence[tuple[bytes, bytes]], bytes_max: int) -> WrittenFile | None:
@@ -132,7 +154,14 @@ def _stamped_leaves(rows: Stamped, shape: NativeShape) -> Leaves | None:
         nulls = column.null_count
         if nulls == count:
             continue
-        if name in _NESTED or (nulls and name in _FILLED):
+        if name == _HEADERS:
+            pages = header_pages(column)
+            if pages is None:
+                return None
+            for leaf, page in pages.items():
+                leaves.page(leaf, *page)
+            continue
+        if name == _ORIGIN or (nulls and name in _FILLED):
             return None
         leaves.column(at[name], column)
         given.add(name)
@@ -163,9 +192,13 @@ def _set_producers(leaves: Leaves, parts: Sequence[RowsPart]) -> bool:
 
 
 def encode_in_pieces(
-    columns: Sequence[pa.Array], count: int, key_values: Sequence[tuple[bytes, bytes]], bytes_max: int
+    columns: Sequence[pa.Array],
+    count: int,
+    key_values: Sequence[tuple[bytes, bytes]],
+    bytes_max: int,
+    pages: Mapping[int, WholePage],
 ) -> WrittenFile | None:
-    """Do what `encode_few_rows` does, without the compiled function; no column is nested."""
+    """Do what `encode_few_rows` does, without the compiled function; `pages` are those of the nested column."""
     if _least_bytes(columns, count) > bytes_max:
         return None
     shape = _shape(count)
@@ -173,10 +206,13 @@ def encode_in_pieces(
     chunks = []
     at = len(_MAGIC)
     for number, leaf in enumerate(_leaves()):
-        column = columns[leaf.column]
-        page = shape.null_pages[number] if column.null_count == count else _page(column, leaf, shape)
+        column, start = columns[leaf.column], shape.chunk_starts[number]
+        if number in pages:
+            page, start = pages[number]
+        else:
+            page = shape.null_pages[number] if column.null_count == count else _page(column, leaf, shape)
         size = _zigzag(len(page))
-        chunks += [shape.chunk_starts[number], size, b"\x16", size, b"\x26", _zigzag(at), b"\0\0"]
+        chunks += [start, size, b"\x16", size, b"\x26", _zigzag(at), b"\0\0"]
         pieces.append(page)
         at += len(page)
         if at > bytes_max:
@@ -328,8 +364,9 @@ def _flat_leaves() -> dict[str, int]:
 
 
 @functools.cache
-def _nested_columns() -> tuple[int, ...]:
-    return tuple(_AT[name] for name in _NESTED)
+def _header_leaves() -> tuple[int, ...]:
+    """Return the leaves of a header's name and of its value."""
+    return tuple(number for number, leaf in enumerate(_leaves()) if leaf.path[0] == _HEADERS)
 
 
 def _sample() -> bytes:
@@ -349,7 +386,7 @@ def _sample() -> bytes:
 @functools.lru_cache(_SHAPES)
 def _shape(count: int) -> _Shape:
     number = _zigzag(count)
-    page_end = b"\x1c\x15" + number + b"\x15\0\x15\x06\x15\x06\0\0"
+    page_end = _page_end(number)
     levels = _levels(_run(count, 0))
     null_pages = _whole_page(levels, page_end), _whole_page(levels * 2, page_end)
     return _Shape(
@@ -359,6 +396,11 @@ def _shape(count: int) -> _Shape:
         null_pages=tuple(null_pages[leaf.repeated] for leaf in _leaves()),
         chunk_starts=tuple(start + number + b"\x16" for start in _chunk_starts()),
     )
+
+
+def _page_end(number: bytes) -> bytes:
+    """Return the end of the header of a page with this number of levels."""
+    return b"\x1c\x15" + number + b"\x15\0\x15\x06\x15\x06\0\0"
 
 
 @functools.lru_cache(_SHAPES)

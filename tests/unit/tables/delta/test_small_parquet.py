@@ -20,6 +20,7 @@ from deltamq.tables.delta.small_parquet import (
     SMALL_FILE_ROWS_MAX,
     encode_few_rows,
     encode_in_pieces,
+    header_pages,
     leaves_of,
     native_shape,
 )
@@ -60,7 +61,11 @@ def _by_hand(rows: pa.Table) -> bytes:
 
 
 def _in_pieces(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]] = ()) -> WrittenFile | None:
-    return encode_in_pieces([column.chunk(0) for column in rows.columns], rows.num_rows, key_values, _BYTES_MAX)
+    columns = [column.chunk(0) for column in rows.columns]
+    headers = columns[MESSAGE_SCHEMA.get_field_index("headers")]
+    pages = header_pages(headers) if headers.null_count < rows.num_rows else {}
+    assert pages is not None
+    return encode_in_pieces(columns, rows.num_rows, key_values, _BYTES_MAX, pages)
 
 
 @st.composite
@@ -75,6 +80,8 @@ def _batches(draw: st.DrawFn) -> pa.RecordBatch:
     for name, values in (("key", texts), ("tag", texts), ("message_id", texts), ("born_time", _TIMES)):
         if draw(st.booleans()):
             columns[name] = column(st.none() | values)
+    if draw(st.booleans()):
+        columns["headers"] = column(st.none() | st.lists(st.tuples(texts, st.none() | texts), max_size=3))
     return _batch(**columns)
 
 
@@ -91,6 +98,9 @@ def test_few_rows_of_a_slice_hold_the_slice(count: int) -> None:
         body=[b"%d" % i for i in range(SMALL_FILE_ROWS_MAX + 10)],
         key=[None if i % 3 else f"k{i}" for i in range(SMALL_FILE_ROWS_MAX + 10)],
         born_time=list(range(SMALL_FILE_ROWS_MAX + 10)),
+        headers=[
+            None if i % 5 == 4 else [(f"h{j}", f"{i}") for j in range(i % 5)] for i in range(SMALL_FILE_ROWS_MAX + 10)
+        ],
     )
     rows = _rows(whole.slice(7, count))
     found = _read(_by_hand(rows))
@@ -111,13 +121,12 @@ def test_few_rows_file_has_the_schema_that_pyarrow_writes() -> None:
 @pytest.mark.parametrize(
     "batch",
     [
-        _batch(body=[b"a"], headers=[[("h", "v")]]),
         _batch(body=[b"a", b"b"], origin=[None, {"topic": "t", "partition": "t@b", "offset": 3}]),
         _batch(body=[b"a"] * (SMALL_FILE_ROWS_MAX + 1)),
     ],
-    ids=["headers", "origin", "too many"],
+    ids=["origin", "too many"],
 )
-def test_few_rows_leaves_nested_values_and_more_rows_to_pyarrow(batch: pa.RecordBatch) -> None:
+def test_few_rows_leaves_origins_and_more_rows_to_pyarrow(batch: pa.RecordBatch) -> None:
     rows = _rows(batch)
     assert encode_few_rows(rows, [], _BYTES_MAX) is None
     encoded = encode_file(rows, [], batch_id="ab" * 16, now_ms=1, row_group_rows=32)
@@ -301,4 +310,4 @@ def test_the_compiled_function_reads_nothing_behind_a_column(middle: int) -> Non
     body = pa.Array.from_buffers(pa.binary(), 2, buffers, null_count=0)
     columns[MESSAGE_SCHEMA.get_field_index("body")] = body
     shape = native_shape(2)
-    assert writer.write(shape, leaves_of(columns, shape), 2, b"", _BYTES_MAX) is None
+    assert writer.write(shape, leaves_of(columns, shape, {}), 2, b"", _BYTES_MAX) is None
