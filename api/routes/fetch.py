@@ -33,7 +33,7 @@ from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.order.pull_gate import Gate, Gates
 from deltamq.api.reading.global_reader import GlobalReader
-from deltamq.api.reading.readers import FetchQuery, PartitionReader, QueueReader
+from deltamq.api.reading.readers import FetchQuery, PartitionReader, QueueReader, later
 from deltamq.api.routes.order_request import check_client
 from deltamq.api.sending.global_sender import local_name
 from deltamq.api.wire.answer import Answer
@@ -61,6 +61,7 @@ from deltamq.mq.limits import (
     FETCH_BYTES_MAX,
     FETCH_MESSAGES_DEFAULT,
     FETCH_MESSAGES_MAX,
+    KIB,
     OFFSET_MAX,
     WAIT_MS_MAX,
 )
@@ -115,6 +116,7 @@ class FetchEndpoint:
         self._partitions = partitions
         self._metrics = metrics
         self._admission = admission
+        self._pieces = SentPieces()
 
     async def answer(
         self,
@@ -165,7 +167,7 @@ class FetchEndpoint:
                 resumed = header_text(headers, b"last-event-id")
                 read = self._explained(topic, partial(self._read, topic, partition_name, client=client, gate=gate))
                 ids = EventIds.of(topic.topic, partition_name)
-                await stream_events(read, ids, query, resumed, client, send, lambda: self._partitions.stopping)
+                await self._stream(read, ids, query, resumed, client, send)
                 return None
             fetched = await self._read(topic, partition_name, query, client=client, gate=gate)
         except GONE as error:
@@ -205,7 +207,7 @@ class FetchEndpoint:
                 read = self._explained(topic, partial(self._global.rows, topic, queue, call=call, client=client))
                 resumed = header_text(headers, b"last-event-id")
                 ids = EventIds.of(topic.topic, name)
-                await stream_events(read, ids, query, resumed, client, send, lambda: self._partitions.stopping)
+                await self._stream(read, ids, query, resumed, client, send)
                 return None
             fetched = await self._global.read(topic, queue, query, call, client)
         except GONE as error:
@@ -218,6 +220,20 @@ class FetchEndpoint:
         self._metrics.fetched_messages[topic.name] += fetched.rows.num_rows
         self._metrics.fetched_bytes[topic.name] += answer.size
         return answer
+
+    async def _stream(
+        self,
+        read: Callable[[FetchQuery], Awaitable[Fetched]],
+        ids: EventIds,
+        query: FetchQuery,
+        last_event_id: str | None,
+        client: Client,
+        send: Send,
+    ) -> None:
+        def is_stopping() -> bool:
+            return self._partitions.stopping
+
+        await stream_events(read, ids, query, last_event_id, client, send, is_stopping, self._pieces)
 
     def _explained(
         self, topic: HostedTopic, read: Callable[[FetchQuery], Awaitable[Fetched]]
@@ -289,6 +305,11 @@ EVENTS_TYPE: Final = "text/event-stream"
 KEEP_ALIVE_MS: Final = 15_000
 #: Maximum number of messages in one piece of the stream, small enough for slow readers.
 _PIECE_MESSAGES: Final = 500
+#: Seconds between two pieces at the end of a partition: what comes meanwhile is sent together.
+_GATHER_S: Final = 0.05
+#: Pieces that are kept for other streams, and the bytes of each.
+_SHARED_MAX: Final = 64
+_SHARED_BYTES_MAX: Final = 256 * KIB
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -305,11 +326,13 @@ class EventIds(NamedTuple):
 
     partition: str
     prefix: str
+    #: The life of the topic and the partition: queues of different topics have the same names.
+    life: tuple[str, str]
 
     @classmethod
     def of(cls, topic: Topic, partition: str) -> EventIds:
         topic_id = topic.id if topic.world is None else topic.world.id
-        return cls(partition, f"{topic_id}:{partition}" if topic.generation else partition)
+        return cls(partition, f"{topic_id}:{partition}" if topic.generation else partition, (topic_id, partition))
 
     def resumed(self, last_event_id: str | None) -> int | None:
         """Return the offset after the client's last event; None if it had none.
@@ -335,6 +358,27 @@ class EventIds(NamedTuple):
         return int(offset) + 1
 
 
+class SentPieces:
+    """The newest piece of each partition that streams were sent: those that follow it together get the same bytes."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[tuple[str, str], tuple[tuple[int, int], bytes]] = {}
+
+    def text(self, ids: EventIds, fetched: Fetched) -> bytes:
+        """Return the events of a read without a filter; a comment if there are none."""
+        rows = fetched.rows.num_rows
+        first = fetched.next_offset - rows
+        if not rows or fetched.rows.column("offset")[0].as_py() != first:  # some messages are left out
+            return _text(ids, fetched)
+        known, last = (first, fetched.next_offset), self._pieces.pop(ids.life, None)
+        body = last[1] if last is not None and last[0] == known else _text(ids, fetched)
+        if len(body) <= _SHARED_BYTES_MAX:
+            self._pieces[ids.life] = (known, body)
+            while len(self._pieces) > _SHARED_MAX:
+                del self._pieces[next(iter(self._pieces))]
+        return body
+
+
 async def stream_events(
     read: Callable[[FetchQuery], Awaitable[Fetched]],
     ids: EventIds,
@@ -343,6 +387,7 @@ async def stream_events(
     client: Client,
     send: Send,
     is_stopping: Callable[[], bool],
+    pieces: SentPieces,
 ) -> None:
     """Send every message from `query.offset`, or after `Last-Event-ID`, until the client goes or the service stops.
 
@@ -352,16 +397,20 @@ async def stream_events(
     """
     offset = ids.resumed(last_event_id)
     query = replace(query, max_messages=_PIECE_MESSAGES, offset=query.offset if offset is None else offset)
+    text = _text if query.filter is not None else pieces.text
     # The first read comes before the headers, so that a refusal still has its own status.
     fetched = await read(replace(query, wait_ms=0))
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
     query = replace(query, wait_ms=KEEP_ALIVE_MS)
     while not client.gone.done():
-        await _piece(send, _text(ids.prefix, fetched), last=False)
+        await _piece(send, text(ids, fetched), last=False)
         if is_stopping() or fetched.status is FetchStatus.OFFSET_TOO_LARGE:
             break
         query = replace(query, offset=fetched.next_offset)
         try:
+            if fetched.status is FetchStatus.FOUND and fetched.next_offset >= fetched.max_offset:
+                # At the same moments for all streams, so that they go on at the same offsets.
+                await later(_GATHER_S - time.monotonic() % _GATHER_S, client)
             fetched = await read(query)
         except ClientDisconnected:
             break
@@ -385,14 +434,14 @@ async def _piece(send: Send, body: bytes, *, last: bool) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": not last})
 
 
-def _text(prefix: str, fetched: Fetched) -> bytes:
+def _text(ids: EventIds, fetched: Fetched) -> bytes:
     """Return the events of one read; a comment if there are none."""
     if fetched.status is FetchStatus.NO_NEW_MESSAGE:
         return b": waiting\n\n"
     if fetched.status is not FetchStatus.FOUND:
         state = {"next_offset": fetched.next_offset, "min_offset": fetched.min_offset, "max_offset": fetched.max_offset}
         return b"event: %s\ndata: %s\n\n" % (fetched.status.value.encode(), msgspec.json.encode(state))
-    name = prefix.encode()
+    name = ids.prefix.encode()
     return b"".join(
         b"id: %s:%d\ndata: %s\n\n" % (name, message.offset, msgspec.json.encode(message))
         for message in stored_messages(fetched.rows)

@@ -20,6 +20,7 @@ from typing import Final
 import click
 from rich.console import Console
 
+from tests.bench import console
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort
 from tests.bench.figure import Figure
 from tests.bench.jobs import catalog, compact, merge, revive, revive_spark, sink, stream, verify
@@ -36,6 +37,7 @@ from tests.bench.session import Session
 #: Modules register their benchmarks as they are imported.
 _MODULES: Final = (
     *(append, disk, filters, flat, metadata, stored),
+    console,
     *(auth, cluster, fetch, handover, keys, many, memory, pop, produce, static_topics),
     *(door, java, stream_beside_kafka),
     *(catalog, compact, merge, revive, revive_spark, sink, stream, verify),

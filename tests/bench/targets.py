@@ -43,6 +43,16 @@ TARGETS: Final[dict[str, Target]] = {
     "order.keys.ratio": at_least(6, "eight listeners of 10 ms in one partition"),
     "cluster.missed.took": at_most(1_000, "serving again, where nobody waits for a lease"),
     "cluster.produce.ratio": at_least(1.6, "a second process, where the cores allow it"),
+    **{
+        f"console.{page}.took": at_most(300, "a page of the console with 3,000 topics and 1,000 groups")
+        for page in (
+            *("overview", "topics", "topic", "messages", "groups", "group", "inflight", "retries"),
+            *("jobs", "cluster", "settings"),
+        )
+    },
+    "console.open.cpu": at_most(2, "percent of a core for an open console"),
+    "console.tails.ratio": at_least(0.5, "a hundred tails do a sender no harm"),
+    "console.tails.rss": at_most(300, "what is not read is dropped, or waits in the log"),
     "flat.commit.ratio": at_most(1.2, "a late commit costs what an early one costs"),
     "flat.open.last": at_most(2_000, "opening a partition of 1e6 commits"),
     "flat.fetch.last": at_most(30.0, "1,000 messages from anywhere in 1e8"),

@@ -9,8 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from deltamq.api.routes.fetch import EventIds, SentPieces
+from deltamq.mq.static.logical_queue import queue_name
+from deltamq.tables.log.fetch import Fetched, FetchStatus
+from deltamq.tables.schema import MESSAGE_SCHEMA
 from tests.api.running import Api, config_for, running, until
 
 pytestmark = pytest.mark.static_too
@@ -118,3 +123,58 @@ def test_a_fetch_that_waits_ends_when_its_topic_is_deleted(api: Api, topic: str)
         assert api.call("DELETE", f"/v1/topics/{topic}").status == 204
         answer = waiting.result(60)
     assert (answer.status, answer.json["code"]) == (404, "topic_not_found")
+
+
+def test_look_20_streams_that_follow_a_partition_together_get_every_message_once(api: Api, topic: str) -> None:
+    api.put_topic(topic, partitions=1)
+    wanted = [str(number) for number in range(300)]
+
+    def followed(query: str, count: int) -> list[str]:
+        with stream(api, topic, query) as events:
+            return [json.loads(next(events)["data"])["body"] for _ in range(count)]
+
+    with ThreadPoolExecutor(9) as threads:
+        whole = [threads.submit(followed, "", 300) for _ in range(6)]
+        odd = [threads.submit(followed, "?tags=odd", 150) for _ in range(2)]
+        for start in range(0, 300, 10):
+            batch = [{"body": body, "tag": "odd" if int(body) % 2 else "even"} for body in wanted[start : start + 10]]
+            assert api.send(topic, *batch).status == 200
+            if start == 150:
+                late = threads.submit(followed, "?offset=100", 200)
+        assert [follower.result(30) for follower in whole] == [wanted] * 6
+        assert [follower.result(30) for follower in odd] == [wanted[1::2]] * 2
+        assert late.result(30) == wanted[100:]
+
+
+@pytest.mark.plain_only(why="it makes static topics itself")
+def test_look_20_queues_of_the_same_name_share_nothing(api: Api, topic: str) -> None:
+    for name in (topic, f"{topic}-other"):
+        api.put_topic(name, static=True, total_queues=1)
+        assert api.send(name, f"of {name}").status == 200
+    for name in (topic, f"{topic}-other", topic):
+        connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=20)
+        with closing(connection):
+            connection.request("GET", api.messages_path(name, queue_name(0)), headers={"Accept": EVENTS})
+            assert json.loads(next(_events(connection.getresponse()))["data"])["body"] == f"of {name}"
+
+
+def _fetched(*offsets: int, next_offset: int) -> Fetched:
+    row = {"message_id": "m", "body": b"x", "append_time": 0, "reconsume_times": 0, "deliver_time": 0, "born_time": 0}
+    rows = [{**row, "offset": offset} for offset in offsets]
+    table = pa.Table.from_pylist(rows, schema=MESSAGE_SCHEMA)
+    return Fetched(FetchStatus.FOUND, table, next_offset, 0, next_offset)
+
+
+@pytest.mark.plain_only(why="it asks no service")
+def test_look_20_a_piece_is_made_once_for_all_that_are_at_the_same_offset() -> None:
+    pieces = SentPieces()
+    one, other = EventIds("0@q", "0@q", ("id-1", "0@q")), EventIds("0@q", "0@q", ("id-2", "0@q"))
+    first = pieces.text(one, _fetched(5, 6, next_offset=7))
+    assert pieces.text(one, _fetched(5, 6, next_offset=7)) is first
+    assert pieces.text(other, _fetched(5, 6, next_offset=7)) is not first
+    assert pieces.text(one, _fetched(6, next_offset=7)).count(b"id: ") == 1
+    holes = _fetched(5, 8, next_offset=9)
+    assert pieces.text(one, holes).count(b"id: ") == 2 and pieces.text(one, holes) is not pieces.text(one, holes)
+    for number in range(200):
+        pieces.text(EventIds("0@q", "0@q", (str(number), "0@q")), _fetched(1, next_offset=2))
+    assert len(pieces._pieces) <= 64
