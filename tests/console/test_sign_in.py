@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.api.guarded import Guarded, guarded
 from tests.api.running import until
+from tests.console.test_pages import _axe
 from tests.identity_provider import IdentityProvider, provider
 
 _CHROMIUM = shutil.which("chromium")
@@ -63,6 +64,16 @@ def page(browser: Browser, admin: Guarded) -> Iterator[Page]:
 
 def _home(admin: Guarded) -> str:
     return f"http://127.0.0.1:{admin.port}/"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_look_10_the_form_to_sign_in_passes_axe(page: Page, admin: Guarded, scheme: Literal["light", "dark"]) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.goto(_home(admin))
+    expect(page.get_by_role("button", name="Sign in at 127.0.0.1")).to_be_visible()
+    for width in (1_400, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert _axe(page) == []
 
 
 def _sign_in(page: Page, admin: Guarded, at: str = "") -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from deltamq.mq.errors import Conflict, Corrupt, NotFound, Unavailable
+from deltamq.mq.meta.desired import Desired, TopicWanted
 from deltamq.mq.queue.checkpoint import Checkpoint, Pop, Span
 from deltamq.tables.backup.backup import back_up
 from deltamq.tables.backup.files import Backup, BackupFolder
@@ -15,6 +16,7 @@ from deltamq.tables.backup.restore import restore
 from deltamq.tables.failpoints import FailpointHit, arm
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.ops.applied import Applied, read_applied, write_applied
 from deltamq.tables.ops.verification import damaged, verify
 from deltamq.tables.paths import Space
 from deltamq.tables.queue.merge_plan import watermark
@@ -106,7 +108,10 @@ def test_rely_13_what_is_restored_is_whole_and_goes_on(world: World) -> None:
     topic, group = world.tables.topic(), world.tables.group()
     offsets = world.tables.send(topic, *(str(n) for n in range(600)))
     world.tables.log(topic).delete_below(10)
+    applied = Applied(desired=Desired(topics={"orders": TopicWanted(partitions=1)}), applied_ms=5, by="ada")
+    write_applied(world.store, applied)
     to = world.restored(world.back_up())
+    assert read_applied(to) == applied, "SPEC LOOK-19"
     warehouse = Warehouse.open("", store=to)
     assert damaged(verify(warehouse)) == []
     meta = MetaLog(warehouse)

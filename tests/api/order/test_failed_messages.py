@@ -69,12 +69,15 @@ def test_order_08_what_failed_is_a_dead_letter_once_however_often_it_is_asked_fo
 def test_order_08_what_is_sent_to_the_retry_topic_is_popped_by_any_client_of_the_group(holder: Member) -> None:
     for _ in range(2):
         assert let_go(holder, 2, to="retry", attempts=1).json == {"moved": 1}
+    (ready,) = holder.api.call("GET", f"/v1/groups/{holder.group}/retries").json["messages"]
+    assert (ready["state"], ready["attempt"], ready["origin"]["offset"]) == ("ready", 2, 2), "SPEC LOOK-16"
     popped = pop(holder, retry="only", client_id="somebody")
     assert [(one["body"], one["delivery_attempt"]) for one in popped.json["messages"]] == [("2", 2)]
     assert pop(holder, retry="only").json["messages"] == [], "stored once, and nothing but retried messages"
     handles = [one["handle"] for one in popped.json["messages"]]
     acked = holder.api.call("POST", f"/v1/groups/{holder.group}/ack", {"handles": handles})
     assert acked.json == {"acked": 1, "failed": []}
+    assert holder.api.call("GET", f"/v1/groups/{holder.group}/retries").json["total"] == 0
 
 
 def test_cons_01_an_exclusive_group_pops_nothing_but_retried_messages(holder: Member) -> None:
