@@ -6,6 +6,7 @@ Each process knows what is in flight at its brokers; the one that is asked asks 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable
 from typing import Annotated, Final
 
@@ -51,9 +52,10 @@ async def show_in_flight(
         for found in service.topics.state.topics.values()
         if topic in (None, found.name) and (may_describe is None or may_describe(found.name))
     }
-    flights = (flight for flight in service.lanes.flights_of(group) if flight.lane.topic_id in topics)
-    held = [_shown(service.topics, topics[flight.lane.topic_id], flight) for flight in flights]
-    parts = [_answer(group, held, limit)]
+    flights = [flight for flight in service.lanes.flights_of(group) if flight.lane.topic_id in topics]
+    first = heapq.nsmallest(limit, flights, key=lambda flight: flight.since_ms)
+    messages = tuple(_shown(service.topics, topics[flight.lane.topic_id], flight) for flight in first)
+    parts = [InFlightAnswer(group=group, total=len(flights), messages=messages, by_client=_holders(flights))]
     call = Call.of(request.scope)
     if not is_forwarded(call.headers) and not service.hosting.alone:
         brokers = service.meta.now.brokers.brokers
@@ -84,15 +86,18 @@ def _oldest(messages: Iterable[HeldMessage], limit: int) -> tuple[HeldMessage, .
     return tuple(heapq.nsmallest(limit, messages, key=lambda held: (held.since_time, held.partition, held.offset)))
 
 
-def _answer(group: str, held: list[HeldMessage], limit: int) -> InFlightAnswer:
-    """Return what this process knows."""
-    holders: dict[str | None, HolderInfo] = {}
-    for message in held:
-        if message.given_back:
-            continue
-        _add(holders, HolderInfo(client_id=message.client_id, messages=1, since_time=message.since_time))
-    return InFlightAnswer(
-        group=group, total=len(held), messages=_oldest(held, limit), by_client=tuple(holders.values())
+def _holders(flights: Iterable[InFlight]) -> tuple[HolderInfo, ...]:
+    """Return what each client holds, of this process."""
+    oldest: dict[str, int] = {}
+    counts = Counter[str]()
+    for flight in flights:
+        if not flight.given_back:
+            client = flight.client_id
+            counts[client] += 1
+            oldest[client] = min(flight.since_ms, oldest.get(client, flight.since_ms))
+    return tuple(
+        HolderInfo(client_id=client or None, messages=count, since_time=moment(oldest[client]))
+        for client, count in counts.items()
     )
 
 

@@ -49,7 +49,7 @@ from deltamq.tables.log.log import PartitionLog
 router = APIRouter(prefix="/v1/groups/{group}/retries", tags=["groups"])
 
 LIMIT_MAX: Final = 1_000
-#: Messages of one retry partition, the oldest first, of which a call reads the attempts.
+#: Messages of retry partitions, the oldest of each first, whose rows a call reads.
 _READ_MAX: Final = 10_000
 _COLUMNS: Final = ("offset", "origin", "append_time", "reconsume_times")
 
@@ -64,13 +64,6 @@ class _Rooms(NamedTuple):
     now_ms: int
     #: Whether the caller gets handles.
     may_settle: bool
-
-
-class _Part(NamedTuple):
-    """What comes again in one topic: the messages, and how many there are with those that were not read."""
-
-    messages: list[RetryMessage]
-    total: int
 
 
 @router.get(
@@ -97,13 +90,12 @@ async def show_retries(
         caller.allows("group", group, "subscribe"),
     )
     begun = service.lanes.topics_of(group)
-    wanted = [
+    topics = [
         found
         for found in service.topics.state.topics.values()
         if found.id in begun and topic in (None, found.name) and (may_describe is None or may_describe(found.name))
     ]
-    found = [await _of_topic(rooms, group, one) for one in wanted]
-    parts = [_answer(group, [message for part in found for message in part.messages], sum(p.total for p in found))]
+    parts = [await _here(rooms, group, topics, limit)]
     call = Call.of(request.scope)
     if not is_forwarded(call.headers) and not service.hosting.alone:
         brokers = service.meta.now.brokers.brokers
@@ -111,30 +103,47 @@ async def show_retries(
     return json_answer(_joined(group, parts, limit))
 
 
-async def _of_topic(rooms: _Rooms, group: str, topic: Topic) -> _Part:
-    lanes, now_ms = rooms.lanes, rooms.now_ms
-    keys = [key for key in lanes_of(group, lanes.topic(topic.name) or topic) if rooms.hosting.hosts(_broker(key))]
+async def _here(rooms: _Rooms, group: str, topics: Iterable[Topic], limit: int) -> RetriesAnswer:
+    """Return what this process knows: the first `limit` messages of memory, and of each retry partition."""
+    lanes = rooms.lanes
+    keys = {
+        key: topic
+        for topic in topics
+        for key in lanes_of(group, lanes.topic(topic.name) or topic)
+        if rooms.hosting.hosts(broker_of(key.partition))
+    }
     await settle_overdue(lanes, keys)
-    flights = [
-        flight
-        for flight in lanes.flights_of(group)
-        if flight.lane.topic_id == topic.id
-        and not flight.is_condemned
-        and (flight.given_back or flight.visible_ms <= now_ms)
-    ]
-    messages, total = list[RetryMessage](), len(flights)
-    for key in keys:
-        here = [flight for flight in flights if flight.lane == key]
+    flights = [flight for flight in lanes.flights_of(group) if flight.lane in keys and _comes_again(rooms, flight)]
+    counts = Counter((flight.attempt + 1, _state(rooms, flight)) for flight in flights)
+    total, left, messages = len(flights), _READ_MAX, list[RetryMessage]()
+    first: dict[LaneKey, list[InFlight]] = {}
+    for flight in heapq.nsmallest(limit, flights, key=lambda one: one.visible_ms):
+        first.setdefault(flight.lane, []).append(flight)
+    for key, topic in keys.items():
+        held = first.get(key, [])
         if not key.retry:
-            messages += [_in_memory(rooms, topic, flight, None) for flight in here]
+            messages += [_in_memory(rooms, topic, flight, None) for flight in held]
             continue
-        ready = list(_ready(lanes, key, log)) if (log := await _log(lanes, key, topic)) is not None else []
+        log = await _log(lanes, key, topic)
+        ready = [] if log is None else list(_ready(lanes, key, log))
         total += sum(high - low for low, high in ready)
-        offsets = list(islice((at for low, high in ready for at in range(low, high)), _READ_MAX))
-        rows = await _rows(rooms, log, [*(flight.offset for flight in here), *offsets])
-        messages += [_in_memory(rooms, topic, flight, rows.get(flight.offset)) for flight in here]
-        messages += [_stored(rooms, topic, key, row) for at in offsets if (row := rows.get(at)) is not None]
-    return _Part(messages, total)
+        offsets = list(islice((at for low, high in ready for at in range(low, high)), left))
+        left -= len(offsets)
+        rows = await _rows(rooms, log, [*(flight.offset for flight in held), *offsets])
+        copies = [row for at in offsets if (row := rows.get(at)) is not None]
+        counts.update((row.deliveries + 1, "ready") for row in copies)
+        messages += [_in_memory(rooms, topic, flight, rows.get(flight.offset)) for flight in held]
+        messages += [_stored(rooms, topic, key, row) for row in copies[:limit]]
+    by_attempt = tuple(RetryCount(attempt, state, count) for (attempt, state), count in counts.items())
+    return RetriesAnswer(group=group, total=total, messages=tuple(messages), by_attempt=by_attempt)
+
+
+def _comes_again(rooms: _Rooms, flight: InFlight) -> bool:
+    return not flight.is_condemned and (flight.given_back or flight.visible_ms <= rooms.now_ms)
+
+
+def _state(rooms: _Rooms, flight: InFlight) -> RetryState:
+    return "waiting" if rooms.now_ms < flight.visible_ms else "overdue"
 
 
 async def _log(lanes: Lanes, key: LaneKey, topic: Topic) -> PartitionLog | None:
@@ -197,13 +206,9 @@ def _read(log: PartitionLog, offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
     return rows
 
 
-def _broker(key: LaneKey) -> str:
-    return broker_of(key.partition)
-
-
 def _in_memory(rooms: _Rooms, topic: Topic, flight: InFlight, row: _Row | None) -> RetryMessage:
     """Return a message that was delivered and not acknowledged; `row` is its copy in the retry partition, if it is."""
-    waits = rooms.now_ms < flight.visible_ms
+    state = _state(rooms, flight)
     partition, offset = flight.lane.partition, flight.offset
     origin: MessageOrigin | None = MessageOrigin(topic.name, partition, offset)
     if flight.lane.retry:
@@ -214,9 +219,9 @@ def _in_memory(rooms: _Rooms, topic: Topic, flight: InFlight, row: _Row | None) 
         offset=offset,
         origin=_logical(rooms.topics, origin),
         attempt=flight.attempt + 1,
-        state="waiting" if waits else "overdue",
+        state=state,
         due_time=moment(flight.visible_ms),
-        handle=_handle(rooms.lanes, topic, flight) if waits and rooms.may_settle else None,
+        handle=_handle(rooms.lanes, topic, flight) if state == "waiting" and rooms.may_settle else None,
     )
 
 
@@ -262,13 +267,6 @@ def _handle(lanes: Lanes, topic: Topic, flight: InFlight) -> str | None:
     tenure = 0 if in_order or lane is None else lane.tenure
     (text,) = mint(lanes.logs.keys, pop, [Span(flight.offset, 1, None, flight.attempt)], tenure=tenure)
     return text
-
-
-def _answer(group: str, messages: list[RetryMessage], total: int) -> RetriesAnswer:
-    """Return what this process knows."""
-    counts = Counter((message.attempt, message.state) for message in messages)
-    by_attempt = tuple(RetryCount(attempt, state, count) for (attempt, state), count in counts.items())
-    return RetriesAnswer(group=group, total=total, messages=tuple(messages), by_attempt=by_attempt)
 
 
 def _joined(group: str, parts: list[RetriesAnswer], limit: int) -> RetriesAnswer:

@@ -215,7 +215,7 @@ class RetryCount(msgspec.Struct, frozen=True):
 class RetriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The messages of a group that are delivered again, the next due first.
 
-    `total` counts also those behind `limit`; `by_attempt` of what is `ready` the first 10,000 of each retry partition.
+    `total` counts also those behind `limit`; `by_attempt` of what is `ready` at most 10,000 messages of each process.
     """
 
     group: str
