@@ -92,10 +92,14 @@ def test_look_01_messages_are_found_by_the_time_when_they_were_stored(api: Api, 
     assert _all(api, orders, to_time="2000-01-01T00:00:00Z") == ([], 1)
 
 
+def _by_id(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(messages, key=lambda one: str(one["message_id"]))
+
+
 def test_look_02_a_call_is_bounded_and_the_next_goes_on(api: Api, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, _ = _all(api, orders)
     paged, calls = _all(api, orders, limit=2)
-    assert sorted(paged, key=lambda one: one["message_id"]) == whole and calls >= 3, "each answer is sorted by itself"
+    assert _by_id(paged) == _by_id(whole) and calls >= 3, "each answer is sorted by itself"
     monkeypatch.setattr(search, "_PIECE_MESSAGES", 1)
     monkeypatch.setattr(search, "_BYTES_MAX", 1)
     slow, calls = _all(api, orders, key="k1")
