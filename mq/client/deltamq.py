@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from deltamq.mq.client.pull.offsets import BroadcastOffsets as BroadcastOffsets
     from deltamq.mq.client.pull.offsets import FileOffsets as FileOffsets
     from deltamq.mq.client.pull.offsets import GroupOffsets as GroupOffsets
+    from deltamq.mq.client.worker.handlers import handler as handler
     from deltamq.mq.order.orderly import Verdict as Verdict
     from deltamq.mq.testing.queue import MemoryQueue as MemoryQueue
     from deltamq.mq.wire.auth import AclInfo as AclInfo
@@ -167,6 +168,7 @@ _MODULES: Final = {
     "TopicStatistics": "mq.wire.groups",
     "UpgradeInfo": "mq.wire.cluster",
     "Verdict": "mq.order.orderly",
+    "handler": "mq.client.worker.handlers",
 }
 
 

@@ -53,10 +53,12 @@ _OWN: Final = {
     "upgrade": ("deltamq.mq.client.cli.cluster:upgrade", "Switch on the features that every process knows."),
     "doctor": ("deltamq.mq.client.cli.doctor:doctor", "Check Java, jars, warehouse and service."),
     "completion": ("deltamq.mq.client.cli.root:completion", "Print the script with which a shell completes commands."),
+    "worker": ("deltamq.mq.client.cli.worker:worker", "Run the handlers that a module declares."),
     "up": ("deltamq.mq.client.cli.up:up", "Run the service and the jobs together, on one machine."),
 }
 #: Help lines of other layers' commands, so that printing the help does not load the service or Spark.
 _OTHERS_HELP: Final = {
+    "backup": "Make backups of a warehouse in use, and restore them.",
     "serve": "Run the service.",
     "setup": "Fetch the jars that Spark needs, and check Java.",
     "jobs": "Run and list the Spark jobs.",

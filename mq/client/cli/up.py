@@ -6,23 +6,17 @@ up --> deltamq serve ...                 if either ends by itself, the other is 
 
 from __future__ import annotations
 
-import ctypes
-import signal
-import subprocess
-import sys
 import time
-from types import FrameType
 from typing import Final
 
 import click
 
-_DELTAMQ: Final = (sys.executable, "-m", "deltamq.mq.client.cli")
+from deltamq.mq.client.cli.processes import DELTAMQ, asked_to_stop, started
+
 #: Seconds for which the jobs wait for the service to make the warehouse.
 _WAREHOUSE_S: Final = 60
 #: Seconds between two looks at the processes.
 _LOOK_S: Final = 0.1
-#: Linux' number of the setting: which signal a process gets when its parent ends.
-_PR_SET_PDEATHSIG: Final = 1
 
 
 @click.command()
@@ -47,16 +41,10 @@ def up(
     they should, but state tables are not merged, files not compacted, exports not made.
     """
     shared = _options(warehouse=warehouse, profile=profile)
-    serve = [*_DELTAMQ, "serve", *shared, *_options(host=host, port=port, kafka_port=kafka_port)]
-    jobs = [*_DELTAMQ, "jobs", "run", *shared, "--engine", engine, "--wait", str(_WAREHOUSE_S)]
-    asked: list[int] = []
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        asked.append(1)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    processes = [_started(serve), _started(jobs)]
+    serve = [*DELTAMQ, "serve", *shared, *_options(host=host, port=port, kafka_port=kafka_port)]
+    jobs = [*DELTAMQ, "jobs", "run", *shared, "--engine", engine, "--wait", str(_WAREHOUSE_S)]
+    asked = asked_to_stop()
+    processes = [started(serve), started(jobs)]
     while not asked and all(process.poll() is None for process in processes):
         time.sleep(_LOOK_S)
     ended = next((process.returncode for process in processes if process.poll() is not None), 0)
@@ -82,12 +70,3 @@ def _options(**values: object) -> list[str]:
         if value is not None
         for text in (f"--{name.replace('_', '-')}", str(value))
     ]
-
-
-def _started(command: list[str]) -> subprocess.Popen[bytes]:
-    # a group of its own: Ctrl-C reaches only this process, which hands it on once
-    return subprocess.Popen(command, process_group=0, preexec_fn=_end_with_parent if sys.platform == "linux" else None)
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

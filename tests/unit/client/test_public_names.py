@@ -87,6 +87,7 @@ def test_the_names_that_users_import_are_pinned() -> None:
         "TopicStatistics",
         "UpgradeInfo",
         "Verdict",
+        "handler",
     ]
 
 

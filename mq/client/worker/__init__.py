@@ -1,0 +1,3 @@
+"""Handlers that a module declares, and the process that runs them."""
+
+from __future__ import annotations
