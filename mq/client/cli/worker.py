@@ -153,7 +153,10 @@ def _supervise(count: int, *, is_reloading: bool) -> int:
 
 
 def _end(running: Sequence[subprocess.Popen[bytes]], asked: Sequence[int] = ()) -> int:
-    """Let processes finish; a further signal is handed on. Returns the worst status."""
+    """Let processes finish; a further signal is handed on. Returns the worst status.
+
+    A process that ends by SIGTERM had only begun, and holds nothing.
+    """
     handed_on = len(asked)
     for process in running:
         process.terminate()
@@ -163,7 +166,8 @@ def _end(running: Sequence[subprocess.Popen[bytes]], asked: Sequence[int] = ()) 
             for process in running:
                 process.terminate()
         time.sleep(_LOOK_S)
-    return max(abs(process.wait()) for process in running)
+    statuses = [process.wait() for process in running]
+    return max((abs(status) for status in statuses if status != -signal.SIGTERM), default=0)
 
 
 def _changed() -> dict[str, int]:
