@@ -84,6 +84,7 @@ def test_sec_38_the_console_runs_no_text_that_it_shows(api: Api) -> None:
 
 def test_sec_38_the_console_keeps_a_key_in_its_tab_and_sends_it_in_one_header(api: Api) -> None:
     scripts = _scripts(api)
+    del scripts["signin.js"]
     everything, requests = "\n".join(scripts.values()), scripts["api.js"]
     assert not re.search(r"localStorage|document\.cookie|indexedDB|location\.search|console\.\w+\(", everything)
     assert everything.count("sessionStorage.") == requests.count("sessionStorage.")
@@ -97,6 +98,18 @@ def test_sec_38_the_console_keeps_a_key_in_its_tab_and_sends_it_in_one_header(ap
     assert 'redirect: "error"' in requests and 'credentials: "omit"' in requests
     form = re.search(r"<input type=\"password\".*?/>", scripts["app.js"], re.DOTALL)
     assert form and 'autocomplete="off"' in form[0]
+
+
+def test_sec_50_tokens_stay_in_the_tab_and_go_to_the_provider_alone(api: Api) -> None:
+    script = _scripts(api)["signin.js"]
+    assert not re.search(r"localStorage|document\.cookie|indexedDB|console\.\w+\(|authorization\b(?!_)", script)
+    assert set(re.findall(r"sessionStorage\.\w+\((\w+)", script)) == {"PENDING", "TOKENS", "name"}
+    (request,) = re.findall(r"\bfetch\((.*?)\}\);", script, re.DOTALL)
+    assert request.startswith("provider.token_endpoint, ")
+    assert 'redirect: "error"' in request and 'credentials: "omit"' in request
+    # The code leaves the address before anything else happens.
+    before, after = script.split("history.replaceState", 1)
+    assert "await" not in before[before.index("function finish") :] and "await" in after
 
 
 def test_sec_08_a_service_without_authentication_says_so_to_the_console(api: Api, tmp_path: Path) -> None:

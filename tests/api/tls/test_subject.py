@@ -93,7 +93,7 @@ def test_sec_26_the_application_sees_the_subject_of_a_verified_certificate(tmp_p
             await super().__call__(scope, receive, send)
 
     def make(config: Config, ports: Ports) -> App:
-        return Witness(create_app(config, ports).fastapi, config, ports)
+        return Witness(create_app(config, ports).fastapi, config, ports, traces=None)
 
     config = config_for(
         tmp_path / "warehouse",
