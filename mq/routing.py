@@ -41,7 +41,7 @@ _NONE: Final[frozenset[int]] = frozenset()
 Range = tuple[int, int, int]
 
 
-class Places(Protocol):
+class SlotMap(Protocol):
     """A map of each slot to a partition: a route, or a placement, which knows of changes under way."""
 
     @property
@@ -63,7 +63,7 @@ class Places(Protocol):
         ...
 
 
-class NamedPlaces(Places, Protocol):
+class NamedSlotMap(SlotMap, Protocol):
     """Places with the names that clients use for them."""
 
     @property
@@ -374,7 +374,7 @@ def _expanded(table: Table, kept: int, count: int) -> Table:
     return expanded
 
 
-def spread(count: int, route: Places, draw: int) -> list[Range]:
+def spread(count: int, route: SlotMap, draw: int) -> list[Range]:
     """Divide `count` messages without a key into slices: (index of the partition, low, high) of `[low, high)`.
 
     `draw` is a random number: the first slice goes to the partition of a slot that it draws (SPEC ROUTE-5), the

@@ -54,6 +54,15 @@ def reader(kind: type[T]) -> Callable[[object], T]:
     return lambda value: msgspec.convert(value, kind)
 
 
+def check_event(fits: bool, event: str) -> None:
+    """Raise `Corrupt` (`meta_event_corrupt`) if an event of the metadata log does not fit the state before it.
+
+    `event` is what the message calls it, such as "an event of group g".
+    """
+    if not fits:
+        raise Corrupt(f"{event} contradicts earlier events", code="meta_event_corrupt")
+
+
 @contextmanager
 def corrupt_when_damaged(what: str, *, code: str) -> Iterator[None]:
     """Convert the errors that readers of stored values raise to `Corrupt`, with `what` in the message."""

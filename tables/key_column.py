@@ -7,7 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from deltamq.mq.partitioners import Slots, column_buffers, kafka_hashes, logical_partitions, slots_of
-from deltamq.mq.routing import Places
+from deltamq.mq.routing import SlotMap
 
 
 def lps_of_keys(key: pa.StringArray) -> NDArray[np.int16]:
@@ -24,7 +24,7 @@ def kafka_hashes_of_keys(key: pa.StringArray | pa.BinaryArray) -> NDArray[np.int
     return hashes
 
 
-def slots_of_keys(key: pa.StringArray | pa.BinaryArray, places: Places) -> Slots:
+def slots_of_keys(key: pa.StringArray | pa.BinaryArray, places: SlotMap) -> Slots:
     """Return the slot of each key in the table of `places`, -1 for null."""
     slots = slots_of(*column_buffers(key), places.partitioner, len(places.table))
     _mark_nulls(slots, key)

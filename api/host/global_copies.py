@@ -75,7 +75,7 @@ class RememberedNumbers(msgspec.Struct):
     numbers: list[int]
 
 
-class Told(msgspec.Struct):
+class ClusterCopy(msgspec.Struct):
     """A cluster's copy of a global topic, and its state."""
 
     held: GlobalCopy
@@ -148,13 +148,13 @@ class GlobalCopies:
         ends = closed_ends(self._meta.now, present)
         return ClusterState(cluster=self.clusters.here, id=world.id, epoch=world.epoch, ends=ends)
 
-    async def told(self, name: str, *, starts: bool = False) -> Told:
+    async def copy_of(self, name: str, *, starts: bool = False) -> ClusterCopy:
         """Return copy and state of this cluster for another one; with `starts`, also the first offsets of old stays."""
         self.clusters.refuse_guarded(name)
         await self._meta.refresh()
         topic = (await self._topics.require(name)).topic
         copy = GlobalCopy(world=require_world(topic), settings=topic.settings)
-        return Told(copy, self.state(topic), await self._starts(name) if starts else {})
+        return ClusterCopy(copy, self.state(topic), await self._starts(name) if starts else {})
 
     async def _starts(self, name: str) -> dict[int, int]:
         """Return the first stored local offset of each queue with a stay here that may be forgotten."""
@@ -193,7 +193,9 @@ class GlobalCopies:
         starts = {world.here: await self._starts(name)}
         for cluster in clusters - {world.here}:
             call = Call("GET", global_path(name, "/global?starts=true"), (), b"")
-            starts[cluster] = json_of(await self.clusters.ask_body(cluster, call, epoch=world.epoch), Told).starts
+            starts[cluster] = json_of(
+                await self.clusters.ask_body(cluster, call, epoch=world.epoch), ClusterCopy
+            ).starts
         now_ms = self._now_ms()
         await self._meta.submit_any(
             partial(decide_drop_stays, name=name, starts=starts, epoch=world.epoch, before_ms=before_ms, now_ms=now_ms)
@@ -219,7 +221,7 @@ class GlobalCopies:
             body = await self.clusters.ask_body(
                 world.home, Call("GET", global_path(name, "/global"), (), b""), epoch=world.epoch
             )
-            await self.adopt(name, json_of(body, Told).held)
+            await self.adopt(name, json_of(body, ClusterCopy).held)
         return require_world((await self._topics.require(name)).topic)
 
     async def caught_up(self, name: str, epoch: int = 0) -> None:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from deltamq.api.host.clusters import Clusters
-from deltamq.api.host.global_copies import ClusterState, GlobalCopies, Told, global_path
+from deltamq.api.host.global_copies import ClusterCopy, ClusterState, GlobalCopies, global_path
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.owners import Relayed
@@ -241,7 +241,7 @@ class GlobalTopics:
     async def _fault_of(self, cluster: str, name: str, world: GlobalQueues) -> str | None:
         try:
             body = await self.clusters.ask_body(cluster, Call("GET", global_path(name, "/global"), (), b""))
-            state = json_of(body, Told).state
+            state = json_of(body, ClusterCopy).state
         except DeltaMQError as error:
             return f"no copy of cluster {cluster} can be read: {error.detail}"
         if state.id != world.id:

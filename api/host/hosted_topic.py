@@ -26,8 +26,8 @@ from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
 from deltamq.mq.meta.topics import MetaState, Topic, TopicPut, decide_delete_topic, decide_put_topic
 from deltamq.mq.names import broker_of, check_topic
 from deltamq.mq.routing import Route
-from deltamq.mq.static.global_queues import shown_place
-from deltamq.mq.static.logical_queue import LogicalQueue, ShownPlace, TopicQueues
+from deltamq.mq.static.global_queues import shown_queue
+from deltamq.mq.static.logical_queue import LogicalQueue, ShownQueue, TopicQueues
 from deltamq.mq.static.mappings import TopicMappings
 from deltamq.tables.delta.snapshot import PartitionNotFound
 from deltamq.tables.log.log import PartitionLog
@@ -302,11 +302,11 @@ class Topics:
         queues = self.queues_of(topic, meta)
         return broker_of(partition) if queues is None else queues.require(partition, topic.name).leader.broker
 
-    def place_of(self, topic: str, partition: str) -> ShownPlace | None:
+    def shown_queue_of(self, topic: str, partition: str) -> ShownQueue | None:
         """Return the place of a partition in a static or global topic's queues, as far as this process knows."""
         present = self.state.topics.get(topic)
         queues = None if present is None else self.queues_of(present)
-        return None if present is None or queues is None else shown_place(queues, present.world, partition)
+        return None if present is None or queues is None else shown_queue(queues, present.world, partition)
 
     def _host(self, topic: Topic) -> HostedTopic:
         hosted = self._hosted.get(topic.id)

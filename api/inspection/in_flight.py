@@ -66,7 +66,7 @@ async def show_in_flight(
 def _shown(topics: Topics, topic: Topic, flight: InFlight) -> HeldMessage:
     """Return a message as clients know it."""
     partition, offset = flight.lane.partition, flight.offset
-    place = None if flight.lane.retry else topics.place_of(topic.name, partition)
+    place = None if flight.lane.retry else topics.shown_queue_of(topic.name, partition)
     if place is not None and place.shown(offset) != UNDECIDED:
         partition, offset = place.name, place.shown(offset)
     return HeldMessage(

@@ -241,7 +241,7 @@ def _logical(topics: Topics, origin: MessageOrigin | None) -> MessageOrigin | No
     """Return where clients know a message: in a static topic by its logical queue."""
     if origin is None or origin.topic is None or origin.partition is None or origin.offset is None:
         return origin
-    place = topics.place_of(origin.topic, origin.partition)
+    place = topics.shown_queue_of(origin.topic, origin.partition)
     if place is None or place.shown(origin.offset) == UNDECIDED:
         return origin
     return MessageOrigin(origin.topic, place.name, place.shown(origin.offset))

@@ -315,7 +315,7 @@ _EXAMPLES: Final[Json] = {
     "Remapping": _REMAPPED,
     "TopicCheck": _CHECKED,
     "TopicRepair": {"topic": "orders", "plan": True, "faults": [_FAULT], "repaired": ["broker-a", "broker-b"]},
-    "Told": {"held": _COPY, "state": _STATE},
+    "ClusterCopy": {"held": _COPY, "state": _STATE},
     "ClusterState": _STATE,
     "RememberedNumbers": {"numbers": [7]},
     "OffsetsByTime": _BY_TIME,

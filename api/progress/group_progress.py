@@ -42,7 +42,7 @@ from deltamq.mq.static.progress import (
     reset_steps,
     unfinished,
 )
-from deltamq.mq.static.reading import place_of
+from deltamq.mq.static.reading import read_start
 from deltamq.mq.wire.groups import CommitRequest, CommittedOffsets
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.reader import Born
@@ -228,7 +228,7 @@ class QueueProgress:
         """
         before = await self.of(topic, group, queue)
         if attempts:  # they belong to the next message, which a hole may separate from the committed offset
-            place = place_of(queue, offset)
+            place = read_start(queue, offset)
             offset = place.segment.logical(place.offset)
         store = partial(self._commits.anywhere, topic.name, meant=meant, headers=headers)
         *older, (segment, physical) = commit_steps(queue, offset)

@@ -26,7 +26,7 @@ from deltamq.mq.meta.group_settings import Ordering
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.checkpoint import Attempts, LaneKey, Pop
 from deltamq.mq.queue.handle import handle_of_cluster
-from deltamq.mq.static.global_queues import GlobalQueues, shown_place
+from deltamq.mq.static.global_queues import GlobalQueues, shown_queue
 from deltamq.mq.static.logical_queue import TopicQueues
 from deltamq.mq.wire.pop import FAILED_KEY, FailedHandle, PopAnswer, PoppedMessage
 from deltamq.tables.log.log import PartitionLog
@@ -175,11 +175,11 @@ def shown(taken: Sequence[Taken], queues: TopicQueues | None, world: GlobalQueue
 
 
 def _shown(part: Taken, queues: TopicQueues, world: GlobalQueues | None) -> Taken:
-    place = shown_place(queues, world, part.pop.partition)
+    place = shown_queue(queues, world, part.pop.partition)
     if world is not None:
         part = part._replace(handles=[handle_of_cluster(world.here, handle) for handle in part.handles])
     if place is None:  # a retry partition
-        return part._replace(rows=shown_origins(part.rows, lambda _, partition: shown_place(queues, world, partition)))
+        return part._replace(rows=shown_origins(part.rows, lambda _, partition: shown_queue(queues, world, partition)))
     return part._replace(rows=shown_offsets(part.rows, place), shown_in=place.name)
 
 

@@ -35,7 +35,7 @@ from deltamq.api.queue.filtered_read import scan_filtered
 from deltamq.api.wire.request import Client, ClientDisconnected
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.static.logical_queue import LogicalQueue, Segment
-from deltamq.mq.static.reading import ReadPlace, next_after, place_of
+from deltamq.mq.static.reading import ReadStart, next_after, read_start
 from deltamq.tables.log.fences import ROUTE_FENCE
 from deltamq.tables.log.fetch import Fetched, FetchStatus
 from deltamq.tables.log.log import PartitionLog
@@ -311,17 +311,17 @@ class QueueReader:
             end = segment.logical(fetched.max_offset) if segment is newest else await self._end(topic, newest)
             return _shown(fetched, queue, segment, low, end)
 
-    async def _place(self, topic: HostedTopic, queue: LogicalQueue, offset: int) -> tuple[ReadPlace, PartitionLog]:
+    async def _place(self, topic: HostedTopic, queue: LogicalQueue, offset: int) -> tuple[ReadStart, PartitionLog]:
         """Return where to read, behind the removed messages of a segment, and the segment's log."""
-        place = place_of(queue, offset)
+        place = read_start(queue, offset)
         while True:
             segment = place.segment
             log = await self._opened(topic, segment)
             at = max(place.offset, log.min_offset)
             following = queue.after(segment) if segment.is_sealed and at >= segment.end_offset else None
             if following is None:
-                return ReadPlace(segment, at), log
-            place = ReadPlace(following, following.start_offset)
+                return ReadStart(segment, at), log
+            place = ReadStart(following, following.start_offset)
 
     async def _opened(self, topic: HostedTopic, segment: Segment) -> PartitionLog:
         """Return the segment's log; a sealed one with all messages."""

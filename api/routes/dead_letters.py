@@ -110,11 +110,11 @@ async def list_dead_letters(
     with service.answers.enter() as ticket:
         page = await service.partitions.run(partial(page_of, chosen, limit))
         ticket.grow(sum(rows.nbytes for _, rows in page.rows))
-        place_of = service.topics.place_of
+        shown_queue_of = service.topics.shown_queue_of
         messages = [
             letter
             for source, rows in page.rows
-            for letter in dead_letters(source.log.ref.name, shown_origins(rows, place_of), source.marks)
+            for letter in dead_letters(source.log.ref.name, shown_origins(rows, shown_queue_of), source.marks)
         ]
         following = None
         if page.next is not None:

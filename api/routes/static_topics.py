@@ -14,7 +14,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from deltamq.api.host.clusters import from_cluster, global_epoch_of
-from deltamq.api.host.global_copies import ClusterState, RememberedNumbers, Told
+from deltamq.api.host.global_copies import ClusterCopy, ClusterState, RememberedNumbers
 from deltamq.api.host.global_topics import GlobalTopics
 from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.peers import Call, as_response
@@ -179,10 +179,10 @@ _COPY: Final = JsonBody(
 @router.get(
     "/{topic}/global",
     summary="This cluster's copy of a global topic",
-    responses=answers(Told, 400, 404, 409, 500),
+    responses=answers(ClusterCopy, 400, 404, 409, 500),
 )
 async def show_copy(topic: TopicName, service: Running, starts: bool = False) -> Response:
-    return json_answer(await service.global_copies.told(topic, starts=starts))
+    return json_answer(await service.global_copies.copy_of(topic, starts=starts))
 
 
 @router.put(

@@ -28,7 +28,7 @@ from deltamq.mq.auth.keys import ending_keys
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.jobs import NEEDED_JOBS, is_missing
 from deltamq.mq.meta.brokers import META_ROLE
-from deltamq.mq.static.logical_queue import ShownPlace
+from deltamq.mq.static.logical_queue import ShownQueue
 from deltamq.mq.wire.cluster import JobShard, StoppedPartition
 from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.log.warehouse import Warehouse
@@ -44,12 +44,12 @@ class Stops:
         self,
         warehouse: Warehouse,
         meta: Callable[[], DeltaMQError | None],
-        place_of: Callable[[str, str], ShownPlace | None],
+        shown_queue_of: Callable[[str, str], ShownQueue | None],
     ) -> None:
-        """`meta` returns why the metadata log has stopped; `place_of` a partition's place in a static topic."""
+        """`meta` returns why the metadata log has stopped; `shown_queue_of` a partition's place in a static topic."""
         self._warehouse = warehouse
         self._meta = meta
-        self._place_of = place_of
+        self._shown_queue_of = shown_queue_of
 
     @property
     def partitions(self) -> int:
@@ -62,7 +62,7 @@ class Stops:
         return self._meta() is not None
 
     def _queue_name(self, topic: str, partition: str) -> str | None:
-        place = self._place_of(topic, partition)
+        place = self._shown_queue_of(topic, partition)
         return None if place is None else place.name
 
     def all(self) -> list[StoppedPartition]:

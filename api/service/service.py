@@ -122,7 +122,7 @@ class Service:
             now_ms=self.now_ms,
             is_used=lambda: bool(self.meta.now.groups.groups),
         )
-        self.stops = Stops(warehouse, lambda: meta.stopped, self.topics.place_of)
+        self.stops = Stops(warehouse, lambda: meta.stopped, self.topics.shown_queue_of)
         #: What groups have before them, for metrics and history.
         self.gauges = Gauges(
             self.meta,

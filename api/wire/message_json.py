@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from deltamq.api.wire.fields import rfc3339
 from deltamq.mq.queue.dead_letters import LetterMarks
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER
-from deltamq.mq.static.logical_queue import UNDECIDED, ShownPlace, not_decided
+from deltamq.mq.static.logical_queue import UNDECIDED, ShownQueue, not_decided
 from deltamq.mq.wire.stored import DeadLetter, MessageOrigin, StoredMessage
 
 _EPOCH: Final = datetime(1970, 1, 1)
@@ -140,10 +140,10 @@ def dead_letters(partition: str, rows: pa.Table, marks: LetterMarks) -> list[Dea
 
 #: Returns the logical queue and offsets for a topic's partition. None for plain topics, and for a dropped segment: then
 #: the row is shown as it is stored.
-PlaceOf: TypeAlias = Callable[[str, str], ShownPlace | None]
+ShownQueueOf: TypeAlias = Callable[[str, str], ShownQueue | None]
 
 
-def shown_offsets(rows: pa.Table, place: ShownPlace) -> pa.Table:
+def shown_offsets(rows: pa.Table, place: ShownQueue) -> pa.Table:
     """Return the rows of a segment with logical offsets.
 
     Raises
@@ -162,20 +162,20 @@ def shown_offsets(rows: pa.Table, place: ShownPlace) -> pa.Table:
     return rows if not delta else rows.set_column(at, rows.schema.field(at), pc.add(rows.column(at), delta))
 
 
-def shown_origins(rows: pa.Table, place_of: PlaceOf) -> pa.Table:
+def shown_origins(rows: pa.Table, shown_queue_of: ShownQueueOf) -> pa.Table:
     """Return the rows with origins in logical queues."""
     at = rows.schema.get_field_index("origin")
     origins = rows.column(at)
     if not rows.num_rows or origins.null_count == rows.num_rows:
         return rows
     field = rows.schema.field(at)
-    return rows.set_column(at, field, pa.chunked_array([_shown(chunk, place_of) for chunk in origins.chunks]))
+    return rows.set_column(at, field, pa.chunked_array([_shown(chunk, shown_queue_of) for chunk in origins.chunks]))
 
 
-def _shown(origins: pa.StructArray, place_of: PlaceOf) -> pa.StructArray:
+def _shown(origins: pa.StructArray, shown_queue_of: ShownQueueOf) -> pa.StructArray:
     topics, partitions, offsets = (origins.field(name) for name in ("topic", "partition", "offset"))
     pairs = list(zip(topics.to_pylist(), partitions.to_pylist(), strict=True))
-    places = {pair: place_of(*pair) for pair in set(pairs) if None not in pair}
+    places = {pair: shown_queue_of(*pair) for pair in set(pairs) if None not in pair}
     shown_at = [places.get(pair) for pair in pairs]
     if not any(shown_at):
         return origins

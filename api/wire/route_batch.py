@@ -26,7 +26,7 @@ from deltamq.mq.errors import Conflict
 from deltamq.mq.meta.moved_keys import Blocked, first_blocked
 from deltamq.mq.partitioners import Slots, kafka_hash, logical_partition
 from deltamq.mq.producer import Part
-from deltamq.mq.routing import NamedPlaces, Places, spread
+from deltamq.mq.routing import NamedSlotMap, SlotMap, spread
 from deltamq.tables.key_column import kafka_hashes_of_keys, lps_of_keys, slots_of_keys
 
 
@@ -44,7 +44,7 @@ class PartitionShare:
 
 
 def route_messages(
-    topic: str, messages: Rows | ArrowRows, named: Named, route: NamedPlaces, draw: int
+    topic: str, messages: Rows | ArrowRows, named: Named, route: NamedSlotMap, draw: int
 ) -> list[PartitionShare]:
     """Split a request by partition, in request order inside each share; `draw` places messages without a key."""
     if isinstance(named, str):
@@ -59,7 +59,7 @@ def route_messages(
     return _grouped(messages, targets, route.partitions, np.arange(messages.count))
 
 
-def bound_to(topic: str, messages: Rows | ArrowRows, named: Named, route: NamedPlaces) -> NDArray[np.int16]:
+def bound_to(topic: str, messages: Rows | ArrowRows, named: Named, route: NamedSlotMap) -> NDArray[np.int16]:
     """Return the index of the partition that each message names, or that its key has; -1 if it has neither."""
     targets = np.full(messages.count, -1, dtype=np.int16)
     if isinstance(named, str):
@@ -74,7 +74,7 @@ def bound_to(topic: str, messages: Rows | ArrowRows, named: Named, route: NamedP
     return targets
 
 
-def check_named(topic: str, count: int, named: Named, route: NamedPlaces) -> None:
+def check_named(topic: str, count: int, named: Named, route: NamedSlotMap) -> None:
     """Refuse the first partition that the `count` messages name and the route does not have."""
     if isinstance(named, str):
         route.number_of(topic, named, "partition")
@@ -86,7 +86,7 @@ def replayed(
     topic: str,
     messages: Rows | ArrowRows,
     named: Named,
-    route: NamedPlaces,
+    route: NamedSlotMap,
     draw: int,
     stored: Mapping[str, Sequence[Part]],
     only: NDArray[np.int64] | None = None,
@@ -121,7 +121,7 @@ def replayed(
     return shares
 
 
-def rerouted(topic: str, share: PartitionShare, named: Named, route: NamedPlaces, draw: int) -> list[PartitionShare]:
+def rerouted(topic: str, share: PartitionShare, named: Named, route: NamedSlotMap, draw: int) -> list[PartitionShare]:
     """Split one share of a request by another route; `named` and `draw` are the request's."""
     if share.indexes is None:
         return route_messages(topic, share.messages, named, route, draw)
@@ -145,7 +145,7 @@ def check_same_request(part: Part, count: int) -> None:
         )
 
 
-def _spread(messages: Rows | ArrowRows, route: NamedPlaces, draw: int) -> list[PartitionShare]:
+def _spread(messages: Rows | ArrowRows, route: NamedSlotMap, draw: int) -> list[PartitionShare]:
     if messages.count == 1:
         return [PartitionShare(route.partitions[_drawn(route, draw)], messages, None)]
     slices = spread(messages.count, route, draw)
@@ -156,7 +156,7 @@ def _spread(messages: Rows | ArrowRows, route: NamedPlaces, draw: int) -> list[P
     ]
 
 
-def _drawn(route: NamedPlaces, draw: int) -> int:
+def _drawn(route: NamedSlotMap, draw: int) -> int:
     """Return the index of the partition for one message without a key; it avoids partitions that take no messages."""
     drawn = int(route.table[draw % len(route.table)])
     return route.targets[draw % len(route.targets)] if drawn in route.avoided else drawn
@@ -167,7 +167,7 @@ def _value(column: Column, index: int) -> str | None:
     return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
-def _target(topic: str, messages: Rows | ArrowRows, named: Column | None, route: NamedPlaces, draw: int) -> int:
+def _target(topic: str, messages: Rows | ArrowRows, named: Column | None, route: NamedSlotMap, draw: int) -> int:
     partition = None if named is None else _value(named, 0)
     if partition is not None:
         return route.number_of(topic, partition, "messages[0].partition")
@@ -176,7 +176,7 @@ def _target(topic: str, messages: Rows | ArrowRows, named: Column | None, route:
 
 
 def _targets(
-    topic: str, messages: Rows | ArrowRows, named: Column | None, route: NamedPlaces, draw: int
+    topic: str, messages: Rows | ArrowRows, named: Column | None, route: NamedSlotMap, draw: int
 ) -> NDArray[np.int16]:
     targets = bound_to(topic, messages, named, route)
     keyless = np.flatnonzero(targets < 0)
@@ -186,7 +186,7 @@ def _targets(
     return targets
 
 
-def _name(topic: str, named: Column, route: NamedPlaces, targets: NDArray[np.int16]) -> None:
+def _name(topic: str, named: Column, route: NamedSlotMap, targets: NDArray[np.int16]) -> None:
     column = named if isinstance(named, pa.Array) else pa.array(named, pa.string())
     encoded = column.dictionary_encode()
     codes = np.asarray(pc.fill_null(encoded.indices, -1))
@@ -272,7 +272,7 @@ _HASHES: Final = _SeenKeys(kafka_hash, kafka_hashes_of_keys)
 _lp_seen: Final = _LPS.numbers.get
 
 
-def slot_of_seen(key: str, places: Places) -> int:
+def slot_of_seen(key: str, places: SlotMap) -> int:
     """Return the slot of a key in the table of `places`."""
     if places.partitioner == "lp":
         lp = _lp_seen(key)
@@ -281,7 +281,7 @@ def slot_of_seen(key: str, places: Places) -> int:
     return (_HASHES.hashed(key) if number is None else number) % len(places.table)
 
 
-def slots_of_list(keys: Sequence[str | None], places: Places) -> Slots:
+def slots_of_list(keys: Sequence[str | None], places: SlotMap) -> Slots:
     """Return the slot of each key of a list in the table of `places`, -1 for None."""
     if places.partitioner == "lp":
         return np.array(_LPS.of_list(keys), dtype=np.int16)

@@ -20,9 +20,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
-from deltamq.mq.errors import Corrupt, Fenced
+from deltamq.mq.errors import Fenced
 from deltamq.mq.limits import LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
-from deltamq.mq.stored_json import Form, forms_of
+from deltamq.mq.stored_json import Form, check_event, forms_of
 
 #: The meta role, which decides about routes, groups and allocation. No broker has this name, because of the slash.
 META_ROLE: Final = "/meta"
@@ -131,17 +131,19 @@ class BrokersState:
         hosts, roles, epoch = dict(self.hosts), dict(self.roles), self.epoch
         for event in events:
             if isinstance(event, HostRegistered):
-                _expect(event.host.id not in hosts, event.host.id)
+                check_event(event.host.id not in hosts, f"an event of host {event.host.id}")
                 hosts[event.host.id] = event.host
             elif isinstance(event, HostRenewed):
-                _expect(event.id in hosts and event.renewal == hosts[event.id].renewal + 1, event.id)
+                check_event(
+                    event.id in hosts and event.renewal == hosts[event.id].renewal + 1, f"an event of host {event.id}"
+                )
                 hosts[event.id] = replace(hosts[event.id], renewal=event.renewal, load=event.load)
             elif isinstance(event, HostLeft):
-                _expect(event.id in hosts, event.id)
+                check_event(event.id in hosts, f"an event of host {event.id}")
                 del hosts[event.id]
                 roles |= {role: replace(own, host=None) for role, own in roles.items() if own.host == event.id}
             else:
-                _expect(event.host in hosts and event.epoch > epoch, event.host)
+                check_event(event.host in hosts and event.epoch > epoch, f"an event of host {event.host}")
                 roles[event.role] = Ownership(event.host, event.epoch)
                 epoch = event.epoch
         return BrokersState(hosts=hosts, roles=roles, epoch=epoch)
@@ -164,11 +166,6 @@ class BrokersState:
     def roles_of(self, host: str) -> dict[str, int]:
         """Return the roles of a host, each with its epoch."""
         return {role: own.epoch for role, own in self.roles.items() if own.host == host}
-
-
-def _expect(fits: bool, host: str) -> None:
-    if not fits:
-        raise Corrupt(f"an event of host {host} contradicts earlier events", code="meta_event_corrupt")
 
 
 def _present(state: BrokersState, host: str) -> Host:

@@ -28,12 +28,12 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from deltamq.mq.errors import Conflict, Corrupt, NotFound, Refused
+from deltamq.mq.errors import Conflict, NotFound, Refused
 from deltamq.mq.meta.group_settings import GroupRequest, GroupSettings
 from deltamq.mq.names import check_group, is_system, member_name, split_member
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed, Start, StartKind
-from deltamq.mq.stored_json import Form, form, forms_of
+from deltamq.mq.stored_json import Form, check_event, form, forms_of
 
 #: The offset of a reset after which the group has none.
 NO_OFFSET: Final = -1
@@ -265,27 +265,29 @@ class GroupsState:
         for event in events:
             if isinstance(event, GroupPut):
                 present = groups.get(event.group.name)
-                _expect(present is None or present.epoch == event.group.epoch, event.group.name)
+                check_event(
+                    present is None or present.epoch == event.group.epoch, f"an event of group {event.group.name}"
+                )
                 groups[event.group.name] = event.group
                 epoch = max(epoch, event.group.epoch)
             elif isinstance(event, GroupDeleted):
-                _expect(event.name in groups, event.name)
+                check_event(event.name in groups, f"an event of group {event.name}")
                 del groups[event.name]
                 resets = {lane: reset for lane, reset in resets.items() if _base(lane.group) != event.name}
                 began = {pair: count for pair, count in began.items() if _base(pair[0]) != event.name}
                 forgotten = {member: at for member, at in forgotten.items() if _base(member) != event.name}
                 epoch = max(epoch, event.epoch)
             elif isinstance(event, ClientForgotten):
-                _expect(event.group in groups and event.epoch > epoch, event.group)
+                check_event(event.group in groups and event.epoch > epoch, f"an event of group {event.group}")
                 member = member_name(event.group, event.client)
                 resets = {lane: reset for lane, reset in resets.items() if lane.group != member}
                 began = {pair: count for pair, count in began.items() if pair[0] != member}
                 forgotten[member] = epoch = event.epoch
             elif isinstance(event, GroupBegan):
-                _expect(_base(event.group) in groups, event.group)
+                check_event(_base(event.group) in groups, f"an event of group {event.group}")
                 began = {(event.group, topic_id): count for topic_id, count in event.topics} | began
             else:
-                _expect(_base(event.group) in groups and event.epoch > epoch, event.group)
+                check_event(_base(event.group) in groups and event.epoch > epoch, f"an event of group {event.group}")
                 resets |= {lane: Committed(event.epoch, offset) for lane, offset in event.offsets}
                 epoch = event.epoch
         return GroupsState(groups=groups, resets=resets, epoch=epoch, began=began, forgotten=forgotten)
@@ -319,11 +321,6 @@ def _base(name: str) -> str:
     """Return the group of a member's name; any other name as it is."""
     parts = split_member(name)
     return name if parts is None else parts[0]
-
-
-def _expect(fits: bool, name: str) -> None:
-    if not fits:
-        raise Corrupt(f"an event of group {name} contradicts earlier events of the group", code="meta_event_corrupt")
 
 
 def decide_put_group(state: GroupsState, name: str, request: GroupRequest, now_ms: int) -> tuple[GroupEvent, ...]:

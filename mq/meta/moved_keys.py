@@ -29,13 +29,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import LOGICAL_PARTITIONS
 from deltamq.mq.meta.topics import Event, MetaState, TopicPut
 from deltamq.mq.partitioners import Table
 from deltamq.mq.routing import Route
 from deltamq.mq.static.completeness import Handover
-from deltamq.mq.stored_json import Form, form, forms_of
+from deltamq.mq.stored_json import Form, check_event, form, forms_of
 
 #: Whether a group must wait for messages: for each LP, and last for messages without a key.
 Blocked = NDArray[np.bool_]
@@ -202,13 +201,13 @@ class MovedKeys:
         for event in events:
             if isinstance(event, KeysMoved):
                 newer = not moves or all(move.epoch > moves[-1].epoch for move in event.moves)
-                _expect(newer and all(move.end_offset is None for move in event.moves), event)
+                check_event(newer and all(move.end_offset is None for move in event.moves), f"a {event.kind} event")
                 moves += event.moves
                 continue
             places = [at for at, move in enumerate(moves) if (move.epoch, move.source) == (event.epoch, event.source)]
-            _expect(bool(places), event)
+            check_event(bool(places), f"a {event.kind} event")
             for at in places:
-                _expect(moves[at].end_offset in (None, event.end_offset), event)
+                check_event(moves[at].end_offset in (None, event.end_offset), f"a {event.kind} event")
                 moves[at] = moves[at]._replace(end_offset=event.end_offset)
         return replace(self, moves=tuple(moves))
 
@@ -376,8 +375,3 @@ def decide_seal(
     if epoch not in moved.unsealed(source):
         return ()
     return (MoveSealed(topic_id=topic_id, epoch=epoch, source=source, end_offset=end_offset, at_ms=now_ms),)
-
-
-def _expect(fits: bool, event: MoveEvent) -> None:
-    if not fits:
-        raise Corrupt(f"a {event.kind} event contradicts earlier events", code="meta_event_corrupt")

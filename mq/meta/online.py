@@ -20,9 +20,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
-from deltamq.mq.errors import Corrupt
 from deltamq.mq.meta.allocation import Allocation, Strategy, allocate
-from deltamq.mq.stored_json import Form, forms_of
+from deltamq.mq.stored_json import Form, check_event, forms_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,23 +208,16 @@ class OnlineState:
         return OnlineState(groups=groups, epoch=epoch)
 
 
-def _expect(fits: bool, event: OnlineEvent) -> None:
-    if not fits:
-        raise Corrupt(
-            f"a {event.kind} event of group {event.group} contradicts earlier events", code="meta_event_corrupt"
-        )
-
-
 def _with_client(group: GroupOnline, event: ClientPut, epoch: int) -> GroupOnline:
     client = event.client
     present = group.clients.get(client.id)
-    _expect(client.joined == (present.joined if present else epoch), event)
+    check_event(client.joined == (present.joined if present else epoch), f"a {event.kind} event of group {event.group}")
     return replace(group, clients={**group.clients, client.id: client})
 
 
 def _without_client(group: GroupOnline, event: ClientGone) -> GroupOnline:
     present = group.clients.get(event.id)
-    _expect(present is not None and present.joined == event.joined, event)
+    check_event(present is not None and present.joined == event.joined, f"a {event.kind} event of group {event.group}")
     clients = {id: client for id, client in group.clients.items() if id != event.id}
     topics = {
         topic: replace(allocation, earlier=_known(allocation.earlier, clients))
@@ -238,7 +230,10 @@ def _without_client(group: GroupOnline, event: ClientGone) -> GroupOnline:
 
 
 def _with_allocation(group: GroupOnline, event: Allocated, epoch: int) -> GroupOnline:
-    _expect(event.epoch == epoch and all(client in group.clients for client in event.owners), event)
+    check_event(
+        event.epoch == epoch and all(client in group.clients for client in event.owners),
+        f"a {event.kind} event of group {event.group}",
+    )
     topics = {topic: allocation for topic, allocation in group.topics.items() if topic != event.topic}
     before = group.topics.get(event.topic)
     owner = {partition: client for client, partitions in event.owners.items() for partition in partitions}

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from deltamq.mq.errors import Conflict, Corrupt, NotFound
+from deltamq.mq.errors import Conflict, NotFound
 from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, settings_after
 from deltamq.mq.names import check_client_topic
 from deltamq.mq.partitioners import Partitioner
@@ -33,7 +33,7 @@ from deltamq.mq.routing import (
 )
 from deltamq.mq.static.global_queues import GlobalQueues, global_queue_names
 from deltamq.mq.static.logical_queue import queue_names
-from deltamq.mq.stored_json import Form, form, forms_of
+from deltamq.mq.stored_json import Form, check_event, form, forms_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,21 +212,20 @@ class MetaState:
         epoch = self.routes_epoch
         for event in events:
             if isinstance(event, TopicPut):
-                _expect(topics, event.topic.name, (None, event.topic.id))
+                _check_id(topics, event.topic.name, (None, event.topic.id))
                 topics[event.topic.name] = event.topic
                 epoch = max(epoch, event.topic.route.epoch)
             else:
-                _expect(topics, event.name, (event.id,))
+                _check_id(topics, event.name, (event.id,))
                 del topics[event.name]
                 ended[event.name] = ended.get(event.name, 0) + 1
                 epoch = max(epoch, event.epoch)
         return MetaState(topics=topics, routes_epoch=epoch, ended=ended)
 
 
-def _expect(topics: Mapping[str, Topic], name: str, ids: tuple[str | None, ...]) -> None:
+def _check_id(topics: Mapping[str, Topic], name: str, ids: tuple[str | None, ...]) -> None:
     present = topics.get(name)
-    if (present.id if present else None) not in ids:
-        raise Corrupt(f"an event of topic {name} contradicts earlier events of the topic", code="meta_event_corrupt")
+    check_event((present.id if present else None) in ids, f"an event of topic {name}")
 
 
 def brokers_for(name: str, available: Sequence[str], named: Sequence[str]) -> Sequence[str]:

@@ -20,7 +20,7 @@ from itertools import pairwise, takewhile
 from typing import Final, NamedTuple
 
 from deltamq.mq.limits import PARTITIONS_MAX
-from deltamq.mq.static.logical_queue import GLOBAL_BROKER, UNDECIDED, SegmentOf, ShownPlace, TopicQueues, jump_above
+from deltamq.mq.static.logical_queue import GLOBAL_BROKER, UNDECIDED, SegmentOf, ShownQueue, TopicQueues, jump_above
 
 _NAME: Final = re.compile(rf"(0|[1-9]\d{{0,3}})@{GLOBAL_BROKER}")
 
@@ -273,7 +273,7 @@ class GlobalQueues:
                 yield f"queue {name} is in {min(unknown)}, which is no cluster of the topic"
 
 
-def shown_place(queues: TopicQueues, world: GlobalQueues | None, partition: str) -> ShownPlace | None:
+def shown_queue(queues: TopicQueues, world: GlobalQueues | None, partition: str) -> ShownQueue | None:
     """Return where clients see the messages of a static topic's partition; with `world`, of a global topic's.
 
     It is None for a partition that is no segment.

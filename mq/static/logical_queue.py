@@ -255,7 +255,7 @@ class LogicalQueue:
             yield "a partition is mapped twice"
 
 
-class ShownPlace(Protocol):
+class ShownQueue(Protocol):
     """Where clients see the messages of a physical partition."""
 
     @property

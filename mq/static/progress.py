@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from deltamq.mq.static.global_queues import GlobalQueues, Stay
 from deltamq.mq.static.logical_queue import LogicalQueue, Segment
-from deltamq.mq.static.reading import place_of
+from deltamq.mq.static.reading import read_start
 
 
 class SegmentOffsets(NamedTuple):
@@ -87,7 +87,7 @@ def commit_steps(queue: LogicalQueue, offset: int) -> Iterator[tuple[Segment, in
     A commit at the end of a sealed segment is one at the beginning of the next, as it is for reading: the progress
     outlives the old segment. Unless there is a hole between them: then the two are different offsets.
     """
-    place = place_of(queue, offset)
+    place = read_start(queue, offset)
     for segment in queue.readable:
         if segment is place.segment:
             yield segment, place.offset

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from deltamq.mq.static.logical_queue import LogicalQueue, Segment
 
 
-class ReadPlace(NamedTuple):
+class ReadStart(NamedTuple):
     """Where a read begins."""
 
     segment: Segment
@@ -31,16 +31,16 @@ class ReadPlace(NamedTuple):
     offset: int
 
 
-def place_of(queue: LogicalQueue, offset: int) -> ReadPlace:
+def read_start(queue: LogicalQueue, offset: int) -> ReadStart:
     """Return where a read from a logical offset begins; an offset behind a sealed segment goes forward."""
     segment = queue.segment_at(offset)
     physical = segment.physical(offset)
     while segment.is_sealed and physical >= segment.end_offset:
         following = queue.after(segment)
         if following is None:
-            return ReadPlace(segment, segment.end_offset)
+            return ReadStart(segment, segment.end_offset)
         segment, physical = following, following.start_offset
-    return ReadPlace(segment, physical)
+    return ReadStart(segment, physical)
 
 
 def next_after(queue: LogicalQueue, segment: Segment, offset: int) -> int:

@@ -105,7 +105,7 @@ class GroupPartition(msgspec.Struct, frozen=True, kw_only=True):
     metadata: str | None = None
 
 
-class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):
+class FencedOffsets(msgspec.Struct, frozen=True, kw_only=True):
     """A group's offsets in a topic, with the epochs and the topic id that they belong to.
 
     A commit that names these is stored only if they are still current.
@@ -116,7 +116,7 @@ class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str | None = None
 
 
-class CommittedOffsets(GroupPlace, frozen=True, kw_only=True):
+class CommittedOffsets(FencedOffsets, frozen=True, kw_only=True):
     """The group's offsets after the commit, and their epochs; an offset that was already higher stays."""
 
     group: str

@@ -40,7 +40,7 @@ from deltamq.api.wire.request import Admission, Ticket
 from deltamq.mq.errors import DeltaMQError, Overloaded
 from deltamq.mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, MIB, WAIT_MS_MAX
 from deltamq.mq.static.logical_queue import LogicalQueue
-from deltamq.mq.static.reading import place_of
+from deltamq.mq.static.reading import read_start
 from deltamq.tables.log.fetch import Fetched, FetchStatus
 
 #: Errors after which consumers should try again, but with these numbers would not.
@@ -211,7 +211,7 @@ class Fetching:
             return None
         queue, log = asked.queue, asked.partition.log
         if queue is not None:
-            self._topics.check_readable(asked.topic, place_of(queue, position.offset).segment.partition, queue.name)
+            self._topics.check_readable(asked.topic, read_start(queue, position.offset).segment.partition, queue.name)
             return chunk if queue == chunk.queue else None
         if log is None or log.min_offset > position.offset:
             return None

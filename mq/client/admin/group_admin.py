@@ -17,9 +17,9 @@ from deltamq.mq.meta.group_settings import ConsumeStrategy, Ordering
 from deltamq.mq.names import check_client_topic, check_group, check_reader, check_topic
 from deltamq.mq.wire.groups import (
     CommitRequest,
+    FencedOffsets,
     GroupInfo,
     GroupList,
-    GroupPlace,
     GroupStatistics,
     ResetOffsets,
     ResetPlan,
@@ -122,7 +122,7 @@ class GroupAdmin(DeadLetterAdmin):
 
     def group_offsets(self, group: str, topic: str) -> dict[str, int]:
         """Return the committed offset, the next to be consumed, of each partition in which the group has begun."""
-        return self.group_place(group, topic).offsets
+        return self.fenced_offsets(group, topic).offsets
 
     def commit_offsets(
         self,
@@ -141,11 +141,11 @@ class GroupAdmin(DeadLetterAdmin):
         texts = dict(metadata) if metadata else None
         return self._commit(group, topic, CommitRequest(dict(offsets), client_id, metadata=texts)).offsets
 
-    def group_place(self, group: str, topic: str) -> GroupPlace:
-        """Return `group_offsets` with the epochs and the topic id that `commit_place` checks."""
-        return read_answer(self._call("GET", _offsets_path(group, topic)), GroupPlace)
+    def fenced_offsets(self, group: str, topic: str) -> FencedOffsets:
+        """Return `group_offsets` with the epochs and the topic id that `commit_fenced` checks."""
+        return read_answer(self._call("GET", _offsets_path(group, topic)), FencedOffsets)
 
-    def commit_place(self, group: str, topic: str, place: GroupPlace) -> GroupPlace:
+    def commit_fenced(self, group: str, topic: str, place: FencedOffsets) -> FencedOffsets:
         """Commit `place.offsets`, if the epochs and the topic id in `place` are still current.
 
         Raises
@@ -156,9 +156,9 @@ class GroupAdmin(DeadLetterAdmin):
         epochs = {name: place.epochs[name] for name in place.offsets if name in place.epochs}
         return self._commit(group, topic, CommitRequest(place.offsets, epochs=epochs or None, topic_id=place.topic_id))
 
-    def _commit(self, group: str, topic: str, request: CommitRequest) -> GroupPlace:
+    def _commit(self, group: str, topic: str, request: CommitRequest) -> FencedOffsets:
         body = msgspec.json.encode(request)
-        return read_answer(self._call("PUT", _offsets_path(group, topic), body=body), GroupPlace)
+        return read_answer(self._call("PUT", _offsets_path(group, topic), body=body), FencedOffsets)
 
     def reset_offsets(self, group: str, topic: str, to: ResetTarget, *, keep_retries: bool = True) -> dict[str, int]:
         """Reset the group's offsets in a topic, which begins a new epoch (POP-18); returns the new offsets.

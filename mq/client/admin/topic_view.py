@@ -20,7 +20,7 @@ from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.errors import Unknown
 from deltamq.mq.names import broker_of
 from deltamq.mq.partitioners import Partitioner, Table, kafka_hash, kafka_table, logical_partition
-from deltamq.mq.routing import Places, Route, equal_ranges
+from deltamq.mq.routing import Route, SlotMap, equal_ranges
 from deltamq.mq.static.logical_queue import is_queue_name
 from deltamq.mq.wire.topics import TopicInfo
 
@@ -112,7 +112,7 @@ class TopicView:
         #: If no partition takes messages, those without a key go to any, to be refused there.
         self.unserved = unserved if served else frozenset()
         #: Where messages without a key go, and the brokers there.
-        self.places: Places = _ServedRoute(route.partitions, route.table, served) if self.unserved else route
+        self.places: SlotMap = _ServedRoute(route.partitions, route.table, served) if self.unserved else route
         self.target_brokers = tuple(self.brokers[index] for index in self.places.targets)
 
     def broker(self, partition: str) -> str:

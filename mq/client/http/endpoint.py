@@ -290,6 +290,7 @@ def _parse(url: str) -> urllib3.util.Url:
         parsed = urllib3.util.parse_url(url if "://" in url else f"http://{url}")
     except LocationParseError as error:
         raise Refused(f"not a URL: {url}", code="invalid_url", field="url") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    # urllib3 before 2.8 takes spaces for a part of the host
+    if parsed.scheme not in ("http", "https") or not parsed.host or " " in parsed.host:
         raise Refused(f"a service's URL looks like http://HOST:PORT, not {url}", code="invalid_url", field="url")
     return parsed

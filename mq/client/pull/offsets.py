@@ -25,7 +25,7 @@ from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.errors import Conflict, NotFound, Refused
 from deltamq.mq.names import member_name, split_member
-from deltamq.mq.wire.groups import GroupPlace
+from deltamq.mq.wire.groups import FencedOffsets
 from deltamq.mq.wire.topics import TopicInfo
 
 log = logging.getLogger("deltamq.client")
@@ -118,26 +118,26 @@ class GroupOffsets:
     def __init__(self, group: str) -> None:
         self.group = group
         #: The group's place at the last load, by consumer and topic: each consumer notices a reset by itself.
-        self._places: WeakKeyDictionary[Admin, dict[str, GroupPlace]] = WeakKeyDictionary()
+        self._places: WeakKeyDictionary[Admin, dict[str, FencedOffsets]] = WeakKeyDictionary()
 
     def load(self, admin: Admin, topic: str, topic_id: str) -> dict[str, int]:
         """Return the group's offsets; empty if there is no such group yet."""
         try:
-            place = admin.group_place(self.group, topic)
+            place = admin.fenced_offsets(self.group, topic)
         except NotFound as error:
             if error.code != "group_not_found":
                 raise
-            place = GroupPlace(offsets={})
+            place = FencedOffsets(offsets={})
         if place.topic_id not in (None, topic_id):
-            place = GroupPlace(offsets={})  # made again between two calls: the next commit is refused
+            place = FencedOffsets(offsets={})  # made again between two calls: the next commit is refused
         self._places.setdefault(admin, {})[topic] = replace(place, topic_id=topic_id)
         return dict(place.offsets)
 
     def save(self, admin: Admin, topic: str, topic_id: str, offsets: Mapping[str, int]) -> None:
         """Commit the offsets; a commit never moves a group back (CONS-4) and never undoes a reset (POP-18)."""
         places = self._places.setdefault(admin, {})
-        loaded = places.get(topic, GroupPlace(offsets={}))
-        now = admin.commit_place(self.group, topic, replace(loaded, offsets=dict(offsets), topic_id=topic_id))
+        loaded = places.get(topic, FencedOffsets(offsets={}))
+        now = admin.commit_fenced(self.group, topic, replace(loaded, offsets=dict(offsets), topic_id=topic_id))
         # A partition in which the group had not begun had no epoch at the load; it gets this answer's.
         places[topic] = replace(now, epochs=now.epochs | loaded.epochs)
 

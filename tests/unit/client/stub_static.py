@@ -11,7 +11,7 @@ from deltamq.mq.meta import static_topics
 from deltamq.mq.routing import Route
 from deltamq.mq.static.logical_queue import LogicalQueue, Segment, queue_index, queue_name
 from deltamq.mq.static.mappings import MappingRemoved
-from deltamq.mq.static.reading import next_after, place_of
+from deltamq.mq.static.reading import next_after, read_start
 from tests.static_topics import TOPIC, StaticWorld
 
 Row = dict[str, Any]
@@ -74,7 +74,7 @@ class StubStatic:
         low, high = self.bounds(queue)
         if not low <= offset <= high:
             return ("offset_too_small" if offset < low else "offset_too_large"), [], offset
-        segment, physical = place_of(queue, offset)
+        segment, physical = read_start(queue, offset)
         found = self.rows.get(segment.partition, [])[physical : physical + count]
         rows = [{**row, "offset": segment.logical(physical + at)} for at, row in enumerate(found)]
         return ("found" if rows else "no_new_message"), rows, next_after(queue, segment, physical + len(found))

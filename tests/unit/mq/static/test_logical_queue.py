@@ -18,7 +18,7 @@ from deltamq.mq.static.logical_queue import (
     queue_index,
     queue_name,
 )
-from deltamq.mq.static.reading import next_after, place_of
+from deltamq.mq.static.reading import next_after, read_start
 
 
 def segment(gen: int, logic: int, end: int = UNDECIDED) -> Segment:
@@ -76,7 +76,7 @@ def test_static_13_the_segment_of_an_offset_is_the_last_that_begins_at_or_below_
 
 
 def test_static_13_a_read_at_the_end_of_a_closed_segment_goes_on_in_the_next() -> None:
-    places = [place_of(CHAIN, at) for at in (0, 99, 100, 199, 200, 5_000, 10_000, 10_007)]
+    places = [read_start(CHAIN, at) for at in (0, 99, 100, 199, 200, 5_000, 10_000, 10_007)]
     assert [(place.segment.gen, place.offset) for place in places] == [
         (0, 0),
         (0, 99),
@@ -99,7 +99,7 @@ def test_static_13_a_read_at_the_end_of_a_closed_segment_goes_on_in_the_next() -
 def test_static_13_reads_end_at_the_last_sealed_segment_while_the_leader_is_undecided() -> None:
     """Such a chain is torn: the seal decides both. A reader still does not loop."""
     queue = LogicalQueue(0, (segment(0, 0, 5), segment(1, UNDECIDED)))
-    assert place_of(queue, 7).offset == 5
+    assert read_start(queue, 7).offset == 5
     assert next_after(queue, queue.segments[0], 5) == 5
 
 
@@ -118,7 +118,7 @@ def test_static_13_following_next_offsets_reads_every_message_once_and_in_order(
     read: list[int] = []
     offset, stuck = 0, 0
     while len(read) < len(expected):
-        place = place_of(queue, offset)
+        place = read_start(queue, offset)
         stop = min(ends[place.segment.partition], place.offset + data.draw(st.integers(1, 7)))
         read += [place.segment.logical(at) for at in range(place.offset, stop)]
         after = next_after(queue, place.segment, stop)
