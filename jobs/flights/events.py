@@ -68,7 +68,7 @@ def events_of(flights: pa.Table, zones: Mapping[str, str]) -> pa.Table:
     due = scheduled_arrivals(flights, zones)
     departed = departure_times(flights, zones)
     arrived = arrival_times(flights, zones)
-    cancelled = np.where(np.isnat(departed), scheduled, np.datetime64("NaT"))
+    cancelled = np.where(np.isnat(departed), scheduled, np.datetime64("NaT", "s"))
     parts = [
         _part(flights, ARRIVAL, arrived, scheduled=due, delay=flights["arr_delay"]),
         _part(flights, DEPARTURE, departed, scheduled=scheduled, delay=flights["dep_delay"]),
@@ -80,7 +80,9 @@ def events_of(flights: pa.Table, zones: Mapping[str, str]) -> pa.Table:
 def scheduled_departures(flights: pa.Table, zones: Mapping[str, str]) -> Times:
     """Return the scheduled departure of each flight."""
     months = (flights["year"].to_numpy() - 1970) * 12 + flights["month"].to_numpy() - 1
-    days = months.astype("datetime64[M]").astype("datetime64[D]") + (flights["day"].to_numpy() - 1)
+    days = months.astype("datetime64[M]").astype("datetime64[D]") + (flights["day"].to_numpy() - 1).astype(
+        "timedelta64[D]"
+    )
     wall = at(days, clock_minutes(flights["sched_dep_time"].to_numpy()))
     scheduled = _unknown(len(flights))
     for zone, rows in _by_zone(flights["origin"], zones).items():
@@ -97,7 +99,9 @@ def departure_times(flights: pa.Table, zones: Mapping[str, str]) -> Times:
     """Return the departure of each flight (F1); NaT if it was cancelled (F5)."""
     delay = flights["dep_delay"]
     minutes = pc.fill_null(delay, 0).to_numpy().astype("timedelta64[m]")
-    return np.where(pc.is_valid(delay).to_numpy(), scheduled_departures(flights, zones) + minutes, np.datetime64("NaT"))
+    return np.where(
+        pc.is_valid(delay).to_numpy(), scheduled_departures(flights, zones) + minutes, np.datetime64("NaT", "s")
+    )
 
 
 def arrival_times(flights: pa.Table, zones: Mapping[str, str]) -> Times:
@@ -128,7 +132,7 @@ def _by_zone(airports: pa.ChunkedArray, zones: Mapping[str, str]) -> dict[str, N
 
 
 def _unknown(count: int) -> Times:
-    return np.full(count, np.datetime64("NaT"), dtype="datetime64[s]")
+    return np.full(count, np.datetime64("NaT", "s"), dtype="datetime64[s]")
 
 
 # Rows ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import subprocess
@@ -264,7 +265,7 @@ def test_look_15_a_message_of_an_outbox_has_the_context_of_where_it_was_put(
 ) -> None:
     database = sqlite3.connect(tmp_path / "shop.db")
     outbox = Outbox(tracer_provider=recorded.provider)
-    with database:
+    with contextlib.closing(database), database:
         outbox.create(database)
         outbox.put(database, "orders", Message(b"paid"))
     created = recorded.one("create orders")
