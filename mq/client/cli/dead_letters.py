@@ -146,7 +146,12 @@ def _json_line(letter: DeadLetter) -> bytes:
 @dead_letters.command()
 @click.argument("group")
 @click.option(
-    "--by", type=click.Choice(["reason", "topic"]), default="reason", show_default=True, help="Count by this."
+    "--group-by",
+    "by",
+    type=click.Choice(["reason", "topic"]),
+    default="reason",
+    show_default=True,
+    help="Count by this.",
 )
 @_which()
 @service_options
