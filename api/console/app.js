@@ -72,7 +72,7 @@ function Nav({ now }) {
 
 function Shell() {
   const why = refusal.use(), isUp = reachable.use(), { path, query } = useRoute();
-  const cluster = useLive(at`v1/cluster`, 10_000), may = useLive(why ? null : at`v1/auth/may`, 60_000);
+  const cluster = useLive(at`v1/cluster`, 6000), may = useLive(why ? null : at`v1/auth/may`, 60_000);
   const main = useRef(), page = path.slice(0, 2).join("/"), before = useRef(page);
   useEffect(() => {
     if (before.current !== page) main.current?.querySelector("h1")?.focus();

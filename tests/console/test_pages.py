@@ -599,6 +599,9 @@ def test_the_overview_begins_with_what_is_wrong_and_what_can_be_done(tab: Seen, 
         for one in told["messages"]:
             one["visible_time"] = "2020-01-01T00:00:00.000000Z"
 
+    def old(told: Any) -> None:
+        told["created_time"] = "2020-01-01T00:00:00.000000Z"
+
     def grown(told: Any) -> None:
         now = datetime.now(UTC)
         points = [[(now - timedelta(minutes=ago)).isoformat(), value] for ago, value in ((20, 9), (9, 2), (6, 4))]
@@ -617,6 +620,7 @@ def test_the_overview_begins_with_what_is_wrong_and_what_can_be_done(tab: Seen, 
     page.route("**/v1/cluster", changed(cluster))
     page.route("**/v1/jobs", changed(jobs))
     page.route("**/v1/groups/shipping/in-flight?*", changed(in_flight))
+    page.route("**/v1/groups/billing", changed(old))
     page.route("**/v1/history?metric=dead_letters*", changed(grown))
     page.reload()
     found = page.get_by_role("listitem")

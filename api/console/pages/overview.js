@@ -110,15 +110,16 @@ function useSilent(jobs) {
   return silent;
 }
 
-// How many more new dead letters each group has now than a while ago; a group with samples of its lag and none of dead
-// letters had none.
+// How many more new dead letters each group has now than a while ago, or than none if it was made since. A group whose
+// lag was sampled before its dead letters had none then.
 function grown(dead, lag, groups) {
   const since = Date.now() - GROWN_MS, more = new Map();
   const first = series => new Map((series ?? []).map(({ labels, points }) =>
     [labels.group, points.find(([time]) => time >= since)]));
   const before = first(dead), sampled = first(lag);
   for (const one of groups) {
-    const was = before.get(one.group)?.[1] ?? (sampled.get(one.group) ? 0 : Infinity);
+    const [at, number] = before.get(one.group) ?? [Infinity, Infinity], known = sampled.get(one.group)?.[0] ?? Infinity;
+    const was = Date.parse(one.info?.created_time) > since || known < at ? 0 : number;
     if (one.dead > was) more.set(one.group, one.dead - was);
   }
   return more;
