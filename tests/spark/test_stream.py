@@ -22,6 +22,7 @@ from deltamq.jobs.stream.progress import behind
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.tables.queue.recovery import recover_progress
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
+from tests.rows import next_millisecond
 from tests.unit.jobs.stream.driven import Stream
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.promise("PIPE-1")]
@@ -148,6 +149,7 @@ def test_spark_04_time_travel_reads_a_topic_as_it_was(spark: SparkSession, table
     tables.send(topic, "a", "b")
     moment_us = tables.log(topic).files[-1].append_max_us + 1
     moment = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment_us)).isoformat()
+    next_millisecond()
     tables.send(topic, "c")
     options = {"topic": "orders", "warehouse": tables.warehouse.uri, "columns": "key"}
     for bound in ({"asOfOffset": "2"}, {"asOfTime": moment}):

@@ -51,7 +51,8 @@ def test_sec_49_a_rotated_key_is_good_until_its_overlap_is_over(
         admin.service.loop.call_soon_threadsafe(gate.end_waiting)
         assert admin.call("GET", "/v1/topics").status == 200  # the loop has done what was called before
     told = [one.getMessage().partition(" principal")[0] for one in caplog.records]
-    assert [one for one in told if "key_ends" in one] == [f"event=key_ends key={first}"]
+    # The process looks by itself, too, and may have done so meanwhile.
+    assert {one for one in told if "key_ends" in one} == {f"event=key_ends key={first}"}
     at_once = admin.call("DELETE", f"/v1/auth/keys/{first}")
     assert at_once.status == 204
     made = admin.call("POST", "/v1/auth/keys", {"principal": "reports", "overlap_ms": 0})
