@@ -12,12 +12,12 @@ import msgspec
 from deltamq.jobs.cli.options import errors_shown, moment_of, opened, warehouse_uri, with_options, with_warehouse
 from deltamq.jobs.cli.text import bytes_bar
 from deltamq.jobs.run.last_run import utc_now
+from deltamq.jobs.tasks.warehouse_files import files_at
 from deltamq.jobs.tasks.warehouses import absolute
 from deltamq.mq.errors import Refused
 from deltamq.tables.backup.backup import back_up
 from deltamq.tables.backup.files import Backup, BackupFolder
 from deltamq.tables.backup.restore import restore
-from deltamq.tables.log.warehouse import open_store
 
 _MS: Final = 1_000
 _MIB: Final = 1 << 20
@@ -47,7 +47,7 @@ def create_command(warehouse: str | None, profile: str | None, folder: str, as_j
         with bytes_bar("tables") as bar:
             backup = back_up(
                 tables.store,
-                open_store(to),
+                files_at(to),
                 now_ms=_now_ms,
                 progress=lambda done, todo, size: bar(size, None, f"{done} of {todo} tables"),
             )
@@ -68,7 +68,8 @@ def create_command(warehouse: str | None, profile: str | None, folder: str, as_j
 def list_command(folder: str, as_json: bool) -> None:
     """Show the backups, the oldest first."""
     with errors_shown():
-        backups = [kept.backup(name) for kept in [_opened(folder)] for name in kept.names()]
+        kept = _opened(folder)
+        backups = [kept.backup(name) for name in kept.names()]
     if as_json:
         click.echo(json.dumps([_shown(backup) for backup in backups], indent=2))
         return
@@ -118,10 +119,8 @@ def restore_command(folder: str, to: str, name: str | None, at: str | None) -> N
             raise Refused("--backup and --at both choose a backup: give one of them", field="at")
         until_ms = None if at is None else round(moment_of(at, "at").timestamp() * _MS)
         backup = kept.newest(until_ms=until_ms) if name is None else kept.backup(name)
-        target = open_store(absolute(to))
         with bytes_bar(backup.name) as bar:
-            restore(kept, backup, target, progress=lambda done, total: bar(done, total, backup.name))
-        target.close()
+            restore(kept, backup, files_at(absolute(to)), progress=lambda done, total: bar(done, total, backup.name))
     click.echo(f"{absolute(to)} is backup {_line(backup)}")
     for export in backup.exports:
         click.echo(f"  export {export} is not in it: add it again, to a new table", err=True)
@@ -137,7 +136,7 @@ def _faults(kept: BackupFolder, backup: Backup) -> int:
 
 
 def _opened(folder: str) -> BackupFolder:
-    return BackupFolder(open_store(absolute(folder)))
+    return BackupFolder(files_at(absolute(folder)))
 
 
 def _now_ms() -> int:

@@ -1,4 +1,4 @@
-"""A warehouse's files for read-only use: without the file pool, the probe and the threads that writers need."""
+"""Files without what the writers of a warehouse need: the file pool, the probe and the threads."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ def storage(warehouse: str) -> Store:
     NotFound
         The folder does not exist.
     """
-    parts = urlsplit(warehouse)
+    store = files_at(warehouse)
+    if isinstance(store, LocalStore) and not Path(store.uri("")).is_dir():
+        raise NotFound(f"there is no warehouse at {store.uri('')}", code="warehouse_not_found", field="warehouse")
+    return store
+
+
+def files_at(uri: str) -> Store:
+    """Return the store of a folder or a URL; a folder is made by the first write, and nothing is kept open."""
+    parts = urlsplit(uri)
     if parts.scheme not in ("", "file"):
-        return open_store(warehouse)
-    path = Path(parts.path if parts.scheme else warehouse).absolute()
-    if not path.is_dir():
-        raise NotFound(f"there is no warehouse at {path}", code="warehouse_not_found", field="warehouse")
-    return LocalStore(path)
+        return open_store(uri)
+    return LocalStore(Path(parts.path if parts.scheme else uri).absolute())

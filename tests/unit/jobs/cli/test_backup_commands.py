@@ -46,6 +46,16 @@ def test_a_backup_is_described_listed_verified_and_restored(folder: Path) -> Non
     assert (folder / "again" / "topics" / "orders").is_dir()
 
 
+def test_looking_makes_nothing_and_leaves_nothing_beside_the_backups(folder: Path) -> None:
+    created(folder)
+    before = set(folder.rglob("*"))
+    assert "no backups in" in run("list", folder / "nowhere").output
+    run("list", folder / "kept")
+    run("verify", folder / "kept")
+    assert set(folder.rglob("*")) == before
+    assert not [path for path in (folder / "kept").iterdir() if path.name.startswith(".")]
+
+
 def test_damage_exits_1_and_is_named(folder: Path) -> None:
     created(folder)
     (damaged, *_) = (folder / "kept" / "files" / "topics").rglob("*.parquet")
