@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -34,6 +33,7 @@ from deltamq.api.service.service import Service
 from deltamq.api.wire.answer import install
 from deltamq.api.wire.request import Receive, Scope, Send
 from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.release import release
 from deltamq.tables.config import Config, settings_of
 
 log = logging.getLogger("deltamq.api")
@@ -122,7 +122,7 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
     """
     app = FastAPI(
         title="DeltaMQ",
-        version=_version(),
+        version=release(),
         description="A message log whose partitions are Delta tables: an acknowledgement is a Delta commit.",
         docs_url=None,  # both pages would load scripts from elsewhere
         redoc_url=None,
@@ -251,10 +251,3 @@ def _handles(service: Service) -> HandlesEndpoint:
         invisible=service.invisible,
         within_ms=service.settings.request_ms,
     )
-
-
-def _version() -> str:
-    try:
-        return version("deltamq")
-    except PackageNotFoundError:  # run from a source tree
-        return "0"

@@ -19,7 +19,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from opentelemetry import trace
@@ -37,6 +36,7 @@ from deltamq.api.host.peers import is_forwarded
 from deltamq.api.log.metrics import Gauge
 from deltamq.api.wire.request import Scope
 from deltamq.api.wire.steps import GROUP_FACT, TOPIC_FACT, Step, Times
+from deltamq.mq.release import release
 from deltamq.tables.config_sections import traces_endpoint
 
 log = logging.getLogger("deltamq.api")
@@ -179,11 +179,11 @@ class ServiceTraces:
         # Its own log lines would come with each request that fails.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._outgoing = Outgoing(OTLPSpanExporter(endpoint=traces_endpoint(url), timeout=_SEND_S))
-        resource = {"service.name": "deltamq", "service.namespace": cluster, "service.version": _version()}
+        resource = {"service.name": "deltamq", "service.namespace": cluster, "service.version": release()}
         resource |= {"host.name": socket.gethostname(), "process.pid": str(os.getpid())}
         self._provider = TracerProvider(sampler=ALWAYS_ON, resource=Resource.create(resource), shutdown_on_exit=False)
         self._provider.add_span_processor(self._outgoing)
-        self._tracer = self._provider.get_tracer("deltamq.api", _version())
+        self._tracer = self._provider.get_tracer("deltamq.api", release())
 
     def begin(self, scope: Scope) -> RequestSpan | None:
         """Begin the span of a request that is traced; its headers then name this span to whom it is forwarded."""
@@ -220,10 +220,3 @@ class ServiceTraces:
     def close(self) -> None:
         """Send the last spans, for two seconds at most; blocks."""
         self._provider.shutdown()
-
-
-def _version() -> str:
-    try:
-        return version("deltamq")
-    except PackageNotFoundError:  # run from a source tree
-        return "0"

@@ -27,7 +27,7 @@ from deltamq.mq.meta.topics import MetaState, Topic, TopicPut, decide_delete_top
 from deltamq.mq.names import broker_of, check_topic
 from deltamq.mq.routing import Route
 from deltamq.mq.static.global_queues import shown_queue
-from deltamq.mq.static.logical_queue import LogicalQueue, ShownQueue, TopicQueues
+from deltamq.mq.static.logical_queue import UNDECIDED, LogicalQueue, ShownQueue, TopicQueues
 from deltamq.mq.static.mappings import TopicMappings
 from deltamq.tables.delta.snapshot import PartitionNotFound
 from deltamq.tables.log.log import PartitionLog
@@ -307,6 +307,16 @@ class Topics:
         present = self.state.topics.get(topic)
         queues = None if present is None else self.queues_of(present)
         return None if present is None or queues is None else shown_queue(queues, present.world, partition)
+
+    def shown_at(self, topic: str, partition: str, offset: int) -> tuple[str, int]:
+        """Return partition and offset of a stored message as clients know it: in a static topic its logical queue's.
+
+        One whose logical offset is not decided yet is known by the physical one.
+        """
+        queue = self.shown_queue_of(topic, partition)
+        if queue is None or (shown := queue.shown(offset)) == UNDECIDED:
+            return partition, offset
+        return queue.name, shown
 
     def _host(self, topic: Topic) -> HostedTopic:
         hosted = self._hosted.get(topic.id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from fastapi import APIRouter, Query, Response
 
@@ -35,7 +35,7 @@ from deltamq.tables.store.store import Store
 
 router = APIRouter(prefix="/v1/exports", tags=["service"])
 
-_JOB = "export"
+_JOB: Final = "export"
 
 
 class _Export(NamedTuple):
@@ -68,9 +68,9 @@ async def list_exports(
         if report.job == _JOB
         for shard in report.shards
     }
+    refresh_ms = service.settings.refresh_ms
     shown = [
         _shown(export, shards.get(export.definition.name), await _behind(service.topics, export, refresh_ms))
-        for refresh_ms in [service.settings.refresh_ms]
         for export in exports
     ]
     return json_answer(ExportList(exports=tuple(shown)))

@@ -13,16 +13,15 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request, Response
 
 from deltamq.api.host.hosted_topic import Topics
-from deltamq.api.host.peers import Call, is_forwarded
+from deltamq.api.host.peers import Call
 from deltamq.api.routes.groups import ReaderName
-from deltamq.api.routes.lane_views import ask_others
+from deltamq.api.routes.lane_views import ask_reachable
 from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.fields import json_answer, moment
 from deltamq.api.wire.openapi_parts import answers
 from deltamq.mq.limits import NAME_LENGTH_MAX
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.lane import InFlight
-from deltamq.mq.static.logical_queue import UNDECIDED
 from deltamq.mq.wire.groups import HeldMessage, HolderInfo, InFlightAnswer
 
 router = APIRouter(prefix="/v1/groups/{group}/in-flight", tags=["groups"])
@@ -56,19 +55,16 @@ async def show_in_flight(
     first = heapq.nsmallest(limit, flights, key=lambda flight: flight.since_ms)
     messages = tuple(_shown(service.topics, topics[flight.lane.topic_id], flight) for flight in first)
     parts = [InFlightAnswer(group=group, total=len(flights), messages=messages, by_client=_holders(flights))]
-    call = Call.of(request.scope)
-    if not is_forwarded(call.headers) and not service.hosting.alone:
-        brokers = service.meta.now.brokers.brokers
-        parts += await ask_others(service.owners, brokers, call, InFlightAnswer, all_of_them=False)
+    brokers, call = service.meta.now.brokers.brokers, Call.of(request.scope)
+    parts += await ask_reachable(service.hosting, service.owners, brokers, call, InFlightAnswer)
     return json_answer(_joined(group, parts, limit))
 
 
 def _shown(topics: Topics, topic: Topic, flight: InFlight) -> HeldMessage:
     """Return a message as clients know it."""
     partition, offset = flight.lane.partition, flight.offset
-    place = None if flight.lane.retry else topics.shown_queue_of(topic.name, partition)
-    if place is not None and place.shown(offset) != UNDECIDED:
-        partition, offset = place.name, place.shown(offset)
+    if not flight.lane.retry:
+        partition, offset = topics.shown_at(topic.name, partition, offset)
     return HeldMessage(
         topic=topic.name,
         partition=partition,

@@ -23,12 +23,12 @@ from fastapi import APIRouter, Query, Request, Response
 
 from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.hosting import Hosting
-from deltamq.api.host.peers import Call, is_forwarded
+from deltamq.api.host.peers import Call
 from deltamq.api.log.partition import Partitions
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.redelivered import settle_overdue
 from deltamq.api.routes.groups import ReaderName
-from deltamq.api.routes.lane_views import ask_others
+from deltamq.api.routes.lane_views import ask_reachable
 from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.fields import json_answer, moment, moment_us
 from deltamq.api.wire.openapi_parts import answers
@@ -41,7 +41,6 @@ from deltamq.mq.offset_ranges import OffsetRanges
 from deltamq.mq.queue.checkpoint import LaneKey, Pop, Span
 from deltamq.mq.queue.handle import mint
 from deltamq.mq.queue.lane import InFlight
-from deltamq.mq.static.logical_queue import UNDECIDED
 from deltamq.mq.wire.groups import RetriesAnswer, RetryCount, RetryMessage, RetryState
 from deltamq.mq.wire.stored import MessageOrigin
 from deltamq.tables.log.log import PartitionLog
@@ -96,10 +95,8 @@ async def show_retries(
         if found.id in begun and topic in (None, found.name) and (may_describe is None or may_describe(found.name))
     ]
     parts = [await _here(rooms, group, topics, limit)]
-    call = Call.of(request.scope)
-    if not is_forwarded(call.headers) and not service.hosting.alone:
-        brokers = service.meta.now.brokers.brokers
-        parts += await ask_others(service.owners, brokers, call, RetriesAnswer, all_of_them=False)
+    brokers, call = service.meta.now.brokers.brokers, Call.of(request.scope)
+    parts += await ask_reachable(service.hosting, service.owners, brokers, call, RetriesAnswer)
     return json_answer(_joined(group, parts, limit))
 
 
@@ -241,10 +238,7 @@ def _logical(topics: Topics, origin: MessageOrigin | None) -> MessageOrigin | No
     """Return where clients know a message: in a static topic by its logical queue."""
     if origin is None or origin.topic is None or origin.partition is None or origin.offset is None:
         return origin
-    place = topics.shown_queue_of(origin.topic, origin.partition)
-    if place is None or place.shown(origin.offset) == UNDECIDED:
-        return origin
-    return MessageOrigin(origin.topic, place.name, place.shown(origin.offset))
+    return MessageOrigin(origin.topic, *topics.shown_at(origin.topic, origin.partition, origin.offset))
 
 
 def _handle(lanes: Lanes, topic: Topic, flight: InFlight) -> str | None:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from deltamq.api.host.peers import Call, is_forwarded
+from deltamq.api.host.peers import Call
 from deltamq.api.routes.groups import GroupName
-from deltamq.api.routes.lane_views import ask_others
+from deltamq.api.routes.lane_views import ask_reachable
 from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.fields import json_answer, moment
 from deltamq.api.wire.openapi_parts import answers
@@ -32,13 +32,11 @@ async def show_statistics(
     group: GroupName, service: Running, caller: Asking, request: Request, minutes: Minutes = 5
 ) -> Response:
     await service.groups.require(group)
-    call = Call.of(request.scope)
+    brokers, call = service.meta.now.brokers.brokers, Call.of(request.scope)
     since_ms, counted = service.statistics.since(group, minutes)
     counts: list[Mapping[str, Consumed]] = [counted]
-    if not is_forwarded(call.headers) and not service.hosting.alone:
-        brokers = service.meta.now.brokers.brokers
-        for answer in await ask_others(service.owners, brokers, call, GroupStatistics, all_of_them=False):
-            counts.append({statistics.topic: _counts(statistics) for statistics in answer.topics})
+    for answer in await ask_reachable(service.hosting, service.owners, brokers, call, GroupStatistics):
+        counts.append({statistics.topic: _counts(statistics) for statistics in answer.topics})
     seconds = (service.now_ms() - since_ms) / 1_000
     shown = GroupStatistics(
         group=group,

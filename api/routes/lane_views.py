@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.host.owners import Owners, Relayed, together
-from deltamq.api.host.peers import Call, Peer
+from deltamq.api.host.peers import Call, Peer, is_forwarded
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.moved_progress import MovedProgress
 from deltamq.api.queue.redelivered import settle_overdue
@@ -150,6 +150,13 @@ class Others:
     def get(self, topic: str, partition: str) -> GroupPartition | None:
         """Return the lane, if the process that serves it has answered that the group has touched it."""
         return self._views.get((topic, partition))
+
+
+async def ask_reachable(hosting: Hosting, owners: Owners, brokers: Iterable[str], call: Call, kind: type[T]) -> list[T]:
+    """Return the answers of the other processes that can be reached; none if one of them has forwarded this call."""
+    if is_forwarded(call.headers) or hosting.alone:
+        return []
+    return await ask_others(owners, brokers, call, kind, all_of_them=False)
 
 
 async def ask_others(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from socketserver import ThreadingMixIn
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -29,6 +28,7 @@ from prometheus_client import (
 )
 
 from deltamq.mq.errors import Unavailable
+from deltamq.mq.release import release
 from deltamq.tables.ops.job_runs import LastRun
 
 _JOB: Final = ("job",)
@@ -45,7 +45,7 @@ class Meters:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
         build = Gauge("deltamq_build_info", "The release, always 1.", ("version",), registry=registry)
-        build.labels(_version()).set(1)
+        build.labels(release()).set(1)
         self._runs = Counter("deltamq_job_runs", "Runs that ended.", ("job", "outcome"), registry=registry)
         self._seconds = Histogram(
             "deltamq_job_run_seconds", "Time of a run.", _JOB, registry=registry, buckets=_BUCKETS_S
@@ -99,13 +99,6 @@ class Meters:
         if len(failing) == len(errors):
             return False, {"status": "failing", "failing": failing}
         return True, {"status": "degraded" if failing else "ready", "failing": failing}
-
-
-def _version() -> str:
-    try:
-        return version("deltamq")
-    except PackageNotFoundError:  # run from a source tree
-        return "0"
 
 
 class _Server(ThreadingMixIn, WSGIServer):

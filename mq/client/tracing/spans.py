@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Final, Literal, Self
 
@@ -27,6 +25,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.limits import HEADERS_MAX
+from deltamq.mq.release import release
 
 #: Most contexts of messages to which the span of a batch has links.
 LINKS_MAX: Final = 128
@@ -121,14 +120,6 @@ def fail(span: Span, error: BaseException) -> None:
             span.record_exception(error)
 
 
-@cache
-def _version() -> str:
-    try:
-        return version("deltamq")
-    except PackageNotFoundError:  # run from a source tree
-        return "0"
-
-
 class SendSpan:
     """The span of one message on its way to the service; whoever learns the outcome ends it."""
 
@@ -217,7 +208,7 @@ class Spans:
     """Makes the spans of one client."""
 
     def __init__(self, provider: TracerProvider, *, host: str, port: int) -> None:
-        self._tracer = provider.get_tracer("deltamq", _version())
+        self._tracer = provider.get_tracer("deltamq", release())
         self._server: Attributes = {SERVER_ADDRESS: host, SERVER_PORT: port} if host else {}
 
     def with_current(self, headers: Carrier | None) -> Carrier:

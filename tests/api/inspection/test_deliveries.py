@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli import root as cli
-from tests.api.as_static import is_static
-from tests.api.queue_calls import Queue, queue_in
+from tests.api.queue_calls import Queue
 
 pytestmark = pytest.mark.static_too
-
-
-@pytest.fixture
-def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
-    with queue_in(tmp_path / "warehouse", static=is_static(request)) as found:
-        found.topic()
-        yield found
 
 
 def _path(queue: Queue, offset: int, topic: str = "orders") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,10 @@ from deltamq.mq.static.logical_queue import queue_name
 from deltamq.tables.ops.exports import Definition
 from deltamq.tables.ops.job_runs import LastRun
 from deltamq.tables.store.store import Store
-from tests.api.as_static import is_static
 from tests.api.guarded import guarded
-from tests.api.queue_calls import Queue, queue_in
+from tests.api.queue_calls import Queue
 
 pytestmark = pytest.mark.static_too
-
-
-@pytest.fixture
-def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
-    with queue_in(tmp_path / "warehouse", static=is_static(request)) as found:
-        found.topic()
-        yield found
 
 
 def _exports(queue: Queue, query: str = "") -> list[dict[str, Any]]:

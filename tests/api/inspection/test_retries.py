@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,11 @@ import pytest
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli import root as cli
 from deltamq.mq.client.pop.client import PopClient
-from tests.api.as_static import is_static
 from tests.api.guarded import guarded
-from tests.api.queue_calls import Queue, queue_in
+from tests.api.queue_calls import Queue
 from tests.api.running import config_for, running, until
 
 pytestmark = pytest.mark.static_too
-
-
-@pytest.fixture
-def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
-    with queue_in(tmp_path / "warehouse", static=is_static(request)) as found:
-        found.topic()
-        yield found
 
 
 def _retries(queue: Queue, group: str = "billing", query: str = "") -> dict[str, Any]:
