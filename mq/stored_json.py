@@ -54,13 +54,14 @@ def reader(kind: type[T]) -> Callable[[object], T]:
     return lambda value: msgspec.convert(value, kind)
 
 
-def check_event(fits: bool, event: str) -> None:
+def check_event(fits: bool, *event: str) -> None:
     """Raise `Corrupt` (`meta_event_corrupt`) if an event of the metadata log does not fit the state before it.
 
-    `event` is what the message calls it, such as "an event of group g".
+    `event` are the words of the message for it, such as "an event of group", "g": a fold checks every event, and joins
+    none for those that fit.
     """
     if not fits:
-        raise Corrupt(f"{event} contradicts earlier events", code="meta_event_corrupt")
+        raise Corrupt(f"{' '.join(event)} contradicts earlier events", code="meta_event_corrupt")
 
 
 @contextmanager

@@ -131,19 +131,19 @@ class BrokersState:
         hosts, roles, epoch = dict(self.hosts), dict(self.roles), self.epoch
         for event in events:
             if isinstance(event, HostRegistered):
-                check_event(event.host.id not in hosts, f"an event of host {event.host.id}")
+                check_event(event.host.id not in hosts, "an event of host", event.host.id)
                 hosts[event.host.id] = event.host
             elif isinstance(event, HostRenewed):
                 check_event(
-                    event.id in hosts and event.renewal == hosts[event.id].renewal + 1, f"an event of host {event.id}"
+                    event.id in hosts and event.renewal == hosts[event.id].renewal + 1, "an event of host", event.id
                 )
                 hosts[event.id] = replace(hosts[event.id], renewal=event.renewal, load=event.load)
             elif isinstance(event, HostLeft):
-                check_event(event.id in hosts, f"an event of host {event.id}")
+                check_event(event.id in hosts, "an event of host", event.id)
                 del hosts[event.id]
                 roles |= {role: replace(own, host=None) for role, own in roles.items() if own.host == event.id}
             else:
-                check_event(event.host in hosts and event.epoch > epoch, f"an event of host {event.host}")
+                check_event(event.host in hosts and event.epoch > epoch, "an event of host", event.host)
                 roles[event.role] = Ownership(event.host, event.epoch)
                 epoch = event.epoch
         return BrokersState(hosts=hosts, roles=roles, epoch=epoch)

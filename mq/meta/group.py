@@ -266,28 +266,28 @@ class GroupsState:
             if isinstance(event, GroupPut):
                 present = groups.get(event.group.name)
                 check_event(
-                    present is None or present.epoch == event.group.epoch, f"an event of group {event.group.name}"
+                    present is None or present.epoch == event.group.epoch, "an event of group", event.group.name
                 )
                 groups[event.group.name] = event.group
                 epoch = max(epoch, event.group.epoch)
             elif isinstance(event, GroupDeleted):
-                check_event(event.name in groups, f"an event of group {event.name}")
+                check_event(event.name in groups, "an event of group", event.name)
                 del groups[event.name]
                 resets = {lane: reset for lane, reset in resets.items() if _base(lane.group) != event.name}
                 began = {pair: count for pair, count in began.items() if _base(pair[0]) != event.name}
                 forgotten = {member: at for member, at in forgotten.items() if _base(member) != event.name}
                 epoch = max(epoch, event.epoch)
             elif isinstance(event, ClientForgotten):
-                check_event(event.group in groups and event.epoch > epoch, f"an event of group {event.group}")
+                check_event(event.group in groups and event.epoch > epoch, "an event of group", event.group)
                 member = member_name(event.group, event.client)
                 resets = {lane: reset for lane, reset in resets.items() if lane.group != member}
                 began = {pair: count for pair, count in began.items() if pair[0] != member}
                 forgotten[member] = epoch = event.epoch
             elif isinstance(event, GroupBegan):
-                check_event(_base(event.group) in groups, f"an event of group {event.group}")
+                check_event(_base(event.group) in groups, "an event of group", event.group)
                 began = {(event.group, topic_id): count for topic_id, count in event.topics} | began
             else:
-                check_event(_base(event.group) in groups and event.epoch > epoch, f"an event of group {event.group}")
+                check_event(_base(event.group) in groups and event.epoch > epoch, "an event of group", event.group)
                 resets |= {lane: Committed(event.epoch, offset) for lane, offset in event.offsets}
                 epoch = event.epoch
         return GroupsState(groups=groups, resets=resets, epoch=epoch, began=began, forgotten=forgotten)

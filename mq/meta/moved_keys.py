@@ -201,13 +201,13 @@ class MovedKeys:
         for event in events:
             if isinstance(event, KeysMoved):
                 newer = not moves or all(move.epoch > moves[-1].epoch for move in event.moves)
-                check_event(newer and all(move.end_offset is None for move in event.moves), f"a {event.kind} event")
+                check_event(newer and all(move.end_offset is None for move in event.moves), "a", event.kind, "event")
                 moves += event.moves
                 continue
             places = [at for at, move in enumerate(moves) if (move.epoch, move.source) == (event.epoch, event.source)]
-            check_event(bool(places), f"a {event.kind} event")
+            check_event(bool(places), "a", event.kind, "event")
             for at in places:
-                check_event(moves[at].end_offset in (None, event.end_offset), f"a {event.kind} event")
+                check_event(moves[at].end_offset in (None, event.end_offset), "a", event.kind, "event")
                 moves[at] = moves[at]._replace(end_offset=event.end_offset)
         return replace(self, moves=tuple(moves))
 

@@ -211,13 +211,13 @@ class OnlineState:
 def _with_client(group: GroupOnline, event: ClientPut, epoch: int) -> GroupOnline:
     client = event.client
     present = group.clients.get(client.id)
-    check_event(client.joined == (present.joined if present else epoch), f"a {event.kind} event of group {event.group}")
+    check_event(client.joined == (present.joined if present else epoch), "a", event.kind, "event of group", event.group)
     return replace(group, clients={**group.clients, client.id: client})
 
 
 def _without_client(group: GroupOnline, event: ClientGone) -> GroupOnline:
     present = group.clients.get(event.id)
-    check_event(present is not None and present.joined == event.joined, f"a {event.kind} event of group {event.group}")
+    check_event(present is not None and present.joined == event.joined, "a", event.kind, "event of group", event.group)
     clients = {id: client for id, client in group.clients.items() if id != event.id}
     topics = {
         topic: replace(allocation, earlier=_known(allocation.earlier, clients))
@@ -232,7 +232,10 @@ def _without_client(group: GroupOnline, event: ClientGone) -> GroupOnline:
 def _with_allocation(group: GroupOnline, event: Allocated, epoch: int) -> GroupOnline:
     check_event(
         event.epoch == epoch and all(client in group.clients for client in event.owners),
-        f"a {event.kind} event of group {event.group}",
+        "a",
+        event.kind,
+        "event of group",
+        event.group,
     )
     topics = {topic: allocation for topic, allocation in group.topics.items() if topic != event.topic}
     before = group.topics.get(event.topic)

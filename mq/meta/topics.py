@@ -225,7 +225,7 @@ class MetaState:
 
 def _check_id(topics: Mapping[str, Topic], name: str, ids: tuple[str | None, ...]) -> None:
     present = topics.get(name)
-    check_event((present.id if present else None) in ids, f"an event of topic {name}")
+    check_event((present.id if present else None) in ids, "an event of topic", name)
 
 
 def brokers_for(name: str, available: Sequence[str], named: Sequence[str]) -> Sequence[str]:
