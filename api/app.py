@@ -16,7 +16,7 @@ from deltamq.api.host.clusters import ClusterHandles
 from deltamq.api.inspection import INSPECTION_ROUTERS
 from deltamq.api.kafka.server.server import KafkaServer, bind_kafka
 from deltamq.api.measured import Traces, traces_of
-from deltamq.api.openapi.document import describe
+from deltamq.api.openapi.document import describe, operation_id
 from deltamq.api.order.pull_gate import Gates
 from deltamq.api.ports import REAL, Ports
 from deltamq.api.principals import AUTH_ROUTERS
@@ -123,9 +123,11 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
     app = FastAPI(
         title="DeltaMQ",
         version=release(),
-        description="A message log whose partitions are Delta tables: an acknowledgement is a Delta commit.",
+        description="A message log whose partitions are Delta tables: an acknowledgement is a Delta commit.\n\n"
+        "Integers of answers are at most 2^53 - 1, so that JavaScript's numbers hold them, but for `producer_seq`.",
         docs_url=None,  # both pages would load scripts from elsewhere
         redoc_url=None,
+        generate_unique_id_function=operation_id,
         redirect_slashes=False,  # else a path with a slash too many gets an empty 307
     )
     app.state.service = None

@@ -10,11 +10,13 @@ from typing import Final
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
 from deltamq.api.auth.calls import CALLS, OPEN, access_of, is_audited
 from deltamq.api.openapi.examples import add_examples
 from deltamq.api.openapi.messages import message_paths
 from deltamq.api.openapi.pop import POP_TYPES, pop_paths, tighten_pop
+from deltamq.api.openapi.portable import make_portable
 from deltamq.api.wire.openapi_parts import ANSWERS, PROBLEM, REF, Json, problem
 from deltamq.mq.limits import DELAY_MS_MAX
 from deltamq.mq.wire.produce import Message, ProduceAnswer, ProduceRequest
@@ -60,6 +62,7 @@ def describe(app: FastAPI) -> Json:
                 call["x-deltamq-audited"] = is_audited(name)
                 if app.state.is_guarded:
                     call["security"] = [] if needed == OPEN else [{_SCHEME: []}]
+        make_portable(document)
         app.openapi_schema = document
     return app.openapi_schema
 
@@ -83,10 +86,6 @@ def _tighten(schemas: Json) -> None:
     tighten_pop(schemas)
     schemas["ProduceRequest"]["properties"]["messages"]["minItems"] = 1
     schema = schemas["Message"]
-    schema["oneOf"] = [
-        {"required": ["body"], "properties": {"body": {"type": "string"}, "body_base64": {"type": "null"}}},
-        {"required": ["body_base64"], "properties": {"body_base64": {"type": "string"}, "body": {"type": "null"}}},
-    ]
     schema["properties"]["body_base64"]["description"] = "The body in base64, for bytes that are not UTF-8 text."
     days = DELAY_MS_MAX // (24 * 3_600_000)
     schema["properties"]["deliver_time"]["description"] = f"Not delivered before this time; at most {days} days ahead."
@@ -94,3 +93,9 @@ def _tighten(schemas: Json) -> None:
     for choice in schema["properties"]["delay_ms"]["anyOf"]:
         if choice["type"] == "integer":
             choice["maximum"] = DELAY_MS_MAX
+
+
+def operation_id(route: APIRoute) -> str:
+    """Return the short name of a call in generated clients, `listTopics`: the name of its function, which stays."""
+    first, *others = route.name.split("_")
+    return first + "".join(map(str.capitalize, others))

@@ -20,7 +20,7 @@ from deltamq.mq.limits import (
     TAG_FILTER_TAGS_MAX,
     WAIT_MS_MAX,
 )
-from deltamq.mq.wire.stored import MessageOrigin
+from deltamq.mq.wire.stored import MessageOrigin, ProducerSeq
 
 FILTER_DESCRIPTION: Final = (
     "A SQL92 condition over headers, `key` and `tag`, for example `region = 'eu' AND amount > 5`. Messages that it is"
@@ -163,7 +163,7 @@ class PoppedMessage(msgspec.Struct, omit_defaults=True, gc=False):
     reconsume_times: int = 0
     origin: MessageOrigin | None = None
     producer_id: str | None = None
-    producer_seq: int | None = None
+    producer_seq: ProducerSeq = None
 
 
 class PopAnswer(msgspec.Struct):

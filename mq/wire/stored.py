@@ -12,6 +12,12 @@ from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, REASON_LENGTH_MAX
 from deltamq.mq.queue.dead_letters import LetterState
 from deltamq.mq.wire.answers import Time
 
+#: The number of the request that stored a message.
+ProducerSeq = Annotated[
+    int | None,
+    Meta(description="Up to 2^62. JavaScript's numbers round it above 2^53; an answer in Arrow has it whole."),
+]
+
 
 class MessageOrigin(msgspec.Struct, frozen=True, gc=False):
     """Where a retried, delayed or dead message came from."""
@@ -37,7 +43,7 @@ class StoredMessage(msgspec.Struct, omit_defaults=True, gc=False):
     reconsume_times: int = 0
     origin: MessageOrigin | None = None
     producer_id: str | None = None
-    producer_seq: int | None = None
+    producer_seq: ProducerSeq = None
 
     @property
     def payload(self) -> bytes:

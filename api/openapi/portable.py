@@ -1,0 +1,69 @@
+"""The document as generators of clients for other languages read it; what is valid stays as it was.
+
+    {"anyOf": [{"type": "string"}, {"type": "null"}], "default": null}  ->  {"type": ["string", "null"]}
+    {"type": "integer", "default": 0}  of a field                       ->  {..., "description": "By default 0."}
+    {"type": "integer"}                                                 ->  {..., "format": "int64"}
+
+Generators take a field with a default for one that is always there, and an integer without a format for one of 32 bits.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Final
+
+import msgspec
+
+from deltamq.api.wire.openapi_parts import Json
+
+_INT32_MAX: Final = 2**31 - 1
+_NULL: Final = {"type": "null"}
+#: Fields of a schema that hold values, not schemas.
+_VALUES: Final = frozenset({"default", "enum", "example", "examples"})
+
+
+def make_portable(value: Any) -> None:
+    """Rewrite all schemas and descriptions in a part of the document, in place."""
+    if isinstance(value, list):
+        for item in value:
+            make_portable(item)
+    elif isinstance(value, dict):
+        if value.get("in") == "query" and _NULL in value["schema"].get("anyOf", []):  # a query cannot say it
+            value["schema"]["anyOf"].remove(_NULL)
+        fields = value.get("properties", {})
+        for name, field in fields.items():
+            if name not in value.get("required", ()):
+                _describe_default(field)
+            make_portable(field)
+        for name, item in value.items():
+            if name != "properties" and name not in _VALUES:
+                make_portable(item)
+        if value.get("items") is False:  # as many as `prefixItems`, which `maxItems` says, too
+            del value["items"]
+        _flatten(value)
+        if isinstance(value.get("description"), str):
+            value["description"] = inspect.cleandoc(value["description"])
+
+
+def _describe_default(field: Json) -> None:
+    """Say in words what counts for a field that is left out."""
+    default = field.pop("default", None)
+    if default not in (None, [], {}, ""):
+        said = f"By default {msgspec.json.encode(default).decode()}."
+        field["description"] = f"{field['description']} {said}" if "description" in field else said
+
+
+def _flatten(schema: Json) -> None:
+    """Write "this or null" as one schema, and give each word and integer its type."""
+    kinds = [kind for kind in schema.get("anyOf", []) if kind != _NULL]
+    if len(kinds) == 1 and "type" in kinds[0] and isinstance(kinds[0]["type"], str):
+        (kind,), nullable = kinds, _NULL in schema.pop("anyOf")
+        schema |= {**kind, **schema}
+        if nullable:
+            schema["type"] = [kind["type"], "null"]
+            if "enum" in kind:
+                schema["enum"] = [*kind["enum"], None]
+    elif "enum" in schema:
+        schema["type"] = "string"
+    elif schema.get("type") == "integer":
+        schema["format"] = "int32" if 0 <= schema.get("maximum", -1) <= _INT32_MAX else "int64"
