@@ -18,15 +18,24 @@
     └── Corrupt                  stored data contradicts itself: the partition stops      500
 
 Each class fixes its HTTP `status` and a stable default `code`. `field` names the part of the request that is wrong;
-`extra` carries machine-readable facts (limits, current offsets) into the problem document.
+`extra` carries machine-readable facts (limits, current offsets) into the problem document. `outcome` says what became
+of the change that the call asked for:
+
+    not_stored   Refused, Conflict, Overloaded, StorageFull, and an Unavailable whose code says so
+    unknown      every other error, and each after an attempt of the same call that may have been applied
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal, Self
 
 Extra = str | int | float | bool | None | list[str] | list[int]
+
+#: What became of a message that was sent, or of another change that a call asked for: an acknowledgement, an offset, a
+#: topic. A call that raises an error has stored nothing for certain, or it is not known; `PartlySent` says of each
+#: message of a batch which of the three it is.
+Outcome = Literal["stored", "not_stored", "unknown"]
 
 
 class DeltaMQError(Exception):
@@ -34,6 +43,8 @@ class DeltaMQError(Exception):
 
     status: int = 500
     code: str = "internal"
+    _outcome: Outcome = "unknown"
+    _may_be_stored = False
 
     def __init__(
         self,
@@ -49,12 +60,23 @@ class DeltaMQError(Exception):
         self.extra: dict[str, Extra] = dict(extra or {})
         super().__init__(self.detail)
 
+    @property
+    def outcome(self) -> Outcome:
+        """What became of the change that the call asked for; a call that only reads changes nothing."""
+        return "unknown" if self._may_be_stored else self._outcome
+
+    def not_known(self) -> Self:
+        """Return this error with an unknown `outcome`: something else than what it ended may have been stored."""
+        self._may_be_stored = True
+        return self
+
 
 class Refused(DeltaMQError):
     """The request is wrong; nothing was stored."""
 
     status = 400
     code = "invalid_request"
+    _outcome = "not_stored"
 
 
 class Unprocessable(Refused):
@@ -104,6 +126,7 @@ class Conflict(DeltaMQError):
 
     status = 409
     code = "conflict"
+    _outcome = "not_stored"
 
 
 class Fenced(Conflict):
@@ -124,10 +147,29 @@ class Overloaded(DeltaMQError):
 
     status = 429
     code = "overloaded"
+    _outcome = "not_stored"
 
     def __init__(self, detail: str | None = None, *, retry_after_s: int = 1, code: str | None = None) -> None:
         super().__init__(detail, code=code, extra={"retry_after_s": retry_after_s})
         self.retry_after_s = retry_after_s
+
+
+# The codes of `Unavailable` for partitions that may not be read or written to (SPEC ROUTE-9).
+NOT_READABLE: Final = "not_readable"
+#: Nothing of the request is stored.
+NOT_WRITABLE: Final = "not_writable"
+
+#: Codes of requests that the client did not send, or not to this service.
+_NOT_SENT: Final = frozenset(
+    {
+        "certificate_not_trusted",
+        "connect_failed",
+        "not_sent",
+        "pop_cancelled",
+        "producer_closed",
+        "token_unavailable",
+    }
+)
 
 
 class Unavailable(DeltaMQError):
@@ -137,6 +179,12 @@ class Unavailable(DeltaMQError):
     code = "unavailable"
     retry_after_s = 1
 
+    @property
+    def outcome(self) -> Outcome:
+        """Not known, unless the code says that the request was not sent, or not let in."""
+        is_certain = self.code == NOT_WRITABLE or self.code in _NOT_SENT
+        return "not_stored" if is_certain and not self._may_be_stored else super().outcome
+
 
 class StorageFull(Unavailable):
     """The disk is full; nothing was stored."""
@@ -144,6 +192,7 @@ class StorageFull(Unavailable):
     status = 507
     code = "storage_full"
     retry_after_s = 5
+    _outcome = "not_stored"
 
 
 class Unknown(DeltaMQError):
@@ -158,9 +207,3 @@ class Corrupt(DeltaMQError):
     """Stored data contradicts itself; the partition has stopped."""
 
     code = "corrupt"
-
-
-# The codes of `Unavailable` for partitions that may not be read or written to (SPEC ROUTE-9).
-NOT_READABLE: Final = "not_readable"
-#: Nothing of the request is stored.
-NOT_WRITABLE: Final = "not_writable"

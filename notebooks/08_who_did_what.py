@@ -17,9 +17,8 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
-from deltamq import Admin, Producer, PullConsumer
+from deltamq import Admin, Forbidden, Producer, PullConsumer
 from deltamq.jobs.sql import register_views, spark_session
-from deltamq.mq.errors import Forbidden
 from deltamq.tables.config import load
 
 conf = load()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from deltamq.mq.client.admin.dead_letter_admin import DeadLetter as DeadLetter
     from deltamq.mq.client.http.credentials import OidcClientCredentials as OidcClientCredentials
     from deltamq.mq.client.http.retries import Patience as Patience
+    from deltamq.mq.client.http.threads import ForkedClient as ForkedClient
     from deltamq.mq.client.messages.message import Failure as Failure
     from deltamq.mq.client.messages.message import Message as Message
     from deltamq.mq.client.messages.message import PartlySent as PartlySent
@@ -52,7 +53,23 @@ if TYPE_CHECKING:
     from deltamq.mq.client.pull.offsets import BroadcastOffsets as BroadcastOffsets
     from deltamq.mq.client.pull.offsets import FileOffsets as FileOffsets
     from deltamq.mq.client.pull.offsets import GroupOffsets as GroupOffsets
+    from deltamq.mq.client.pull.partition_reader import OffsetOutOfRange as OffsetOutOfRange
     from deltamq.mq.client.worker.handlers import handler as handler
+    from deltamq.mq.errors import Conflict as Conflict
+    from deltamq.mq.errors import Corrupt as Corrupt
+    from deltamq.mq.errors import DeltaMQError as DeltaMQError
+    from deltamq.mq.errors import Fenced as Fenced
+    from deltamq.mq.errors import Forbidden as Forbidden
+    from deltamq.mq.errors import NotFound as NotFound
+    from deltamq.mq.errors import OffsetMismatch as OffsetMismatch
+    from deltamq.mq.errors import Overloaded as Overloaded
+    from deltamq.mq.errors import Refused as Refused
+    from deltamq.mq.errors import StorageFull as StorageFull
+    from deltamq.mq.errors import TooLarge as TooLarge
+    from deltamq.mq.errors import Unauthenticated as Unauthenticated
+    from deltamq.mq.errors import Unavailable as Unavailable
+    from deltamq.mq.errors import Unknown as Unknown
+    from deltamq.mq.errors import Unprocessable as Unprocessable
     from deltamq.mq.order.orderly import Verdict as Verdict
     from deltamq.mq.testing.queue import MemoryQueue as MemoryQueue
     from deltamq.mq.wire.auth import AclInfo as AclInfo
@@ -100,15 +117,21 @@ _MODULES: Final = {
     "BrokerInfo": "mq.wire.cluster",
     "Closed": "mq.client.produce.routers",
     "ClusterInfo": "mq.wire.cluster",
+    "Conflict": "mq.errors",
     "ConsumerClosed": "mq.client.pop.consumer",
     "ConsumerStats": "mq.client.pop.telemetry",
+    "Corrupt": "mq.errors",
     "DeadLetter": "mq.client.admin.dead_letter_admin",
+    "DeltaMQError": "mq.errors",
     "Ending": "mq.client.pop.telemetry",
     "FailedHandle": "mq.wire.pop",
     "Failure": "mq.client.messages.message",
     "FaultInfo": "mq.wire.topics",
     "FeatureInfo": "mq.wire.cluster",
+    "Fenced": "mq.errors",
     "FileOffsets": "mq.client.pull.offsets",
+    "Forbidden": "mq.errors",
+    "ForkedClient": "mq.client.http.threads",
     "GroupInfo": "mq.wire.groups",
     "GroupMember": "mq.wire.groups",
     "GroupOffsets": "mq.client.pull.offsets",
@@ -125,6 +148,9 @@ _MODULES: Final = {
     "MissingJob": "mq.wire.cluster",
     "MovedQueue": "mq.wire.topics",
     "NewKey": "mq.wire.auth",
+    "NotFound": "mq.errors",
+    "OffsetMismatch": "mq.errors",
+    "OffsetOutOfRange": "mq.client.pull.partition_reader",
     "OidcClientCredentials": "mq.client.http.credentials",
     "OrderedMessage": "mq.client.messages.received",
     "OrderlyClosed": "mq.client.orderly.consumer",
@@ -133,6 +159,7 @@ _MODULES: Final = {
     "OutboxDialect": "mq.client.outbox.statements",
     "OutboxRelay": "mq.client.outbox.relay",
     "OutboxStatus": "mq.client.outbox.outbox",
+    "Overloaded": "mq.errors",
     "PartitionInfo": "mq.wire.topics",
     "PartlySent": "mq.client.messages.message",
     "Patience": "mq.client.http.retries",
@@ -149,6 +176,7 @@ _MODULES: Final = {
     "QuotaInfo": "mq.wire.auth",
     "ReceivedMessage": "mq.client.messages.received",
     "RefusalInfo": "mq.wire.auth",
+    "Refused": "mq.errors",
     "RelayStats": "mq.client.outbox.relay",
     "Remapping": "mq.wire.topics",
     "Result": "mq.client.messages.received",
@@ -158,14 +186,20 @@ _MODULES: Final = {
     "SentRange": "mq.client.messages.message",
     "SetAside": "mq.client.outbox.ledger",
     "StoppedPartition": "mq.wire.cluster",
+    "StorageFull": "mq.errors",
     "Suspend": "mq.client.orderly.listener",
     "TableProgress": "mq.client.produce.repeatable_sends",
     "TableSendInterrupted": "mq.client.produce.repeatable_sends",
     "TableSendState": "mq.client.produce.repeatable_sends",
+    "TooLarge": "mq.errors",
     "TopicCheck": "mq.wire.topics",
     "TopicInfo": "mq.wire.topics",
     "TopicRepair": "mq.wire.topics",
     "TopicStatistics": "mq.wire.groups",
+    "Unauthenticated": "mq.errors",
+    "Unavailable": "mq.errors",
+    "Unknown": "mq.errors",
+    "Unprocessable": "mq.errors",
     "UpgradeInfo": "mq.wire.cluster",
     "Verdict": "mq.order.orderly",
     "handler": "mq.client.worker.handlers",

@@ -16,7 +16,7 @@ from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.client.http.credentials import Token
 from deltamq.mq.client.http.endpoint import Answer, Query, path_of
 from deltamq.mq.client.http.hosts import Hosts
-from deltamq.mq.client.http.retries import Attempts, Patience, is_worth_retrying
+from deltamq.mq.client.http.retries import Attempts, Patience, is_worth_retrying, was_refused_every_time
 from deltamq.mq.errors import DeltaMQError, Unknown, Unprocessable
 from deltamq.mq.wire.answers import Page
 
@@ -94,6 +94,8 @@ class Calls(Closing):
     ) -> T:
         """Call `attempt` until it succeeds, is refused, or `patience` is used up; returns its result.
 
+        The `outcome` of the error that is raised is that of all attempts.
+
         Parameters
         ----------
         attempt
@@ -106,6 +108,7 @@ class Calls(Closing):
         wait_s = wait_ms / 1000
         deadline = time.monotonic() + self.patience.timeout_s + wait_s
         attempts = Attempts(self.patience, deadline=deadline, retries=self.patience.retries)
+        may_be_applied = False
         while True:
             try:
                 return attempt(attempts.timeout_s() + wait_s)
@@ -113,7 +116,10 @@ class Calls(Closing):
                 if on_failure is not None:
                     on_failure(error)
                 if not is_worth_retrying(error) or not attempts.may_go_on(error):
+                    if may_be_applied and not was_refused_every_time(error):
+                        error.not_known()
                     raise
+                may_be_applied = may_be_applied or error.outcome == "unknown"
 
     def _call(
         self,

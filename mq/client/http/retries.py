@@ -26,18 +26,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from deltamq.mq.backoff import Backoff
-from deltamq.mq.client.http.credentials import TOKEN_UNAVAILABLE
-from deltamq.mq.client.http.endpoint import CONNECT_FAILED, NOT_TRUSTED
 from deltamq.mq.errors import (
-    NOT_WRITABLE,
-    Conflict,
     DeltaMQError,
     Fenced,
     Forbidden,
     NotFound,
     Overloaded,
     Refused,
-    StorageFull,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -147,9 +142,7 @@ class AfterFailure(enum.Enum):
 
 def certainly_not_applied(error: DeltaMQError) -> bool:
     """Return whether this attempt certainly stored nothing. After a 5xx or a broken connection it may have (API)."""
-    if isinstance(error, (Refused, Conflict, Overloaded, StorageFull)):
-        return True
-    return error.code in (CONNECT_FAILED, NOT_TRUSTED, NOT_WRITABLE, TOKEN_UNAVAILABLE)
+    return error.outcome == "not_stored"
 
 
 def judge(error: DeltaMQError, *, uncertain: bool, calls: int, may_go_on: bool) -> AfterFailure:
@@ -162,14 +155,14 @@ def judge(error: DeltaMQError, *, uncertain: bool, calls: int, may_go_on: bool) 
             return AfterFailure.RETRY
         return AfterFailure.UNKNOWN if uncertain else AfterFailure.FAIL
     if uncertain:
-        return AfterFailure.FAIL if _was_refused_every_time(error) else AfterFailure.UNKNOWN
+        return AfterFailure.FAIL if was_refused_every_time(error) else AfterFailure.UNKNOWN
     if isinstance(error, NotFound) and error.code in _WRONG_ROUTE:
         return AfterFailure.REROUTE
     return AfterFailure.SPLIT if calls > 1 else AfterFailure.FAIL
 
 
-def _was_refused_every_time(error: DeltaMQError) -> bool:
-    """Return whether an earlier attempt was refused, too, because that depends only on the request."""
+def was_refused_every_time(error: DeltaMQError) -> bool:
+    """Return whether earlier attempts were refused, too, because that depends only on the request."""
     if not isinstance(error, Refused) or isinstance(error, _OF_THE_MOMENT):
         return False
     return error.code not in REQUEST_SIZE and error.status != TIMED_OUT

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from deltamq.mq.errors import DeltaMQError, Refused, TooLarge, Unknown, Unprocessable
+from deltamq.mq.errors import DeltaMQError, Outcome, Refused, TooLarge, Unknown, Unprocessable
 from deltamq.mq.limits import (
     DELAY_MS_MAX,
     HEADER_BYTES_MAX,
@@ -251,6 +251,16 @@ class PartlySent(Unknown):
         self.sent = sent
         self.failures = tuple(failures)
 
+    def outcomes(self) -> list[Outcome]:
+        """Return what became of each message, in the order of the batch."""
+        placed: dict[int, Outcome] = {}
+        for part in self.sent.ranges:
+            assert part.indexes is not None, "a part of a batch says which"
+            placed.update(dict.fromkeys(part.indexes.tolist(), "stored"))
+        for failure in self.failures:
+            placed.update(dict.fromkeys(failure.indexes.tolist(), failure.error.outcome))
+        return [placed[index] for index in sorted(placed)]
+
 
 def summed_up(ranges: Sequence[SentRange], failures: Sequence[Failure]) -> SentBatch:
     """Return the result of a batch, or raise the error that says most about its failures."""
@@ -259,5 +269,5 @@ def summed_up(ranges: Sequence[SentRange], failures: Sequence[Failure]) -> SentB
         return sent
     if sent.ranges:
         raise PartlySent(sent, failures) from failures[0].error
-    unknown = next((f.error for f in failures if isinstance(f.error, Unknown)), None)
+    unknown = next((f.error for f in failures if f.error.outcome == "unknown"), None)
     raise unknown or failures[0].error

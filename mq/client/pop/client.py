@@ -359,5 +359,10 @@ class PopClient(Calls):
         path = path_of("groups", self.group, verb)
         for low in range(0, len(handles), HANDLES_MAX):
             body = msgspec.json.encode(request(list(handles[low : low + HANDLES_MAX])))
-            failed += failed_of(self._call("POST", path, body=body).body)
+            try:
+                failed += failed_of(self._call("POST", path, body=body).body)
+            except DeltaMQError as error:
+                if low > 0:  # the calls before this one are applied
+                    error.not_known()
+                raise
         return failed

@@ -122,7 +122,7 @@ class SendFuture(Future[Result], Generic[Result]):
 
     def _check_here(self) -> None:
         if self._made_after != _forks and not self.done():
-            raise ForkedClient("this send was queued before a fork: its outcome is in the parent", field="process")
+            raise ForkedClient("this send was queued before a fork: its outcome is in the parent").not_known()
 
     def add_done_callback(self, fn: Callable[[Future[Result]], object]) -> None:
         """Call `fn` with this future when it is done, or at once if it is done already."""

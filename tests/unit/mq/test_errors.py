@@ -13,22 +13,22 @@ from deltamq.mq.errors import DeltaMQError, Overloaded, Unknown
 
 # The contract with clients (API.md, RFC 9457): a change here is a change of the API.
 EXPECTED = {
-    "DeltaMQError": (500, "internal"),
-    "Refused": (400, "invalid_request"),
-    "Unprocessable": (422, "invalid_value"),
-    "NotFound": (404, "not_found"),
-    "TooLarge": (413, "too_large"),
-    "UnsupportedMedia": (415, "unsupported_media_type"),
-    "Unauthenticated": (401, "unauthenticated"),
-    "Forbidden": (403, "forbidden"),
-    "Conflict": (409, "conflict"),
-    "Fenced": (409, "fenced"),
-    "OffsetMismatch": (412, "offset_mismatch"),
-    "Overloaded": (429, "overloaded"),
-    "Unavailable": (503, "unavailable"),
-    "StorageFull": (507, "storage_full"),
-    "Unknown": (503, "outcome_unknown"),
-    "Corrupt": (500, "corrupt"),
+    "DeltaMQError": (500, "internal", "unknown"),
+    "Refused": (400, "invalid_request", "not_stored"),
+    "Unprocessable": (422, "invalid_value", "not_stored"),
+    "NotFound": (404, "not_found", "not_stored"),
+    "TooLarge": (413, "too_large", "not_stored"),
+    "UnsupportedMedia": (415, "unsupported_media_type", "not_stored"),
+    "Unauthenticated": (401, "unauthenticated", "not_stored"),
+    "Forbidden": (403, "forbidden", "not_stored"),
+    "Conflict": (409, "conflict", "not_stored"),
+    "Fenced": (409, "fenced", "not_stored"),
+    "OffsetMismatch": (412, "offset_mismatch", "not_stored"),
+    "Overloaded": (429, "overloaded", "not_stored"),
+    "Unavailable": (503, "unavailable", "unknown"),
+    "StorageFull": (507, "storage_full", "not_stored"),
+    "Unknown": (503, "outcome_unknown", "unknown"),
+    "Corrupt": (500, "corrupt", "unknown"),
 }
 
 
@@ -46,9 +46,10 @@ def test_every_error_of_the_tree_is_public_and_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_each_error_has_one_http_status_and_code(name: str) -> None:
+def test_each_error_has_one_http_status_and_code_and_says_what_became_of_the_call(name: str) -> None:
     error = OURS[name]()
-    assert (error.status, error.code) == EXPECTED[name]
+    assert (error.status, error.code, error.outcome) == EXPECTED[name]
+    assert error.not_known().outcome == "unknown"
     assert HTTPStatus(error.status) >= HTTPStatus.BAD_REQUEST
 
 
@@ -82,6 +83,27 @@ def test_overloaded_says_when_to_come_back() -> None:
     error = Overloaded(retry_after_s=7)
     assert error.retry_after_s == 7
     assert error.extra == {"retry_after_s": 7}
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        ("unavailable", "unknown"),
+        ("queue_unserved", "unknown"),
+        ("starting", "unknown"),
+        ("not_readable", "unknown"),
+        ("not_writable", "not_stored"),
+        ("connect_failed", "not_stored"),
+        ("certificate_not_trusted", "not_stored"),
+        ("token_unavailable", "not_stored"),
+        ("not_sent", "not_stored"),
+        ("producer_closed", "not_stored"),
+        ("pop_cancelled", "not_stored"),
+    ],
+)
+def test_unavailable_has_stored_nothing_only_if_its_code_says_so(code: str, outcome: str) -> None:
+    assert errors.Unavailable(code=code).outcome == outcome
+    assert errors.Unavailable(code=code).not_known().outcome == "unknown"
 
 
 def test_unknown_is_neither_a_refusal_nor_a_conflict() -> None:
