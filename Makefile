@@ -32,6 +32,7 @@ setup: .venv/.project ## Create .venv with the locked packages, and .jars, if th
 		"setup failed: Python 3.11 or newer is needed. Install it (apt-get install python3.11 python3.11-venv; brew" \
 		"install python@3.11), or give the path of yours: make setup PYTHON=/path/to/python3.11"; exit 1; }
 	@mkdir -p .path/deltamq && ln -sfn ../../mq/client/deltamq.py .path/deltamq/__init__.py
+	@ln -sfn ../../mq/client/py.typed .path/deltamq/py.typed
 	@cd .path/deltamq && for folder in api jobs mq tables; do ln -sfn ../../$$folder $$folder; done
 	@PYTHONPATH=.path PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m deltamq.jobs.setup.java
 	@test -x $(VENV)/python || $(PYTHON) -m venv .venv || { rm -rf .venv; echo \

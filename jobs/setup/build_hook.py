@@ -11,7 +11,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class DeltaMQHook(BuildHookInterface[Any]):
-    """Compiles the C sources if there is a compiler; makes `mq/client/deltamq.py` the `__init__.py` of a wheel.
+    """Compiles the C sources if there is a compiler; gives a wheel its `__init__.py` and `py.typed` from `mq/client`.
 
     A wheel with compiled parts is for this platform and any Python: the libraries do not use Python's interface. In a
     checkout (`version` is "editable"), a link is the `__init__.py`.
@@ -23,6 +23,8 @@ class DeltaMQHook(BuildHookInterface[Any]):
         if version == "editable":
             return
         build_data["force_include"]["mq/client/deltamq.py"] = "deltamq/__init__.py"
+        # what says that the package has types counts only at its top (PEP 561)
+        build_data["force_include"]["mq/client/py.typed"] = "deltamq/py.typed"
         for library in libraries:
             build_data["force_include"][str(library)] = f"deltamq/{library.relative_to(self.root).as_posix()}"
         if libraries:

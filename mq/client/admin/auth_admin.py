@@ -102,7 +102,7 @@ class AuthAdmin(PagedCalls):
         self,
         principal: str,
         resource: Literal["topic", "group", "cluster"],
-        verbs: list[str],
+        verbs: Sequence[str],
         *,
         pattern: str = "",
         effect: Literal["allow", "deny"] = "allow",
@@ -111,7 +111,13 @@ class AuthAdmin(PagedCalls):
 
         `pattern` is a whole name, or the beginning of names and a `*`; the cluster needs none.
         """
-        wanted = {"principal": principal, "resource": resource, "pattern": pattern, "verbs": verbs, "effect": effect}
+        wanted = {
+            "principal": principal,
+            "resource": resource,
+            "pattern": pattern,
+            "verbs": list(verbs),
+            "effect": effect,
+        }
         return read_answer(self._call("POST", path_of("auth", "acls"), body=msgspec.json.encode(wanted)), AclInfo)
 
     def list_acls(self, principal: str | None = None) -> list[AclInfo]:

@@ -59,6 +59,7 @@ def test_a_wheel_has_the_compiled_parts_if_there_is_a_compiler(built: Sequence[P
 def test_a_wheel_has_the_modules_that_are_there(built: Sequence[Path]) -> None:
     with zipfile.ZipFile(built[0]) as read:
         packed = {name for name in read.namelist() if name.endswith(".py")}
+        marked = [name for name in read.namelist() if name.endswith("py.typed")]
     there = {
         f"deltamq/{path.relative_to(PROJECT_FOLDER).as_posix()}"
         for layer in ("api", "jobs", "mq", "tables")
@@ -66,6 +67,7 @@ def test_a_wheel_has_the_modules_that_are_there(built: Sequence[Path]) -> None:
     }
     there ^= {"deltamq/__init__.py", "deltamq/mq/client/deltamq.py"}  # the latter is the former
     assert packed == there
+    assert marked == ["deltamq/py.typed"], "type checkers look for it at the top"
 
 
 def test_spark_06_it_installs_and_has_its_profiles_and_commands(built: Sequence[Path], tmp_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""User code with the SDK passes mypy and pyright, both strict, as it does beside an installed package."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import deltamq
+
+HERE = Path(__file__).parent
+PROGRAM, ARROW = "program.py", "arrow_program.py"
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return a folder of a user, where no settings of this project apply."""
+    for name in (PROGRAM, ARROW):
+        shutil.copy(HERE / name, tmp_path)
+    return tmp_path
+
+
+def test_the_programs_have_every_name_that_users_import() -> None:
+    trees = [ast.parse((HERE / name).read_text(encoding="utf-8")) for name in (PROGRAM, ARROW)]
+    named = {
+        alias.name
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "deltamq"
+        for alias in node.names
+    }
+    assert named == set(dir(deltamq))
+
+
+@pytest.mark.parametrize(("name", "more"), [(PROGRAM, ()), (ARROW, ("--disable-error-code=import-untyped",))])
+def test_user_code_passes_mypy_strict(project: Path, name: str, more: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=cache", *more, name]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="pyright runs in node, which is not there")
+@pytest.mark.parametrize(("name", "mode"), [(PROGRAM, "strict"), (ARROW, "standard")])
+def test_user_code_passes_pyright(project: Path, name: str, mode: str) -> None:
+    settings = {"include": [name], "typeCheckingMode": mode, "reportMissingTypeStubs": mode == "strict"}
+    (project / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 errors, 0 warnings" in done.stdout
