@@ -86,6 +86,7 @@ def test_the_names_that_users_import_are_pinned() -> None:
         "Sent",
         "SentBatch",
         "SentRange",
+        "ServiceProcess",
         "SetAside",
         "StoppedPartition",
         "StorageFull",

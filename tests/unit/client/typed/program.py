@@ -86,6 +86,7 @@ from deltamq import (
     Sent,
     SentBatch,
     SentRange,
+    ServiceProcess,
     SetAside,
     StoppedPartition,
     StorageFull,
@@ -342,11 +343,14 @@ def log_in() -> Admin:
 # Tests ---------------------------------------------------------------------------------------------------------
 
 
-def test_billing() -> None:
-    queue = MemoryQueue()
-    queue.create_topic("orders")
-    queue.put_group("billing", max_attempts=3)
-    queue.send("orders", b"paid", key="order-17")
-    (message,) = queue.pop("billing", "orders")
+def test_billing(deltamq_memory: MemoryQueue, deltamq_service: ServiceProcess) -> None:
+    deltamq_memory.create_topic("orders")
+    deltamq_memory.put_group("billing", max_attempts=3)
+    deltamq_memory.send("orders", b"paid", key="order-17")
+    (message,) = deltamq_memory.pop("billing", "orders")
     print(message.row.body, message.delivery_attempt, message.handle)
-    assert not queue.ack("billing", [message.handle]).failed
+    assert not deltamq_memory.ack("billing", [message.handle]).failed
+    with Producer(deltamq_service.url) as producer:
+        producer.send("orders", b"paid")
+    deltamq_service.kill()
+    deltamq_service.start()
