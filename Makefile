@@ -18,7 +18,7 @@ FAST_TMP = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2097152 {
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock wheel sbom format lint classes compiled test unit run bench faults suites fuzz mutants clean
+.PHONY: help setup lock wheel sbom format lint classes compiled test unit run bench faults suites clients fuzz mutants clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -97,6 +97,9 @@ faults: setup classes ## Test crashes, races, damage, histories at full size; pr
 
 suites: setup ## Play the test suites of Kafka's clients against the service; fetched into .suites (ONLY=kafka-python,kgo TESTS=PATTERN)
 	@$(VENV)/python -m tests.suites $(if $(ONLY),--only "$(ONLY)") $(if $(filter file,$(origin TESTS)),,--tests "$(TESTS)") $(ARGS)
+
+clients: setup ## Make clients in TypeScript, Go and Java of the OpenAPI document, in .clients (api/openapi/README.md)
+	@$(VENV)/python -m tests.clients.made
 
 fuzz: setup ## Search every decoder for inputs that break it, SECONDS=60 for each (ARGS="--seed 7 arrow")
 	$(VENV)/python -m tests.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)

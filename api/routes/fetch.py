@@ -48,11 +48,11 @@ from deltamq.api.wire.request import (
     Scope,
     Send,
     Ticket,
-    accepts,
     header_text,
     headers_of,
     integer,
     parse_query,
+    preferred,
     unquoted,
 )
 from deltamq.mq.errors import Conflict, DeltaMQError, Unprocessable
@@ -70,7 +70,11 @@ from deltamq.mq.static.logical_queue import queue_index
 from deltamq.mq.wire.stored import FetchAnswer
 from deltamq.tables.log.fetch import Fetched, FetchStatus
 
+JSON_TYPE: Final = "application/json"
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
+EVENTS_TYPE: Final = "text/event-stream"
+#: Media types of the answer.
+_ANSWERS: Final = (JSON_TYPE, ARROW_TYPE, EVENTS_TYPE)
 _PARAMETERS: Final = frozenset(
     {"offset", "max_messages", "max_bytes", "wait_ms", "tags", "filter", "group", "client_id", "topic_id"}
 )
@@ -151,19 +155,19 @@ class FetchEndpoint:
         elif partition_name not in topic.route.partitions:
             raise no_partition(topic_name, partition_name)
         headers = headers_of(scope)
-        events = accepts(headers, EVENTS_TYPE)
+        kind = preferred(headers, _ANSWERS)
         client = Client(scope, receive)
         try:
             if "group" in parameters:
                 require_also(scope, "group", parameters["group"], "subscribe")
             gate = await self._gate(topic, partition_name, parameters)
-            if gate is not None and gate.is_owners and not events:
+            if gate is not None and gate.is_owners and kind != EVENTS_TYPE:
                 call = Call.of(scope, wait_ms=query.wait_ms)
                 broker = self._topics.broker_of(topic.topic, partition_name)
                 elsewhere = await self._peers.elsewhere(broker, call, client)
                 if elsewhere is not None:
                     return elsewhere
-            if events:
+            if kind == EVENTS_TYPE:
                 resumed = header_text(headers, b"last-event-id")
                 read = self._explained(topic, partial(self._read, topic, partition_name, client=client, gate=gate))
                 ids = EventIds.of(topic.topic, partition_name)
@@ -175,7 +179,7 @@ class FetchEndpoint:
         finally:
             client.close()
         ticket.grow(fetched.rows.nbytes)
-        answer = await self._encoded(fetched, arrow=accepts(headers, ARROW_TYPE))
+        answer = await self._encoded(fetched, kind)
         self._metrics.fetched_messages[topic_name] += fetched.rows.num_rows
         self._metrics.fetched_bytes[topic_name] += answer.size
         self._metrics.fetch_seconds.observe(time.perf_counter() - began)
@@ -202,8 +206,9 @@ class FetchEndpoint:
         queue = queue_index(local_name(topic, name))
         assert queue is not None, "the name was checked"
         headers = headers_of(scope)
+        kind = preferred(headers, _ANSWERS)
         try:
-            if accepts(headers, EVENTS_TYPE):
+            if kind == EVENTS_TYPE:
                 read = self._explained(topic, partial(self._global.rows, topic, queue, call=call, client=client))
                 resumed = header_text(headers, b"last-event-id")
                 ids = EventIds.of(topic.topic, name)
@@ -216,7 +221,7 @@ class FetchEndpoint:
             ticket.grow(fetched.size)
             return fetched
         ticket.grow(fetched.rows.nbytes)
-        answer = await self._encoded(fetched, arrow=accepts(headers, ARROW_TYPE))
+        answer = await self._encoded(fetched, kind)
         self._metrics.fetched_messages[topic.name] += fetched.rows.num_rows
         self._metrics.fetched_bytes[topic.name] += answer.size
         return answer
@@ -267,8 +272,8 @@ class FetchEndpoint:
         group = self._groups.find(name) or await self._groups.require(name)
         return self._gates.of(group, topic.topic, partition, client)
 
-    async def _encoded(self, fetched: Fetched, *, arrow: bool) -> Answer:
-        if arrow:
+    async def _encoded(self, fetched: Fetched, kind: str) -> Answer:
+        if kind == ARROW_TYPE:
             return _arrow_answer(fetched)
         if fetched.rows.num_rows <= _JSON_INLINE_ROWS:
             return _json_answer(fetched)
@@ -301,7 +306,6 @@ def _arrow_answer(fetched: Fetched) -> Answer:
     return Answer(200, headers, body)
 
 
-EVENTS_TYPE: Final = "text/event-stream"
 KEEP_ALIVE_MS: Final = 15_000
 #: Maximum number of messages in one piece of the stream, small enough for slow readers.
 _PIECE_MESSAGES: Final = 500

@@ -50,9 +50,9 @@ from deltamq.api.wire.request import (
     Receive,
     Scope,
     Ticket,
-    accepts,
     headers_of,
     parse_query,
+    preferred,
     read_body,
     unquoted,
 )
@@ -70,6 +70,8 @@ from deltamq.tables.failpoints import failpoint
 #: Number of rows above which a JSON answer is encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200
 _OK: Final = 200
+#: Media types of the answer.
+_ANSWERS: Final = ("application/json", ARROW_TYPE)
 
 
 class PopEndpoint:
@@ -274,7 +276,7 @@ class PopEndpoint:
         if rest and taken:
             self._popper.wake_others(wanted)
         encode = partial(
-            arrow_answer if accepts(headers_of(scope), ARROW_TYPE) else json_answer,
+            arrow_answer if preferred(headers_of(scope), _ANSWERS) == ARROW_TYPE else json_answer,
             taken,
             pop_time_ms=taken[0].pop.pop_time_ms if taken else self._now_ms(),
             invisible_ms=wanted.invisible_ms,

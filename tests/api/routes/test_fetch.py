@@ -19,7 +19,7 @@ from deltamq.tables.delta.stamped import RowsPart
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.schema import MESSAGE_SCHEMA
-from tests.api.running import ARROW, JSON, Api, arrow_stream, config_for, running, until
+from tests.api.running import ARROW, JSON, PROBLEM, Api, arrow_stream, config_for, running, until
 
 pytestmark = pytest.mark.static_too
 
@@ -86,7 +86,10 @@ def test_cons_03_filtered_messages_count_as_consumed(
     [
         (ARROW, ARROW),
         ("Application/VND.Apache.Arrow.Stream", ARROW),
-        (f"{JSON};q=0.5 , {ARROW} ; q=0.1", ARROW),
+        (f"{JSON};q=0.1 , {ARROW} ; q=0.5", ARROW),
+        (f"{JSON}, {ARROW}, text/event-stream, {PROBLEM}", JSON),
+        (f"{PROBLEM}, {ARROW}, {JSON}", ARROW),
+        (f"{ARROW};q=0.9, {JSON}", JSON),
         (f"{ARROW};q=0, {JSON}", JSON),
         (f"{ARROW}; Q=0.000", JSON),
         (f"{ARROW}+more", JSON),

@@ -1,0 +1,132 @@
+"""Generated clients of other languages, and event streams, against a service; the programs are those of the page."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from tests.clients.made import CLIENTS, Client, example
+from tests.e2e.service_process import ServiceProcess
+from tests.suites.cache import Cache, CannotRun, run
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1_200)]
+
+_CACHE = Cache(Path(__file__).parents[2] / ".clients")
+_CHROMIUM = shutil.which("chromium")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    service = ServiceProcess(tmp_path_factory.mktemp("clients") / "warehouse")
+    yield service
+    service.close()
+
+
+def built(client: Client, text: str) -> tuple[list[str], Path]:
+    """An example's command and folder; skips where the language is not installed."""
+    if shutil.which({"typescript": "node"}.get(client.language, client.language)) is None:
+        pytest.skip(f"{client.title} is not installed")
+    try:
+        return client.command(_CACHE, text)
+    except CannotRun as error:
+        pytest.skip(str(error)) if "is missing: install" in str(error) else pytest.fail(str(error))
+
+
+def call(service: ServiceProcess, method: str, path: str, body: dict[str, object]) -> None:
+    request = urllib.request.Request(f"{service.url}{path}", json.dumps(body).encode(), method=method)
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request):
+        pass
+
+
+def send(service: ServiceProcess, topic: str, *numbers: int) -> None:
+    bodies = [{"body": json.dumps({"n": number})} for number in numbers]
+    call(service, "POST", f"/v1/topics/{topic}/messages", {"messages": bodies})
+
+
+def test_the_lines_for_curl_do_what_the_page_says(service: ServiceProcess) -> None:
+    printed = run(["bash", "-euo", "pipefail", "-c", example("curl", "bash", service.url)])
+    answers = [json.loads(line) for line in re.sub(r"\}\{", "}\n{", printed).splitlines()]
+    assert answers[0]["topic"] == "orders"
+    assert answers[1]["ranges"] == [{"partition": "orders@broker-a", "base_offset": 0, "count": 1}]
+    assert answers[2]["messages"][0]["body"] == '{"amount": 12.5}'
+    assert answers[3] == {"acked": 1, "failed": []}
+    assert answers[4]["code"] == "topic_not_found"
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.title)
+def test_look_21_a_generated_client_sends_reads_takes_and_acknowledges(service: ServiceProcess, client: Client) -> None:
+    text = example(client.title, client.language, service.url)
+    command, folder = built(client, text)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (amount,) = set(re.findall(r"amount\\?\": ([0-9.]+)", text))
+    assert done.stdout.splitlines() == [f'fetched {{"amount": {amount}}}', "acked 1", "error topic_not_found"]
+
+
+def check_tail(service: ServiceProcess, topic: str, seen: Callable[[], list[str]]) -> None:
+    """A stream shows each message once, in order, though the service is restarted meanwhile."""
+    send(service, topic, 0, 1, 2)
+    wait_for(lambda: len(seen()) >= 3)
+    assert service.stop() == 0
+    service.start()
+    send(service, topic, 3, 4)
+    wait_for(lambda: len(seen()) >= 5)
+    assert seen() == [f'{topic}@broker-a:{n} {{"n": {n}}}' for n in range(5)]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true in time"
+        time.sleep(0.05)
+
+
+def tail_of(service: ServiceProcess, topic: str) -> str:
+    """The page's program, which goes on reading here."""
+    call(service, "PUT", f"/v1/topics/{topic}", {"partitions": 1})
+    text = example("Event streams", "typescript", service.url).replace("orders", topic)
+    return re.sub(r" *tail\.close.*\n", "", text)
+
+
+def test_look_21_nodes_event_source_goes_on_after_a_restart(service: ServiceProcess) -> None:
+    command, folder = built(CLIENTS[0], tail_of(service, "node"))
+    with tempfile.TemporaryFile("w+") as output, subprocess.Popen(command, cwd=folder, stdout=output) as reader:
+
+        def seen() -> list[str]:
+            output.seek(0)
+            return output.read().splitlines()
+
+        try:
+            check_tail(service, "node", seen)
+        finally:
+            reader.kill()
+
+
+@pytest.mark.skipif(_CHROMIUM is None, reason="this test drives Debian's Chromium: apt-get install chromium")
+def test_look_21_a_browsers_event_source_goes_on_after_a_restart(service: ServiceProcess) -> None:
+    program = re.sub(r"^import .*\n", "", tail_of(service, "browser"))
+    seen: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_CHROMIUM)
+        page = browser.new_page()
+        page.goto(f"{service.url}/")
+        page.on("console", lambda said: seen.append(said.text) if said.type == "log" else None)
+        page.evaluate(f"() => {{ {program} }}")
+
+        def shown() -> list[str]:
+            page.wait_for_timeout(50)  # lets the browser's events in
+            return seen
+
+        check_tail(service, "browser", shown)
+        browser.close()
