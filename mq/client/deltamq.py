@@ -55,7 +55,10 @@ if TYPE_CHECKING:
     from deltamq.mq.client.pull.offsets import FileOffsets as FileOffsets
     from deltamq.mq.client.pull.offsets import GroupOffsets as GroupOffsets
     from deltamq.mq.client.pull.partition_reader import OffsetOutOfRange as OffsetOutOfRange
+    from deltamq.mq.client.worker.handlers import dead_letter_on as dead_letter_on
     from deltamq.mq.client.worker.handlers import handler as handler
+    from deltamq.mq.client.worker.handlers import logged as logged
+    from deltamq.mq.client.worker.handlers import retry_on as retry_on
     from deltamq.mq.errors import Conflict as Conflict
     from deltamq.mq.errors import Corrupt as Corrupt
     from deltamq.mq.errors import DeltaMQError as DeltaMQError
@@ -135,7 +138,7 @@ _NAMES: Final = {
     "mq.client.pull.consumer": "PullConsumer",
     "mq.client.pull.offsets": "BroadcastOffsets FileOffsets GroupOffsets",
     "mq.client.pull.partition_reader": "OffsetOutOfRange",
-    "mq.client.worker.handlers": "handler",
+    "mq.client.worker.handlers": "dead_letter_on handler logged retry_on",
     "mq.errors": (
         "Conflict Corrupt DeltaMQError Fenced Forbidden NotFound OffsetMismatch Overloaded Refused StorageFull"
         " TooLarge Unauthenticated Unavailable Unknown Unprocessable"

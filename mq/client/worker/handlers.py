@@ -14,6 +14,8 @@ the reason, and the function is not called. A second parameter gets the message 
 from __future__ import annotations
 
 import inspect
+import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,9 +31,13 @@ from deltamq.mq.limits import REASON_LENGTH_MAX
 from deltamq.mq.meta.group_settings import Ordering
 from deltamq.mq.names import check_group
 
+log = logging.getLogger("deltamq.worker")
+
 F = TypeVar("F", bound=Callable[..., object])
+#: What a middleware wraps: the rest of them and the handler.
+Call: TypeAlias = Callable[[], Result | None]
 #: Calls what it wraps; it may look at the message before, and at the result or the exception after, and change it.
-Middleware: TypeAlias = Callable[[PoppedMessage, Callable[[], Result | None]], Result | None]
+Middleware: TypeAlias = Callable[[PoppedMessage, Call], Result | None]
 #: Waits for a coroutine of a handler; returns its result.
 Awaits: TypeAlias = Callable[[Awaitable[Result | None]], Result | None]
 
@@ -74,12 +80,12 @@ class Declared:
 
     def handle(self, message: PoppedMessage, awaits: Awaits) -> Result | None:
         """Decode a message and call the function, inside of the middleware; raises what these raise."""
-        try:
-            value = self.decode(message)
-        except (msgspec.MsgspecError, ValueError) as error:
-            return Result.DEAD(_reason(f"the body is no {self.takes}: {error}"))
 
         def call() -> Result | None:
+            try:
+                value = self.decode(message)
+            except (msgspec.MsgspecError, ValueError) as error:
+                return Result.DEAD(_reason(f"the body is no {self.takes}: {error}"))
             returned = self.function(value, message) if self.with_message else self.function(value)
             return awaits(returned) if inspect.isawaitable(returned) else returned
 
@@ -110,7 +116,8 @@ def handler(
         As those of `PopConsumer`.
     middleware
         Functions `(message, call)` around the handler, the outermost first: they return what `call()` returns, or
-        another `Result`. What they raise brings the message again, as what the handler raises.
+        another `Result`. What they raise brings the message again, as what the handler raises. There are `logged`,
+        `dead_letter_on` and `retry_on`.
 
     Raises
     ------
@@ -171,6 +178,58 @@ def handlers_of(module: ModuleType, names: Sequence[str] = ()) -> list[Declared]
             field="MODULE",
         )
     return [declared for name in names or found for declared in found[name]]
+
+
+# Middleware ---------------------------------------------------------------------------------------------------------
+
+
+def logged(message: PoppedMessage, call: Call) -> Result | None:
+    """Log a line for each message (`deltamq.worker`, INFO): what became of it and how long that took."""
+    began, outcome = time.monotonic(), "raised"
+    try:
+        result = call()
+        outcome = "ok" if result is None or result == Result.OK else type(result).__name__.lower()
+        return result
+    finally:
+        log.info(
+            "event=handled message=%s@%d attempt=%d outcome=%s took_ms=%.1f",
+            message.partition,
+            message.offset,
+            message.delivery_attempt,
+            outcome,
+            (time.monotonic() - began) * 1000,
+        )
+
+
+def dead_letter_on(*errors: type[Exception]) -> Middleware:
+    """Make a dead letter, with the reason, of a message whose handler raises one of these: a repeat is no use."""
+
+    def outer(message: PoppedMessage, call: Call) -> Result | None:
+        try:
+            return call()
+        except errors as error:
+            return Result.DEAD(_reason(f"{type(error).__name__}: {error}"))
+
+    return outer
+
+
+def retry_on(*errors: type[Exception], delay_ms: int) -> Middleware:
+    """Bring a message again after `delay_ms` if its handler raises one of these; others follow the group's policy."""
+    later = Result.RETRY(delay_ms)
+
+    def outer(message: PoppedMessage, call: Call) -> Result | None:
+        try:
+            return call()
+        except errors:
+            log.warning(
+                "event=retried message=%s@%d delay_ms=%d", message.partition, message.offset, delay_ms, exc_info=True
+            )
+            return later
+
+    return outer
+
+
+# What a function takes ----------------------------------------------------------------------------------------------
 
 
 def _reason(text: str) -> str:

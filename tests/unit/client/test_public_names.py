@@ -105,7 +105,10 @@ def test_the_names_that_users_import_are_pinned() -> None:
         "Unprocessable",
         "UpgradeInfo",
         "Verdict",
+        "dead_letter_on",
         "handler",
+        "logged",
+        "retry_on",
     ]
 
 

@@ -105,7 +105,10 @@ from deltamq import (
     Unprocessable,
     UpgradeInfo,
     Verdict,
+    dead_letter_on,
     handler,
+    logged,
+    retry_on,
 )
 
 URL = "http://127.0.0.1:8080"
@@ -255,12 +258,16 @@ def timed(message: PoppedMessage, call: Callable[[], Result | None]) -> Result |
         return Result.DEAD(f"{message.message_id} lacks a field")
 
 
-@handler(topic="orders", group="billing", concurrency=8, order="key", middleware=[timed])
+@handler(topic="orders", group="billing", concurrency=8, order="key", middleware=[logged, timed])
 def typed(order: Order) -> Result | None:
     return Result.OK if order.amount else None
 
 
-@handler(topic=["orders", "refunds"], group="audit")
+@handler(
+    topic=["orders", "refunds"],
+    group="audit",
+    middleware=[dead_letter_on(KeyError, ValueError), retry_on(TimeoutError, delay_ms=60_000)],
+)
 async def noted(order: Order, message: PoppedMessage) -> None:
     print(order.id, message.offset)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict
 
@@ -13,7 +15,8 @@ import pydantic
 import pytest
 
 from deltamq.mq.client.messages.received import Dead, PoppedMessage, ReceivedMessage, Result
-from deltamq.mq.client.worker.handlers import Declared, handler, handlers_of
+from deltamq.mq.client.worker import handlers
+from deltamq.mq.client.worker.handlers import Declared, dead_letter_on, handler, handlers_of, logged, retry_on
 from deltamq.mq.errors import DeltaMQError, Refused
 from deltamq.mq.limits import REASON_LENGTH_MAX
 
@@ -134,6 +137,55 @@ def test_cons_14_middleware_is_around_the_handler_and_may_change_the_result() ->
     assert seen == ["outer", "inner 3", "book"]
 
 
+@pytest.mark.parametrize(
+    ("raised", "result", "outcome"),
+    [
+        (None, None, "ok"),
+        (ValueError("no\namount"), Result.DEAD("ValueError: no amount"), "dead"),
+        (TimeoutError("the bank"), Result.RETRY(60_000), "retry"),
+        (OSError("disk"), OSError, "raised"),
+    ],
+)
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_cons_14_errors_become_dead_letters_or_retries_and_each_message_is_logged(
+    raised: Exception | None,
+    result: Result | type[OSError] | None,
+    outcome: str,
+    is_coroutine: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def book(message: PoppedMessage) -> None:
+        if raised is not None:
+            raise raised
+
+    async def later(message: PoppedMessage) -> None:
+        book(message)
+
+    found = declared(
+        later if is_coroutine else book,
+        middleware=(logged, dead_letter_on(KeyError, ValueError), retry_on(TimeoutError, delay_ms=60_000)),
+    )
+    with caplog.at_level("INFO", "deltamq.worker"):
+        if result is OSError:
+            with pytest.raises(OSError, match="disk"):
+                handled(found)
+        else:
+            assert handled(found) == result
+    assert f"event=handled message=orders@a@3 attempt=1 outcome={outcome} took_ms=" in caplog.text
+    assert ("event=retried" in caplog.text and "the bank" in caplog.text) is (outcome == "retry")
+
+
+def test_cons_14_middleware_sees_what_does_not_decode(caplog: pytest.LogCaptureFixture) -> None:
+    def book(order: Plain) -> None:
+        raise AssertionError("it is not called")
+
+    with caplog.at_level("INFO", "deltamq.worker"):
+        assert isinstance(
+            handled(declared(book, middleware=(logged,)), msgspec.structs.replace(MESSAGE, body=b"{")), Dead
+        )
+    assert "outcome=dead" in caplog.text
+
+
 def test_a_function_may_handle_several_groups_and_is_called_as_before() -> None:
     @handler(topic="orders", group="billing", concurrency=2, order="key")
     @handler(topic=["orders", "refunds"], group="audit")
@@ -182,3 +234,19 @@ def test_what_cannot_be_a_handler_is_refused_where_it_is_declared(
     with pytest.raises(DeltaMQError) as caught:
         handler(**options)(function)
     assert caught.value.field == field
+
+
+README = Path(handlers.__file__).with_name("README.md").read_text(encoding="utf-8")
+EXAMPLES = [
+    code for code in re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S) if "from deltamq import" in code
+]
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_the_examples_for_who_comes_from_elsewhere_declare_a_handler(code: str) -> None:
+    module = ModuleType("app")
+    exec(compile(code, "README.md", "exec", dont_inherit=True), vars(module))
+    (found,) = handlers_of(module)
+    assert (found.topics, found.group) == (("orders",), "billing")
+    result = handled(found, msgspec.structs.replace(MESSAGE, body=b'{"id": 17, "amount": 12}'))
+    assert result is None and len(EXAMPLES) == 3
