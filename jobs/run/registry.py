@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from deltamq.mq.errors import Conflict, NotFound
+from deltamq.mq.errors import Conflict, NotFound, Unavailable
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import Engine
 
@@ -117,9 +117,15 @@ def with_spark_engine(conf: Config) -> bool:
 
 
 def all_jobs() -> list[Job]:
-    """Return every job, by name."""
-    for module in _MODULES:
-        importlib.import_module(module)
+    """Return every job, by name; raises `Unavailable` (`package_missing`) without the extra `spark`."""
+    try:
+        for module in _MODULES:
+            importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "deltamq":
+            raise
+        detail = f"the jobs need the package {error.name}: pip install 'deltamq[spark]'"
+        raise Unavailable(detail, code="package_missing") from error
     return [_registered[name] for name in sorted(_registered)]
 
 

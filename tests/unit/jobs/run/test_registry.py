@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 
@@ -40,6 +42,16 @@ def test_jobs_are_named_once_and_in_the_given_order() -> None:
     assert jobs_named(()) == all_jobs()
     with pytest.raises(NotFound, match=r"there is no job 'nope'; there are .*verify"):
         jobs_named(("nope",))
+
+
+def test_without_spark_the_jobs_say_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['pyspark'] = None; from deltamq.jobs.run.registry import all_jobs;"
+        "from deltamq.mq.errors import Unavailable\n"
+        "try: all_jobs()\nexcept Unavailable as error: print(error.code, error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "package_missing the jobs need the package pyspark: pip install 'deltamq[spark]'\n"
 
 
 def test_a_summary_is_one_sentence() -> None:
