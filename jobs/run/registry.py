@@ -122,9 +122,10 @@ def all_jobs() -> list[Job]:
         for module in _MODULES:
             importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "deltamq":
+        package = (error.name or "deltamq").partition(".")[0]
+        if package == "deltamq":
             raise
-        detail = f"the jobs need the package {error.name}: pip install 'deltamq[spark]'"
+        detail = f"the jobs need the package {package}: pip install 'deltamq[spark]'"
         raise Unavailable(detail, code="package_missing") from error
     return [_registered[name] for name in sorted(_registered)]
 
