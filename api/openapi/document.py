@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 
 from deltamq.api.auth.calls import CALLS, OPEN, access_of, is_audited
 from deltamq.api.openapi.examples import add_examples
-from deltamq.api.openapi.messages import message_paths
+from deltamq.api.openapi.messages import CLOUD_EVENT, message_paths
 from deltamq.api.openapi.pop import POP_TYPES, pop_paths, tighten_pop
 from deltamq.api.openapi.portable import make_portable
 from deltamq.api.wire.openapi_parts import ANSWERS, PROBLEM, REF, Json, problem
@@ -46,7 +46,7 @@ def describe(app: FastAPI) -> Json:
             ref_template=f"{REF}{{name}}",
         )
         schemas.update(ours)
-        schemas["Problem"] = PROBLEM
+        schemas |= {"Problem": PROBLEM, "CloudEvent": CLOUD_EVENT}
         schemas.pop("HTTPValidationError", None)
         schemas.pop("ValidationError", None)
         _tighten(schemas)

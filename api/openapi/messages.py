@@ -6,6 +6,7 @@ from typing import Final
 
 from deltamq.api.routes.fetch import ARROW_TYPE, EVENTS_TYPE
 from deltamq.api.routes.produce import JSON_TYPE, NDJSON_TYPE
+from deltamq.api.wire.cloud_events import BATCHED, BINARY, STRUCTURED
 from deltamq.api.wire.openapi_parts import GROUP_PATTERN, REF, Json, header, name_in_path, problem, query, whole
 from deltamq.mq.limits import (
     FETCH_BYTES_DEFAULT,
@@ -63,6 +64,49 @@ _FETCH_EXAMPLE: Final[Json] = {
     "max_offset": 121,
 }
 
+_TEXT: Final[Json] = {"type": "string", "minLength": 1}
+_MAYBE: Final[Json] = {"type": ["string", "null"], "minLength": 1}
+CLOUD_EVENT: Final[Json] = {
+    "title": "CloudEvent",
+    "description": "An event of CloudEvents 1.0; attributes beside these are its extensions. `id` is the message's id,"
+    " `subject` its key, `data` its body; all attributes are its headers, `ce_source`. In an answer `mqpartition` and"
+    " `mqoffset` say where it is, and a pop's has `mqhandle` and `mqattempt`.",
+    "type": "object",
+    "required": ["specversion", "id", "source", "type"],
+    "properties": {
+        "specversion": {"enum": ["1.0"]},
+        **dict.fromkeys(("id", "source", "type"), _TEXT),
+        **dict.fromkeys(("subject", "datacontenttype", "dataschema"), _MAYBE),
+        "time": {**_MAYBE, "format": "date-time"},
+        "data": {"description": "JSON, or a text if `datacontenttype` says so."},
+        "data_base64": {"type": "string", "description": "Other bytes, in base64."},
+    },
+    "additionalProperties": True,
+}
+_EVENT: Final[Json] = {
+    "specversion": "1.0",
+    "id": "7d3f0d9b5e6a4c12",
+    "source": "/airports/EWR",
+    "type": "org.example.departure",
+    "subject": "N14228",
+    "time": "2013-01-01T05:15:00Z",
+    "data": {"flight": "UA1545"},
+}
+#: Bodies with one event, and with several.
+EVENT_BODIES: Final[Json] = {
+    STRUCTURED: {"schema": {"$ref": f"{REF}CloudEvent"}, "example": _EVENT},
+    BATCHED: {"schema": {"type": "array", "items": {"$ref": f"{REF}CloudEvent"}}, "example": [_EVENT]},
+}
+_BINARY_REQUEST: Final = (
+    "A request with the headers `ce-specversion`, `ce-id`, `ce-source` and `ce-type` is an event of CloudEvents 1.0 in"
+    " binary mode: its body, of any media type, is the event's data."
+)
+EVENTS_DESCRIPTION: Final = (
+    f"For CloudEvents {BATCHED}, or {STRUCTURED} or (binary mode) {BINARY} for one message; the other fields are in"
+    " `Mq-*` headers."
+)
+NO_EVENT: Final[Json] = {"description": f"There is no message for {STRUCTURED} or {BINARY}."}
+
 
 def message_paths() -> Json:
     """Return the paths of produce and fetch."""
@@ -83,6 +127,7 @@ def _produce() -> Json:
         "tags": ["messages"],
         "operationId": "produce",
         "summary": "Append messages; the answer comes after the Delta commit that holds them",
+        "description": _BINARY_REQUEST,
         "parameters": _produce_parameters(),
         "requestBody": {"required": True, "content": _produce_bodies()},
         "responses": {
@@ -122,6 +167,7 @@ def _produce_bodies() -> Json:
             "examples": {"lines": _NDJSON_EXAMPLE},
         },
         ARROW_TYPE: {"schema": {"type": "string", "format": "binary", "description": _ARROW_REQUEST}},
+        **EVENT_BODIES,
     }
 
 
@@ -136,6 +182,7 @@ def _fetch() -> Json:
         JSON_TYPE: {"schema": {"$ref": f"{REF}FetchAnswer"}, "example": _FETCH_EXAMPLE},
         ARROW_TYPE: {"schema": {"type": "string", "format": "binary", "description": _ARROW_ANSWER}},
         EVENTS_TYPE: {"schema": {"type": "string"}, "example": _EVENTS_EXAMPLE},
+        **EVENT_BODIES,
     }
     return {
         "tags": ["messages"],
@@ -143,10 +190,11 @@ def _fetch() -> Json:
         "summary": "Read messages of one partition from an offset on",
         "description": f"`Accept`: {JSON_TYPE} (default), {ARROW_TYPE}, or {EVENTS_TYPE} for a stream of events. If "
         "the stream cannot go on (its topic was deleted, the client may not read on), the last event is `refused`, "
-        "with `code` and `detail`.",
+        f"with `code` and `detail`. {EVENTS_DESCRIPTION}",
         "parameters": _fetch_parameters(),
         "responses": {
             "200": {"description": "The messages found; `status` says if any", "headers": place, "content": content},
+            "204": {**NO_EVENT, "headers": place},
             **{str(s): problem(s) for s in (400, 404, 409, 422, 429, 500, 503)},
         },
     }

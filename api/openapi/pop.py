@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from deltamq.api.openapi.messages import EVENT_BODIES, EVENTS_DESCRIPTION, NO_EVENT
 from deltamq.api.queue.pop_requests import ARROW_TYPE
 from deltamq.api.wire.openapi_parts import REF, Json, name_in_path, problem
 from deltamq.mq.limits import WAIT_MS_MAX
@@ -86,7 +87,7 @@ def _pop() -> Json:
     pop = _call(PopRequest, PopAnswer, summary, {"max_messages": 32, "wait_ms": 0, "ack": []}, _POP_EXAMPLE, 409)
     pop["requestBody"]["required"] = False
     pop["parameters"].append(name_in_path("topic", "flights"))
-    pop["description"] = f"`Accept`: {_JSON} (default) or {ARROW_TYPE}."
+    pop["description"] = f"`Accept`: {_JSON} (default) or {ARROW_TYPE}. {EVENTS_DESCRIPTION}"
     answer = pop["responses"]["200"]
     answer["description"] = "The messages that were popped; perhaps none"
     columns = (
@@ -94,6 +95,7 @@ def _pop() -> Json:
         "the schema's metadata `mq-failed-acks`."
     )
     answer["content"][ARROW_TYPE] = {"schema": {"type": "string", "format": "binary", "description": columns}}
+    answer["content"] |= EVENT_BODIES
     failed = "Number of handles in `failed_acks`, which is in the schema's metadata `mq-failed-acks`."
     answer["headers"] = {
         "Mq-Pop-Time": {"schema": {"type": "string"}, "description": "`pop_time` of an Arrow answer."},
@@ -101,6 +103,7 @@ def _pop() -> Json:
         "Mq-Rest": {"schema": {"type": "integer"}, "description": "`rest`."},
         "Mq-Failed": {"schema": {"type": "integer"}, "description": failed},
     }
+    pop["responses"]["204"] = {**NO_EVENT, "headers": answer["headers"]}
     return pop
 
 

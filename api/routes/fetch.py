@@ -38,6 +38,7 @@ from deltamq.api.routes.order_request import check_client
 from deltamq.api.sending.global_sender import local_name
 from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.arrow_body import ArrowPieces
+from deltamq.api.wire.cloud_events import BATCHED, asked_events, fetched_events
 from deltamq.api.wire.fields import message_filter
 from deltamq.api.wire.message_json import stored_messages
 from deltamq.api.wire.request import (
@@ -132,6 +133,25 @@ class FetchEndpoint:
         until_sent: ExitStack,
     ) -> Answer | None:
         """Answer one fetch; the bytes of its rows are reserved `until_sent`. None after an event stream."""
+        events = asked_events(scope)
+        if events not in (None, BATCHED):
+            others = [pair for pair in scope["query_string"].split(b"&") if pair[:13] != b"max_messages="]
+            scope["query_string"] = b"&".join([*filter(None, others), b"max_messages=1"])
+        answer = await self._answer(topic_segment, partition_segment, scope, receive, send, until_sent)
+        if events is None or answer is None:
+            return answer
+        names = unquoted(topic_segment, "topic"), unquoted(partition_segment, "partition")
+        return await self._partitions.run(partial(fetched_events, answer, events, *names))
+
+    async def _answer(
+        self,
+        topic_segment: bytes,
+        partition_segment: bytes,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        until_sent: ExitStack,
+    ) -> Answer | None:
         topic_name = unquoted(topic_segment, "topic")
         partition_name = unquoted(partition_segment, "partition")
         ticket = until_sent.enter_context(self._admission.enter())

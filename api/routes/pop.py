@@ -42,6 +42,7 @@ from deltamq.api.routes.pop_elsewhere import STATION_MS, PopForwarder, Way, has_
 from deltamq.api.sending.global_sender import local_name
 from deltamq.api.statistics import GroupStatistics
 from deltamq.api.wire.answer import Answer
+from deltamq.api.wire.cloud_events import BATCHED, asked_events, popped_events
 from deltamq.api.wire.fields import message_filter
 from deltamq.api.wire.json_body import BODY_BYTES_MAX, decode_pop
 from deltamq.api.wire.request import (
@@ -121,6 +122,21 @@ class PopEndpoint:
         self, group_segment: bytes, topic_segment: bytes, scope: Scope, receive: Receive, until_sent: ExitStack
     ) -> Answer | None:
         """Answer one pop; the bytes of its rows are reserved `until_sent`."""
+        events = asked_events(scope)
+        answer = await self._answer(group_segment, topic_segment, scope, receive, until_sent, events)
+        if events is None:
+            return answer
+        return await self._partitions.run(partial(popped_events, answer, events, unquoted(topic_segment, "topic")))
+
+    async def _answer(
+        self,
+        group_segment: bytes,
+        topic_segment: bytes,
+        scope: Scope,
+        receive: Receive,
+        until_sent: ExitStack,
+        events: str | None,
+    ) -> Answer:
         group_name, topic_name = unquoted(group_segment, "group"), unquoted(topic_segment, "topic")
         ticket = until_sent.enter_context(self._answers.enter())
         began = time.perf_counter()
@@ -129,6 +145,8 @@ class PopEndpoint:
         with self._admission.enter() as reserved:
             body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=self._within_ms)
             request = decode_pop(headers, body)
+            if events not in (None, BATCHED):
+                request.max_messages = 1
         topic = await self._topic(topic_name, scope)
         # Ordered consumers pop only retried messages: a group that such a pop made would be shared.
         may_make = request.retry is None or from_cluster(scope["headers"])

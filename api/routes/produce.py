@@ -28,6 +28,7 @@ from deltamq.api.sending.request_appender import INLINE_BYTES, RequestAppender
 from deltamq.api.sending.store_request import StoreRequest, check_new
 from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.arrow_body import decode_arrow
+from deltamq.api.wire.cloud_events import BATCHED, STRUCTURED, binary_decoder, decode_batch, decode_structured
 from deltamq.api.wire.json_rows import decode_json, decode_ndjson
 from deltamq.api.wire.request import (
     STEPS,
@@ -130,7 +131,7 @@ class ProduceEndpoint:
     ) -> tuple[bytes | bytearray, Decoded]:
         """Return the body, as it is and decoded, with the producer that headers name; delays count from `now_ms`."""
         kind = media_type(headers)
-        decode = _DECODERS.get(kind)
+        decode = binary_decoder(headers) or _DECODERS.get(kind)
         if decode is None:
             raise UnsupportedMedia(
                 f"content-type {kind or 'is missing; it'} must be one of {', '.join(_DECODERS)}", field="content-type"
@@ -160,6 +161,8 @@ _DECODERS: Final[dict[str, Callable[[bytes | bytearray, int], Decoded]]] = {
     JSON_TYPE: decode_json,
     NDJSON_TYPE: decode_ndjson,
     ARROW_TYPE: decode_arrow,
+    STRUCTURED: decode_structured,
+    BATCHED: decode_batch,
 }
 
 

@@ -49,7 +49,7 @@ def decode_json(body: bytes | bytearray, now_ms: int) -> Decoded:
         request = _REQUEST.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _with_header(refusal(error), body) from None
-    decoded = _rows(request.messages, len(body), "messages[{}]", now_ms)
+    decoded = decoded_of(request.messages, len(body), "messages[{}]", now_ms)
     decoded.producer, decoded.expected_offset = request.producer, request.expected_offset
     return decoded
 
@@ -65,7 +65,7 @@ def decode_ndjson(body: bytes | bytearray, now_ms: int) -> Decoded:
         if len(messages) > REQUEST_MESSAGES_MAX:
             break
     try:
-        return _rows(messages, len(body), "line {}", now_ms)
+        return decoded_of(messages, len(body), "line {}", now_ms)
     except Refused as error:
         raise _with_line(error, body) from None
 
@@ -161,7 +161,8 @@ def refusal(error: Exception, prefix: str = "") -> Refused:
 # Columns and their checks -------------------------------------------------------------------------------------
 
 
-def _rows(messages: list[Message], nbytes: int, where: str, now_ms: int) -> Decoded:
+def decoded_of(messages: list[Message], nbytes: int, where: str, now_ms: int) -> Decoded:
+    """Check the messages of one request of `nbytes`; a refusal names one as `where` does its index."""
     count = len(messages)
     if count == 0:
         raise Unprocessable("messages: at least one message is needed", code="no_messages", field="messages")

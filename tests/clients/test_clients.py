@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import sync_playwright
@@ -54,14 +55,19 @@ def send(service: ServiceProcess, topic: str, *numbers: int) -> None:
     call(service, "POST", f"/v1/topics/{topic}/messages", {"messages": bodies})
 
 
+def answers(text: str) -> list[dict[str, Any]]:
+    """What lines for a shell print, one JSON object after the other."""
+    printed = run(["bash", "-euo", "pipefail", "-c", text])
+    return [json.loads(line) for line in printed.replace("}{", "}\n{").splitlines()]
+
+
 def test_the_lines_for_curl_do_what_the_page_says(service: ServiceProcess) -> None:
-    printed = run(["bash", "-euo", "pipefail", "-c", example("curl", "bash", service.url)])
-    answers = [json.loads(line) for line in re.sub(r"\}\{", "}\n{", printed).splitlines()]
-    assert answers[0]["topic"] == "orders"
-    assert answers[1]["ranges"] == [{"partition": "orders@broker-a", "base_offset": 0, "count": 1}]
-    assert answers[2]["messages"][0]["body"] == '{"amount": 12.5}'
-    assert answers[3] == {"acked": 1, "failed": []}
-    assert answers[4]["code"] == "topic_not_found"
+    topic, sent, fetched, acked, problem = answers(example("curl", "bash", service.url))
+    assert topic["topic"] == "orders"
+    assert sent["ranges"] == [{"partition": "orders@broker-a", "base_offset": 0, "count": 1}]
+    assert fetched["messages"][0]["body"] == '{"amount": 12.5}'
+    assert acked == {"acked": 1, "failed": []}
+    assert problem["code"] == "topic_not_found"
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.title)
@@ -72,6 +78,24 @@ def test_look_21_a_generated_client_sends_reads_takes_and_acknowledges(service: 
     assert done.returncode == 0, done.stdout + done.stderr
     (amount,) = set(re.findall(r"amount\\?\": ([0-9.]+)", text))
     assert done.stdout.splitlines() == [f'fetched {{"amount": {amount}}}', "acked 1", "error topic_not_found"]
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+def test_cons_15_the_sdk_of_cloud_events_sends_and_reads_events(service: ServiceProcess, mode: str) -> None:
+    lines = example("CloudEvents", "bash", service.url).replace("visits", f"{mode}-visits").splitlines(keepends=True)
+    taken = json.loads(
+        run(["bash", "-euo", "pipefail", "-c", "".join(lines)]).partition("}")[2].partition("}")[2] or "{}"
+    )
+    assert (taken["id"], taken["subject"], taken["data"]) == ("visit-1", "customer-3", {"seconds": 40})
+    text = example("CloudEvents", "typescript", service.url).replace("visits", f"{mode}-visits")
+    accept = "application/cloudevents" + ("+json" if mode == "structured" else "")
+    command, folder = built(
+        CLIENTS[0], text.replace("HTTP.binary", f"HTTP.{mode}").replace('"application/cloudevents"', f'"{accept}"')
+    )
+    printed = run(command, cwd=folder)
+    received = json.loads(printed.removeprefix("received "))
+    assert (received["source"], received["subject"], received["data"]) == ("/shops/7", "customer-4", {"seconds": 50})
+    assert received["mqattempt"] == "1"
 
 
 def check_tail(service: ServiceProcess, topic: str, seen: Callable[[], list[str]]) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from deltamq.api.host.peers import Call
 from deltamq.api.ports import Ports
+from deltamq.api.wire.cloud_events import BATCHED, STRUCTURED
 from deltamq.mq.errors import DeltaMQError, Unavailable
 from deltamq.mq.meta.brokers import META_ROLE, HostLeft, decide_takeover
 from deltamq.mq.meta.fold import AnyEvent, Meta
@@ -143,6 +144,16 @@ def test_meta_01_a_pop_is_sent_on_when_the_topic_is_all_elsewhere(two: Two, topi
     found = _pop(two.a, topic, partition=names[0])
     assert [m["body"] for m in found.json["messages"]] == ["x"]
     assert found.headers["content-type"] == "application/json"
+
+
+def test_cons_15_a_pop_that_is_sent_on_gives_events_as_well(two: Two, topic: str) -> None:
+    two.b.put_topic(topic, partitions=2)
+    names = [name for name in two.b.partitions(topic) if name.endswith("@broker-b")]
+    _send_to(two.a, topic, names[0], "x", "y", "z")
+    one = _pop(two.a, topic, partition=names[0], accept=STRUCTURED)
+    assert (one.json["data"], one.json["mqpartition"], one.headers["mq-rest"]) == ("x", names[0], "2")
+    others = _pop(two.a, topic, partition=names[0], accept=BATCHED, ack=[one.json["mqhandle"], "no handle"])
+    assert ([event["data"] for event in others.json], others.headers["mq-failed"]) == (["y", "z"], "1")
 
 
 def test_rely_8_a_pop_whose_answer_there_is_no_room_for_is_not_sent_on(two: Two, topic: str) -> None:
