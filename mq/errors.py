@@ -54,7 +54,7 @@ class DeltaMQError(Exception):
         field: str | None = None,
         extra: Mapping[str, Extra] | None = None,
     ) -> None:
-        self.detail = detail or (self.__doc__ or "").strip()
+        self.detail: str = detail or (self.__doc__ or "").strip()
         self.code = code or type(self).code
         self.field = field
         self.extra: dict[str, Extra] = dict(extra or {})

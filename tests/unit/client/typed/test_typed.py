@@ -18,12 +18,13 @@ PROGRAM, ARROW = "program.py", "arrow_program.py"
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of a user, where no settings of this project apply."""
+    folder = tmp_path_factory.mktemp("user")
     for name in (PROGRAM, ARROW):
-        shutil.copy(HERE / name, tmp_path)
-    return tmp_path
+        shutil.copy(HERE / name, folder)
+    return folder
 
 
 def test_the_programs_have_every_name_that_users_import() -> None:
