@@ -124,7 +124,7 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
         title="DeltaMQ",
         version=release(),
         description="A message log whose partitions are Delta tables: an acknowledgement is a Delta commit.\n\n"
-        "Integers of answers are at most 2^53 - 1, so that JavaScript's numbers hold them, but for `producer_seq`.",
+        "Integers of answers are at most 2^53 - 1, which JavaScript's numbers hold, but for `producer_seq`.",
         docs_url=None,  # both pages would load scripts from elsewhere
         redoc_url=None,
         generate_unique_id_function=operation_id,

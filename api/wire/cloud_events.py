@@ -48,6 +48,8 @@ _OFFERED: Final = (_JSON, "application/vnd.apache.arrow.stream", "text/event-str
 MESSAGE_TYPE: Final = "deltamq.message"
 _VERSION: Final = "1.0"
 _REQUIRED: Final = ("specversion", "id", "source", "type")
+#: Attributes of an answer; those of another place are not stored.
+_OF_PLACE: Final = frozenset({"mqpartition", "mqoffset", "mqhandle", "mqattempt"})
 #: Attributes that are texts, and not empty.
 _TEXTS: Final = frozenset({*_REQUIRED, "subject", "time", "datacontenttype", "dataschema"})
 _NAME: Final = re.compile(r"[a-z0-9]+")
@@ -198,7 +200,8 @@ def _decoded(events: Sequence[_Event], nbytes: int, named: _Naming, now_ms: int)
 
 
 def _message(event: _Event) -> Message:
-    headers = {f"ce_{name}": value for name, value in event.attributes.items() if name != "datacontenttype"}
+    left_out = _OF_PLACE | {"datacontenttype"}
+    headers = {f"ce_{name}": value for name, value in event.attributes.items() if name not in left_out}
     if "datacontenttype" in event.attributes:
         headers["content-type"] = event.attributes["datacontenttype"]
     fields = {

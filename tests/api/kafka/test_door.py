@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import struct
 import threading
@@ -36,6 +37,7 @@ from deltamq.api.kafka.records.columns import Records
 from deltamq.api.kafka.records.encode import encode_records
 from deltamq.api.ports import Ports
 from deltamq.api.sending.request_appender import INLINE_BYTES
+from deltamq.api.wire.cloud_events import BATCHED, STRUCTURED
 from deltamq.tables.delta.stamped import RowsPart
 from deltamq.tables.log.fences import ROUTE_FENCE
 from deltamq.tables.log.warehouse import Warehouse
@@ -103,6 +105,21 @@ def _read(kafka: KafkaApi, topic: str, count: int, partitions: int = 1, **settin
         return found
     finally:
         consumer.close()
+
+
+def test_cons_15_an_event_of_rest_is_one_for_kafka_and_the_other_way_round(kafka, topic) -> None:
+    attributes = {"specversion": "1.0", "id": "7", "source": "/shops", "type": "sold", "subject": "k"}
+    event = json.dumps({**attributes, "datacontenttype": "application/json", "data": {"n": 1}})
+    kafka.api.put_topic(topic, partitions=1)
+    assert kafka.api.produce(topic, event, STRUCTURED).status == 200
+    (message,) = _read(kafka, topic, 1)
+    headers = {f"ce_{name}": value.encode() for name, value in attributes.items()} | {
+        "content-type": b"application/json"
+    }
+    assert (dict(message.headers()), message.key(), message.value()) == (headers, b"k", b'{"n": 1}')
+    _send(kafka, topic, [{"value": message.value(), "headers": message.headers()}])
+    first, second = kafka.api.fetch(topic, f"{topic}@broker-a", accept=BATCHED).json
+    assert {**second, "mqoffset": "0"} == first
 
 
 def test_kafka_05_topics_are_made_grown_shown_and_deleted(kafka, admin, topic) -> None:

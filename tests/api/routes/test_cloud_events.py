@@ -72,6 +72,15 @@ def test_send_12_a_batch_is_stored_whole_and_once(api: Api, topic: str, home: st
     assert [message["message_id"] for message in stored(api, topic)] == ["0", "1", "2"]
 
 
+def test_send_12_an_event_that_was_popped_can_be_sent_on(api: Api, topic: str, home: str) -> None:
+    api.produce(topic, json.dumps(EVENT), STRUCTURED)
+    popped = api.call("POST", f"/v1/groups/{topic}.g/topics/{topic}/pop", {}, Accept=STRUCTURED)
+    assert "mqhandle" in popped.json
+    assert api.produce(topic, popped.body, STRUCTURED).status == 200
+    first, second = stored(api, topic)
+    assert {**second, "offset": 0, "append_time": first["append_time"]} == first
+
+
 @pytest.mark.parametrize(("data", "kind"), [(b'{"a": 1}', JSON), (b"\x00\xff", "image/png"), (b"", None)])
 def test_send_12_binary_mode_stores_the_body_as_it_is(
     api: Api, topic: str, home: str, data: bytes, kind: str | None
