@@ -24,7 +24,8 @@ from deltamq.tables.store.store import Store
 
 router = APIRouter(prefix="/v1/applied", tags=["service"])
 
-_BODY: Final = JsonBody(Desired, {"topics": {"flights": {"partitions": 4, "retention_ms": 86_400_000}}})
+_EXAMPLE: Final = {"topics": {"flights": {"partitions": 4, "retention_ms": 86_400_000}}}
+_BODY: Final = JsonBody(Desired, _EXAMPLE, required=False)
 _STATES: Final[dict[Does, DifferenceState]] = {"create": "missing", "change": "changed", "delete": "extra"}
 #: Held while a record is read and written again: of two calls at a time, none must lose what the other names.
 _recording: Final = threading.Lock()
@@ -52,6 +53,7 @@ async def put_applied(
     ] = False,
 ) -> Response:
     desired = normal(await _BODY.read(request))
+    _changes(desired, service.meta.now)  # what cannot be compared is refused, not recorded: else each look would fail
     record = partial(_record, service.warehouse.store, desired, service.now_ms(), caller.name, replace)
     applied = await service.partitions.run(record)
     await service.meta.refresh()
@@ -72,14 +74,17 @@ def _answer(applied: Applied | None, meta: Meta) -> AppliedAnswer:
     if applied is None:
         return AppliedAnswer()
     wanted = applied.desired
-    # Only what was applied is compared, so all that `prune` adds are rules that its principals should not have.
-    changes = plan(wanted, held_by(meta, wanted), prune=True)
     return AppliedAnswer(
         applied_time=moment(applied.applied_ms),
         applied_by=applied.by or None,
         names=len(wanted.topics) + len(wanted.groups) + len(wanted.principals),
-        differences=tuple(map(_difference, changes)),
+        differences=tuple(map(_difference, _changes(wanted, meta))),
     )
+
+
+def _changes(wanted: Desired, meta: Meta) -> list[Change]:
+    # Only what was applied is compared, so all that `prune` adds are rules that its principals should not have.
+    return plan(wanted, held_by(meta, wanted), prune=True)
 
 
 def _difference(change: Change) -> Difference:

@@ -16,12 +16,13 @@ from deltamq.api.auth.calls import CALLS, OPEN, access_of, is_audited
 from deltamq.api.openapi.examples import add_examples
 from deltamq.api.openapi.messages import CLOUD_EVENT, message_paths
 from deltamq.api.openapi.pop import POP_TYPES, pop_paths, tighten_pop
-from deltamq.api.openapi.portable import make_portable
-from deltamq.api.wire.openapi_parts import ANSWERS, PROBLEM, REF, Json, problem
+from deltamq.api.openapi.portable import NULL, make_portable
+from deltamq.api.wire.openapi_parts import BODIES, NULLABLE, PROBLEM, REF, STATUSES, Json, problem
 from deltamq.mq.limits import DELAY_MS_MAX
 from deltamq.mq.wire.produce import Message, ProduceAnswer, ProduceRequest
 from deltamq.mq.wire.stored import FetchAnswer
 
+_RESPONSE: Final = "#/components/responses/"
 _SCHEME: Final = "key"
 _KEYS: Final[Json] = {
     "type": "http",
@@ -42,7 +43,7 @@ def describe(app: FastAPI) -> Json:
         )
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         _, ours = msgspec.json.schema_components(
-            [ProduceRequest, Message, ProduceAnswer, FetchAnswer, *POP_TYPES, *ANSWERS],
+            [ProduceRequest, Message, ProduceAnswer, FetchAnswer, *POP_TYPES, *BODIES],
             ref_template=f"{REF}{{name}}",
         )
         schemas.update(ours)
@@ -50,8 +51,10 @@ def describe(app: FastAPI) -> Json:
         schemas.pop("HTTPValidationError", None)
         schemas.pop("ValidationError", None)
         _tighten(schemas)
+        _allow_nulls(schemas)
         add_examples(schemas)
         document["paths"] |= message_paths() | pop_paths()
+        document["components"]["responses"] = _problems()
         document["components"]["securitySchemes"] = {_SCHEME: _KEYS}
         for template, path in document["paths"].items():
             for method, call in path.items():
@@ -78,7 +81,27 @@ def _with_problems(responses: Json, *more: int) -> Json:
     kept = {s: r for s, r in responses.items() if "HTTPValidationError" not in str(r)}
     for status in (405, 408, 431, 503, *more):
         kept.setdefault(str(status), problem(status))
-    return dict(sorted(kept.items()))
+    shared = _problems()
+    named = {
+        status: {"$ref": f"{_RESPONSE}Problem{status}"}
+        for status in kept
+        if shared.get(f"Problem{status}") == kept[status]
+    }
+    return dict(sorted((kept | named).items()))
+
+
+def _problems() -> Json:
+    """Return the refusals of all calls by name: written out at each, they are half of the document."""
+    return {f"Problem{status}": problem(status) for status in STATUSES}
+
+
+def _allow_nulls(schemas: Json) -> None:
+    """Let a field that a request may leave out be null, where that is the same."""
+    for schema in (schemas[kind.__name__] for kind in NULLABLE):
+        for name, field in schema["properties"].items():
+            if name not in schema["required"] and NULL not in field.get("anyOf", ()):
+                said = {word: field.pop(word) for word in ("default", "description") if word in field}
+                schema["properties"][name] = {"anyOf": [field, NULL], **said}
 
 
 def _tighten(schemas: Json) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from deltamq.api.wire.openapi_parts import Json
 
 _INT32_MAX: Final = 2**31 - 1
-_NULL: Final = {"type": "null"}
+NULL: Final[Json] = {"type": "null"}
 #: Fields of a schema that hold values, not schemas.
 _VALUES: Final = frozenset({"default", "enum", "example", "examples"})
 
@@ -28,8 +28,8 @@ def make_portable(value: Any) -> None:
         for item in value:
             make_portable(item)
     elif isinstance(value, dict):
-        if value.get("in") == "query" and _NULL in value["schema"].get("anyOf", []):  # a query cannot say it
-            value["schema"]["anyOf"].remove(_NULL)
+        if value.get("in") == "query" and NULL in value["schema"].get("anyOf", []):  # a query cannot say it
+            value["schema"]["anyOf"].remove(NULL)
         fields = value.get("properties", {})
         for name, field in fields.items():
             if name not in value.get("required", ()):
@@ -55,9 +55,9 @@ def _describe_default(field: Json) -> None:
 
 def _flatten(schema: Json) -> None:
     """Write "this or null" as one schema, and give each word and integer its type."""
-    kinds = [kind for kind in schema.get("anyOf", []) if kind != _NULL]
+    kinds = [kind for kind in schema.get("anyOf", []) if kind != NULL]
     if len(kinds) == 1 and "type" in kinds[0] and isinstance(kinds[0]["type"], str):
-        (kind,), nullable = kinds, _NULL in schema.pop("anyOf")
+        (kind,), nullable = kinds, NULL in schema.pop("anyOf")
         schema |= {**kind, **schema}
         if nullable:
             schema["type"] = [kind["type"], "null"]

@@ -126,7 +126,7 @@ class LogLevelRequest(msgspec.Struct, forbid_unknown_fields=True):
     """From which level on a logger, and those below it, log."""
 
     level: LogLevel
-    logger: Annotated[str, Bounds(max_length=NAME_LENGTH_MAX)] = OURS
+    logger: Annotated[str, Bounds(max_length=NAME_LENGTH_MAX)] | None = OURS
 
 
 _LOG_LEVEL: Final = JsonBody(LogLevelRequest, {"level": "debug", "logger": "deltamq.api"})
@@ -210,11 +210,12 @@ async def settings(request: Request) -> Response:
 )
 async def put_log_level(request: Request) -> Response:
     asked = await _LOG_LEVEL.read(request)
-    if asked.logger != OURS and not asked.logger.startswith(f"{OURS}."):
+    logger = asked.logger or OURS
+    if logger != OURS and not logger.startswith(f"{OURS}."):
         raise Unprocessable(f"logger must be {OURS}, or one below it such as {OURS}.api", field="logger")
-    logging.getLogger(asked.logger).setLevel(asked.level.name)
-    log.warning("event=log_level logger=%s level=%s", asked.logger, asked.level.value)
-    return json_answer(LogLevelInfo(logger=asked.logger, level=asked.level.value))
+    logging.getLogger(logger).setLevel(asked.level.name)
+    log.warning("event=log_level logger=%s level=%s", logger, asked.level.value)
+    return json_answer(LogLevelInfo(logger=logger, level=asked.level.value))
 
 
 @router.get("/healthz", summary="Liveness", responses=answers(Health, example={"status": "alive"}))

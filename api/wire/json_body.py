@@ -15,7 +15,7 @@ import msgspec
 from fastapi import Request
 
 from deltamq.api.wire.json_rows import refusal
-from deltamq.api.wire.openapi_parts import Json, schema_of
+from deltamq.api.wire.openapi_parts import NULLABLE, Json, described
 from deltamq.api.wire.request import Headers, check_encoding, headers_of, media_type
 from deltamq.mq.errors import Refused, Unprocessable, UnsupportedMedia
 from deltamq.mq.limits import HANDLE_CHARS_MAX, HANDLES_MAX
@@ -44,7 +44,8 @@ class JsonBody(Generic[T]):
         self._kind = kind
         self._items = items
         self._words = {field.name: _words(field.type) for field in msgspec.structs.fields(kind)}
-        content = {_JSON: {"schema": schema_of(kind), "example": example}}
+        NULLABLE.append(kind)
+        content = {_JSON: {"schema": described(kind), "example": example}}
         #: The `openapi_extra` of the call.
         self.described: Final[Json] = {"requestBody": {"required": required, "content": content}}
 

@@ -6,8 +6,6 @@ from http import HTTPStatus
 from types import UnionType
 from typing import Any, Final, get_args
 
-import msgspec
-
 from deltamq.mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 
 #: Prefix of references to schemas.
@@ -36,7 +34,7 @@ PROBLEM: Final[Json] = {
 }
 
 #: Status -> (what it means, an example's code and detail).
-_STATUSES: Final[dict[int, tuple[str, str, str]]] = {
+STATUSES: Final[dict[int, tuple[str, str, str]]] = {
     400: ("The request is not valid; `field` says which part", "invalid_request", "offset: not a whole number"),
     401: ("With authentication: no valid key", "unauthenticated", "send a key: `Authorization: Bearer mqk_...`"),
     403: ("Not granted by the access rules", "forbidden", "principal reports may not publish topic orders"),
@@ -57,8 +55,17 @@ _STATUSES: Final[dict[int, tuple[str, str, str]]] = {
 _RETRY_AFTER: Final = (429, 503, 507)
 
 
-#: The structs of answers, which the document describes.
-ANSWERS: Final[list[type]] = []
+#: The structs of bodies, which the document describes.
+BODIES: Final[list[type]] = []
+#: Those of requests in which null counts as a field left out.
+NULLABLE: Final[list[type]] = []
+
+
+def described(kind: type) -> Json:
+    """Return the schema of a struct: a reference to its description."""
+    if kind not in BODIES:
+        BODIES.append(kind)
+    return {"$ref": f"{REF}{kind.__name__}"}
 
 
 def answers(kind: type | UnionType, *statuses: int, example: Json | None = None, status: int = 200) -> Responses:
@@ -66,9 +73,7 @@ def answers(kind: type | UnionType, *statuses: int, example: Json | None = None,
 
     The call gives it to its route, and answers by `json_answer`.
     """
-    kinds = get_args(kind) or (kind,)
-    ANSWERS.extend(one for one in kinds if one not in ANSWERS)
-    schemas = [{"$ref": f"{REF}{one.__name__}"} for one in kinds]
+    schemas = [described(one) for one in get_args(kind) or (kind,)]
     content: Json = {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}
     if example is not None:
         content["example"] = example
@@ -89,7 +94,7 @@ def problems(*statuses: int) -> Responses:
 
 
 def problem(status: int) -> Json:
-    text, code, detail = _STATUSES[status]
+    text, code, detail = STATUSES[status]
     example = {
         "type": f"urn:deltamq:problem:{code}",
         "title": HTTPStatus(status).phrase,
@@ -110,24 +115,6 @@ def name_in_path(kind: str, example: str) -> Json:
     """Return the path parameter of a topic or a group."""
     schema = {"type": "string", "pattern": GROUP_PATTERN if kind == "group" else TOPIC_PATTERN}
     return {"name": kind, "in": "path", "required": True, "schema": schema, "example": example}
-
-
-def schema_of(kind: Any) -> Json:
-    """Return the JSON schema of a type that msgspec decodes, with its references resolved."""
-    schema = msgspec.json.schema(kind)
-    parts: Json = schema.pop("$defs", {})
-
-    def whole_of(value: Any) -> Any:
-        if isinstance(value, list):
-            return [whole_of(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        name = str(value.get("$ref", "")).removeprefix("#/$defs/")
-        beside = {key: item for key, item in value.items() if key != "$ref"}
-        return {key: whole_of(item) for key, item in {**parts.get(name, {}), **beside}.items()}
-
-    resolved: Json = whole_of(schema)
-    return resolved
 
 
 def query(name: str, schema: Json, description: str) -> Json:

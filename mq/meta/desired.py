@@ -10,7 +10,7 @@ A setting that is not said stays. Nothing is deleted without `prune`, and nothin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -26,15 +26,18 @@ from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.queue.progress import Start
 from deltamq.mq.queue.retry import policy_from_json, policy_to_json
 
+#: -1 for none; what is written must fit into 64 bits.
+Number = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
+
 
 class TopicWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A topic; with `total_queues` a static one."""
 
-    partitions: int | None = None
-    total_queues: int | None = None
+    partitions: Number | None = None
+    total_queues: Number | None = None
     order_strategy: OrderStrategy | None = None
-    retention_ms: int | None = None
-    retention_bytes: int | None = None
+    retention_ms: Number | None = None
+    retention_bytes: Number | None = None
     message_type: str | None = None
     flush: FlushMode | None = None
     partitioner: Partitioner | None = None
@@ -47,9 +50,9 @@ class GroupWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     allocation_strategy: Strategy | None = None
     order: Ordering | None = None
     consume_from: str | None = None
-    max_attempts: int | None = None
-    retry_policy: list[int] | dict[str, Any] | None = None
-    invisible_ms: int | None = None
+    max_attempts: Number | None = None
+    retry_policy: list[Number] | dict[str, Any] | None = None
+    invisible_ms: Number | None = None
 
 
 class RuleWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -64,9 +67,9 @@ class RuleWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class QuotaWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What a principal may use of each process, per second; what is left out has no bound."""
 
-    requests_per_s: int | None = None
-    bytes_in_per_s: int | None = None
-    bytes_out_per_s: int | None = None
+    requests_per_s: Number | None = None
+    bytes_in_per_s: Number | None = None
+    bytes_out_per_s: Number | None = None
 
 
 class PrincipalWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

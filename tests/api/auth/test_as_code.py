@@ -192,6 +192,9 @@ def test_look_19_a_restart_knows_what_was_applied_and_nonsense_is_refused(tmp_pa
         reply = api.call("PUT", "/v1/applied", {"groups": {"billing": {"retry_policy": "often"}}})
         assert reply.status in (400, 422), reply
         assert api.call("PUT", "/v1/applied", {"topic": {}}).json["field"] == "topic"
+        rules = {"rules": [{"resource": "topic", "pattern": "*", "verbs": ["publish"]}]}
+        assert api.call("PUT", "/v1/applied", {"principals": {"a/b": rules}}).json["field"] == "principal"
+        assert api.call("PUT", "/v1/applied", {"topics": {"orders": {"partitions": 2**63}}}).status == 422
     with running(config) as api:
         (difference,) = api.call("GET", "/v1/applied").json["differences"]
         assert difference["fields"] == {"partitions": {"applied": 2, "present": 1}}

@@ -42,6 +42,8 @@ def bodies(document: Json) -> Iterator[Body]:
             for kind, content in call.get("requestBody", {}).get("content", {}).items():
                 yield Body(name, "request", kind, content)
             for status, answer in call["responses"].items():
+                named = answer.get("$ref", "").rpartition("/")[2]
+                answer = document["components"]["responses"][named] if named else answer
                 for kind, content in answer.get("content", {}).items():
                     yield Body(name, status, kind, content)
 

@@ -30,7 +30,8 @@ CHECKS = ",".join(
 
 def test_every_reference_of_the_description_leads_somewhere(tmp_path: Path) -> None:
     text = json.dumps(create_app(config_for(tmp_path / "warehouse")).fastapi.openapi())
-    there = {f"#/components/schemas/{name}" for name in json.loads(text)["components"]["schemas"]}
+    parts = json.loads(text)["components"]
+    there = {f"#/components/{kind}/{name}" for kind in ("schemas", "responses") for name in parts[kind]}
     found = set(re.findall(r'"\$ref": "([^"]+)"', text))
     assert found and found <= there, found - there
 
