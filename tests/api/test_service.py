@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from http import HTTPStatus
 from pathlib import Path
 from unittest.mock import patch
 
+from deltamq.api.wire.cloud_events import BATCHED, STRUCTURED
 from deltamq.tables.log.log import PartitionLog
 from tests.api.running import JSON, Api, config_for, running, until
 
@@ -160,13 +162,15 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
     for call in calls.values():
         assert call["summary"]
         for status, answer in call["responses"].items():
+            named = answer.get("$ref", "").rpartition("/")[2]
+            answer = document["components"]["responses"][named] if named else answer
             assert answer["description"]
             if int(status) >= 400:
                 problem = answer["content"]["application/problem+json"]
                 assert problem["schema"] == {"$ref": "#/components/schemas/Problem"}
                 assert problem["example"]["title"] == HTTPStatus(int(status)).phrase, "as it is answered"
     produce = calls["post", "/v1/topics/{topic}/messages"]
-    assert produce["requestBody"]["content"][JSON]["example"] and len(produce["requestBody"]["content"]) == 3
+    assert produce["requestBody"]["content"][JSON]["example"] and len(produce["requestBody"]["content"]) == 5
 
 
 def test_the_examples_of_openapi_work(api: Api) -> None:
@@ -176,3 +180,5 @@ def test_the_examples_of_openapi_work(api: Api) -> None:
     lines = content["application/x-ndjson"]["examples"]["lines"]["description"]
     assert lines.count("\n") == 2
     assert api.produce("flights", lines, "application/x-ndjson").status == 200
+    for kind in (STRUCTURED, BATCHED):
+        assert api.produce("flights", json.dumps(content[kind]["example"]), kind).status == 200
