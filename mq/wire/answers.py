@@ -10,6 +10,8 @@ from msgspec import Meta
 
 #: A time with its zone; answers have RFC 3339 in UTC.
 Time = Annotated[datetime, Meta(tz=True)]
+#: The same, written already: of messages, of which there are many.
+TimeText = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from deltamq.mq.limits import (
     TAG_FILTER_TAGS_MAX,
     WAIT_MS_MAX,
 )
+from deltamq.mq.wire.answers import TimeText
 from deltamq.mq.wire.stored import MessageOrigin, ProducerSeq
 
 FILTER_DESCRIPTION: Final = (
@@ -152,14 +153,14 @@ class PoppedMessage(msgspec.Struct, omit_defaults=True, gc=False):
     delivery_attempt: Annotated[int, Meta(ge=1)]
     offset: Annotated[int, Meta(ge=0)]
     message_id: str | None
-    append_time: str
+    append_time: TimeText
     body: str | None = None
     body_base64: str | None = None
     key: str | None = None
     tag: str | None = None
     headers: dict[str, str | None] | None = None
-    born_time: str | None = None
-    deliver_time: str | None = None
+    born_time: TimeText | None = None
+    deliver_time: TimeText | None = None
     reconsume_times: int = 0
     origin: MessageOrigin | None = None
     producer_id: str | None = None
@@ -170,7 +171,7 @@ class PopAnswer(msgspec.Struct):
     """A pop's answer; `rest` is the number of messages left for the group in the partitions that the pop visits."""
 
     messages: list[PoppedMessage]
-    pop_time: str
+    pop_time: TimeText
     invisible_ms: int
     rest: Annotated[int, Meta(ge=0)]
     failed_acks: list[FailedHandle] = []

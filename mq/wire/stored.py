@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, REASON_LENGTH_MAX
 from deltamq.mq.queue.dead_letters import LetterState
-from deltamq.mq.wire.answers import Time
+from deltamq.mq.wire.answers import Time, TimeText
 
 #: The number of the request that stored a message.
 ProducerSeq = Annotated[
@@ -32,14 +32,14 @@ class StoredMessage(msgspec.Struct, omit_defaults=True, gc=False):
 
     offset: Annotated[int, Meta(ge=0)]
     message_id: str | None
-    append_time: str
+    append_time: TimeText
     body: str | None = None
     body_base64: str | None = None
     key: str | None = None
     tag: str | None = None
     headers: dict[str, str | None] | None = None
-    born_time: str | None = None
-    deliver_time: str | None = None
+    born_time: TimeText | None = None
+    deliver_time: TimeText | None = None
     reconsume_times: int = 0
     origin: MessageOrigin | None = None
     producer_id: str | None = None
@@ -127,7 +127,7 @@ class LetterFilter(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
         Annotated[str, Meta(max_length=NAME_LENGTH_MAX)] | None, Meta(description="Those from this topic.")
     ] = None
     from_time: Annotated[
-        Annotated[str, Meta(extra_json_schema={"format": "date-time"})] | None,
+        TimeText | None,
         Meta(description="Those that are dead since then (RFC 3339) or later."),
     ] = None
 
@@ -165,7 +165,7 @@ class DeadLetter(StoredMessage, kw_only=True):
     reason: str | None
     attempts: int
     state: LetterState
-    sent_back_time: str | None
+    sent_back_time: TimeText | None
     sent_back_by: str | None
 
 

@@ -72,6 +72,12 @@ def test_look_21_integers_say_their_size_and_words_their_type(document: Json) ->
     assert all("type" in one for one in schemas(document) if "enum" in one)
 
 
+def test_look_21_times_of_answers_say_that_they_are(document: Json) -> None:
+    schemas = document["components"]["schemas"].values()
+    times = [field for one in schemas for name, field in one.get("properties", {}).items() if name.endswith("_time")]
+    assert len(times) > 40 and {field.get("format") for field in times} == {"date-time"}
+
+
 def test_look_21_what_javascript_does_not_hold_is_said(document: Json) -> None:
     held = [
         one["properties"]["producer_seq"]
