@@ -78,7 +78,7 @@ def wave(start: int, count: int) -> None:
     """Send `count` readings; keyed by sensor they go to different partitions."""
     with Producer(conf.client.url) as producer:
         for number in range(start, start + count):
-            producer.send_async(topic, reading(number), key=f"s-{number % 5}")
+            producer.send_soon(topic, reading(number), key=f"s-{number % 5}")
 
 
 # COMMAND ----------

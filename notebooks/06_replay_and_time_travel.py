@@ -46,7 +46,7 @@ def send(day: str, count: int) -> None:
         for number in range(count):
             kind = "return" if number % 10 == 0 else "sale"
             movement = {"day": day, "item": f"item-{number % 40}", "kind": kind, "pieces": 1 + number % 3}
-            producer.send_async(topic, json.dumps(movement), key=movement["item"], tag=kind)
+            producer.send_soon(topic, json.dumps(movement), key=movement["item"], tag=kind)
 
 
 send("monday", 400)

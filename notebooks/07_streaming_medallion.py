@@ -57,14 +57,14 @@ def sell(count: int) -> None:
             shop = f"shop-{drawn.randrange(12)}"
             if drawn.random() < 0.05:
                 sent["bad"] += 1
-                producer.send_async(topic, drawn.choice(["Error 17", '{"shop": "?"}']), key=shop)
+                producer.send_soon(topic, drawn.choice(["Error 17", '{"shop": "?"}']), key=shop)
                 continue
             cents = drawn.randrange(100, 10_000)
             sent["good"] += 1
             sent["cents"] += cents
             at = f"2026-03-01T10:{number * 5 // count:02d}:{drawn.randrange(60):02d}Z"
             sale = {"shop": shop, "item": f"item-{drawn.randrange(40)}", "amount": cents / 100, "at": at}
-            producer.send_async(topic, json.dumps(sale), key=shop)
+            producer.send_soon(topic, json.dumps(sale), key=shop)
 
 
 sell(2_000)

@@ -44,6 +44,7 @@ from deltamq.jobs.flights.watch import await_all, in_thread
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.shells.shell import run_now
 from deltamq.mq.wire.topics import TopicInfo
 
 TOPIC: Final = "flights"
@@ -276,7 +277,7 @@ class Run:
         of_service = in_thread(lambda: served_account(endpoint, topic), "service-account")
         of_producer = in_thread(ledger.account, "producer-account")
         await_all([of_spark, of_service, of_producer], self.children)
-        endpoint.close()
+        run_now(endpoint.close())
         return compare(of_producer.result(), of_service.result(), of_spark.result())
 
     def _show(self, agreement: Agreement) -> None:

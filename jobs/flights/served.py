@@ -10,6 +10,7 @@ import pyarrow as pa
 from deltamq.jobs.flights.account import ROWS_SCHEMA, Account, account_of
 from deltamq.jobs.flights.child import JobFailed
 from deltamq.mq.client.http.endpoint import Endpoint, path_of
+from deltamq.mq.client.shells.shell import run_now
 from deltamq.mq.limits import MIB
 from deltamq.mq.wire.topics import TopicInfo
 
@@ -34,13 +35,14 @@ def _rows(endpoint: Endpoint, topic: str, partition: str, end_offset: int) -> pa
 def _fetched(endpoint: Endpoint, topic: str, partition: str, end_offset: int) -> Iterator[pa.Table]:
     offset = 0
     while offset < end_offset:
-        answer = endpoint.call(
+        call = endpoint.call(
             "GET",
             path_of("topics", topic, "partitions", partition, "messages"),
             query={"offset": offset, "max_messages": FETCH_MESSAGES, "max_bytes": FETCH_BYTES},
             headers={"Accept": ARROW},
             timeout_s=60,
         )
+        answer = run_now(call)
         with pa.ipc.open_stream(answer.body) as stream:
             yield stream.read_all().select(ROWS_SCHEMA.names[1:]).cast(pa.schema(list(ROWS_SCHEMA)[1:]))
         next_offset = int(answer.headers["mq-next-offset"])

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from deltamq.mq.client.admin.admin import Admin as Admin
+    from deltamq.mq.client.admin.admin import AsyncAdmin as AsyncAdmin
     from deltamq.mq.client.admin.dead_letter_admin import DeadLetter as DeadLetter
     from deltamq.mq.client.cli.processes import ServiceProcess as ServiceProcess
-    from deltamq.mq.client.http.credentials import OidcClientCredentials as OidcClientCredentials
+    from deltamq.mq.client.http.oidc import OidcClientCredentials as OidcClientCredentials
     from deltamq.mq.client.http.retries import Patience as Patience
-    from deltamq.mq.client.http.threads import ForkedClient as ForkedClient
     from deltamq.mq.client.messages.message import Failure as Failure
     from deltamq.mq.client.messages.message import Message as Message
     from deltamq.mq.client.messages.message import PartlySent as PartlySent
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from deltamq.mq.client.messages.received import PopTable as PopTable
     from deltamq.mq.client.messages.received import ReceivedMessage as ReceivedMessage
     from deltamq.mq.client.messages.received import Result as Result
+    from deltamq.mq.client.orderly.consumer import AsyncOrderlyConsumer as AsyncOrderlyConsumer
     from deltamq.mq.client.orderly.consumer import OrderlyClosed as OrderlyClosed
     from deltamq.mq.client.orderly.consumer import OrderlyConsumer as OrderlyConsumer
     from deltamq.mq.client.orderly.listener import Suspend as Suspend
@@ -38,23 +39,28 @@ if TYPE_CHECKING:
     from deltamq.mq.client.outbox.relay import OutboxRelay as OutboxRelay
     from deltamq.mq.client.outbox.relay import RelayStats as RelayStats
     from deltamq.mq.client.outbox.statements import OutboxDialect as OutboxDialect
+    from deltamq.mq.client.pop.client import AsyncPopClient as AsyncPopClient
     from deltamq.mq.client.pop.client import PopClient as PopClient
+    from deltamq.mq.client.pop.consumer import AsyncPopConsumer as AsyncPopConsumer
     from deltamq.mq.client.pop.consumer import ConsumerClosed as ConsumerClosed
     from deltamq.mq.client.pop.consumer import PopConsumer as PopConsumer
     from deltamq.mq.client.pop.telemetry import ConsumerStats as ConsumerStats
     from deltamq.mq.client.pop.telemetry import Ending as Ending
     from deltamq.mq.client.pop.telemetry import HandlerEnd as HandlerEnd
+    from deltamq.mq.client.produce.producer import AsyncProducer as AsyncProducer
     from deltamq.mq.client.produce.producer import Producer as Producer
     from deltamq.mq.client.produce.repeatable_sends import TableProgress as TableProgress
     from deltamq.mq.client.produce.repeatable_sends import TableSendInterrupted as TableSendInterrupted
     from deltamq.mq.client.produce.repeatable_sends import TableSendState as TableSendState
     from deltamq.mq.client.produce.routers import Closed as Closed
     from deltamq.mq.client.produce.shared import ProducerStats as ProducerStats
+    from deltamq.mq.client.pull.consumer import AsyncPullConsumer as AsyncPullConsumer
     from deltamq.mq.client.pull.consumer import PullConsumer as PullConsumer
     from deltamq.mq.client.pull.offsets import BroadcastOffsets as BroadcastOffsets
     from deltamq.mq.client.pull.offsets import FileOffsets as FileOffsets
     from deltamq.mq.client.pull.offsets import GroupOffsets as GroupOffsets
     from deltamq.mq.client.pull.partition_reader import OffsetOutOfRange as OffsetOutOfRange
+    from deltamq.mq.client.shells.forks import ForkedClient as ForkedClient
     from deltamq.mq.client.worker.handlers import dead_letter_on as dead_letter_on
     from deltamq.mq.client.worker.handlers import handler as handler
     from deltamq.mq.client.worker.handlers import logged as logged
@@ -114,28 +120,28 @@ if __name__ != "deltamq":
 
 #: The names of each module, inside the package.
 _NAMES: Final = {
-    "mq.client.admin.admin": "Admin",
+    "mq.client.admin.admin": "Admin AsyncAdmin",
     "mq.client.admin.dead_letter_admin": "DeadLetter",
     "mq.client.cli.processes": "ServiceProcess",
-    "mq.client.http.credentials": "OidcClientCredentials",
+    "mq.client.http.oidc": "OidcClientCredentials",
     "mq.client.http.retries": "Patience",
-    "mq.client.http.threads": "ForkedClient",
+    "mq.client.shells.forks": "ForkedClient",
     "mq.client.messages.message": "Failure Message PartlySent Sent SentBatch SentRange",
     "mq.client.messages.received": "OrderedMessage PopBatch PopTable PoppedMessage ReceivedMessage Result",
-    "mq.client.orderly.consumer": "OrderlyClosed OrderlyConsumer",
+    "mq.client.orderly.consumer": "AsyncOrderlyConsumer OrderlyClosed OrderlyConsumer",
     "mq.client.orderly.listener": "Suspend",
     "mq.client.outbox.ledger": "SetAside",
     "mq.client.outbox.outbox": "Outbox OutboxStatus",
     "mq.client.outbox.relay": "OutboxRelay RelayStats",
     "mq.client.outbox.statements": "OutboxDialect",
-    "mq.client.pop.client": "PopClient",
-    "mq.client.pop.consumer": "ConsumerClosed PopConsumer",
+    "mq.client.pop.client": "AsyncPopClient PopClient",
+    "mq.client.pop.consumer": "AsyncPopConsumer ConsumerClosed PopConsumer",
     "mq.client.pop.telemetry": "ConsumerStats Ending HandlerEnd",
-    "mq.client.produce.producer": "Producer",
+    "mq.client.produce.producer": "AsyncProducer Producer",
     "mq.client.produce.repeatable_sends": "TableProgress TableSendInterrupted TableSendState",
     "mq.client.produce.routers": "Closed",
     "mq.client.produce.shared": "ProducerStats",
-    "mq.client.pull.consumer": "PullConsumer",
+    "mq.client.pull.consumer": "AsyncPullConsumer PullConsumer",
     "mq.client.pull.offsets": "BroadcastOffsets FileOffsets GroupOffsets",
     "mq.client.pull.partition_reader": "OffsetOutOfRange",
     "mq.client.worker.handlers": "dead_letter_on handler logged retry_on",

@@ -16,8 +16,8 @@ from typing import Any
 
 from deltamq.mq.client.messages.message import Message, SentRange
 from deltamq.mq.client.outbox.relay import OutboxRelay
-from deltamq.mq.client.produce.entry import SendFuture
 from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.shells.send_future import SendFuture
 from tests.outbox_database import OutboxDatabase
 
 __all__ = ["POINTS", "WRITE_POINTS"]

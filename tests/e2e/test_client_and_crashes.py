@@ -45,7 +45,7 @@ def test_send_05_a_service_that_dies_under_load_stores_each_message_once_in_orde
         def run() -> None:
             n = 0
             while not stop.is_set():
-                sent.append((n, producer.send_async("orders", str(n), key=f"k{n % 20}")))
+                sent.append((n, producer.send_soon("orders", str(n), key=f"k{n % 20}")))
                 n += 1
                 if n % 200 == 0:
                     stop.wait(0.02)
@@ -80,7 +80,7 @@ def test_send_05_lost_answers_repeat_nothing(service: ServiceProcess) -> None:
         with Producer(proxy.url, retries=1_000, first_wait_ms=1, wait_ms_max=10) as producer:
             futures = []
             for n in range(2_000):
-                futures.append(producer.send_async("orders", str(n), key=f"k{n % 10}"))
+                futures.append(producer.send_soon("orders", str(n), key=f"k{n % 10}"))
                 if n % 20 == 0:
                     futures[-1].result(timeout=30)
             places = [future.result(timeout=30) for future in futures]
@@ -141,7 +141,7 @@ def test_send_05_a_tables_send_is_taken_up_after_the_service_died(service: Servi
 def test_a_consumer_goes_on_after_a_restart(service: ServiceProcess) -> None:
     with Producer(service.url) as producer:
         for n in range(100):
-            producer.send_async("orders", str(n), key="k")
+            producer.send_soon("orders", str(n), key="k")
         producer.flush()
         with PullConsumer(service.url, "orders") as consumer:
             seen = [int(m.body) for m in consumer.poll(10)]

@@ -82,7 +82,7 @@ def test_every_way_to_send_arrives(
     sent = {}
     for n in range(20):
         sent[f"sync {n}"] = producer.send(topic, f"sync {n}", key=f"k{n}", tag="T", headers={"n": str(n)})
-    futures = {f"async {n}": producer.send_async(topic, f"async {n}", key=f"k{n}") for n in range(500)}
+    futures = {f"async {n}": producer.send_soon(topic, f"async {n}", key=f"k{n}") for n in range(500)}
     sent |= {body: future.result() for body, future in futures.items()}
     batch = [f"batch {n}" for n in range(300)]
     sent |= dict(zip(batch, producer.send_batch(topic, [Message(b.encode(), key=b) for b in batch]), strict=True))
@@ -139,7 +139,7 @@ def test_order_of_each_key_holds_over_threads_and_ways_to_send(
     def run(thread: int) -> None:
         for n in range(0, 300, 3):
             producer.send(topic, f"{n}", key=f"k{thread}")
-            producer.send_async(topic, f"{n + 1}", key=f"k{thread}")
+            producer.send_soon(topic, f"{n + 1}", key=f"k{thread}")
             producer.send_batch(topic, [Message(f"{n + 2}".encode(), key=f"k{thread}")])
 
     threads = [threading.Thread(target=run, args=(n,)) for n in range(6)]
@@ -156,7 +156,7 @@ def test_order_of_each_key_holds_over_threads_and_ways_to_send(
 def test_a_first_send_creates_the_topic_with_the_default_route(
     shared_service: ServiceProcess, producer: Producer, topic: str
 ) -> None:
-    futures = [producer.send_async(topic, str(n), key=f"k{n % 5}") for n in range(1_000)]
+    futures = [producer.send_soon(topic, str(n), key=f"k{n % 5}") for n in range(1_000)]
     assert {f.result().partition for f in futures} == {f"{topic}@broker-a", f"{topic}@broker-b"}
     by_key: dict[object, list[int]] = defaultdict(list)
     for row in read_all(shared_service.url, topic):
@@ -391,7 +391,7 @@ def test_route_06_an_expanded_topic_is_written_and_read_everywhere(
         while len(producer.partitions(topic)) < 4:
             producer.send(topic, b"x")
         for n in range(100):
-            producer.send_async(topic, b"y", key=f"k{n}")
+            producer.send_soon(topic, b"y", key=f"k{n}")
         producer.flush()
         found: list[str] = []
         while found.count("y") < 100:

@@ -75,7 +75,7 @@ class Feed:
             self.errors.append(error)
 
     def _by_key(self, producer: Producer, number: int) -> None:
-        futures = {key: producer.send_async(self._topic, f"{key}:{number}", key=key) for key in KEYS}
+        futures = {key: producer.send_soon(self._topic, f"{key}:{number}", key=key) for key in KEYS}
         self.sent.update((f"{key}:{number}", future.result(60)) for key, future in futures.items())
 
     def _by_name(self, producer: Producer, number: int) -> None:

@@ -25,6 +25,7 @@ from deltamq.mq.client.orderly.consumer import OrderlyConsumer
 from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.client.pull.consumer import PullConsumer
+from deltamq.mq.client.shells.shell import run_now
 from deltamq.mq.errors import DeltaMQError, Unavailable
 from deltamq.mq.order.orderly import Verdict
 from tests.certificates import Authority, Pair
@@ -215,7 +216,7 @@ def test_sec_29_processes_speak_tls_to_each_other(start: Start, authority: Autho
         for partition in ("orders@broker-a", "orders@broker-b"):
             path = "/v1/topics/orders/messages"
             body = json.dumps({"messages": [{"body": "x", "partition": partition}]}).encode()
-            answer = admin.hosts.call("POST", path, headers={"Content-Type": "application/json"}, body=body)
+            answer = run_now(admin.hosts.call("POST", path, headers={"Content-Type": "application/json"}, body=body))
             assert json.loads(answer.body)["ranges"][0]["partition"] == partition
             assert answer.headers["x-content-type-options"] == "nosniff", "once, also if two processes answered"
         assert sum(one.max_offset or 0 for one in admin.get_topic("orders").partitions) == 2
@@ -247,6 +248,6 @@ def _until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 def _waiting_pops(port: int, authority: Authority) -> int:
     with Admin(f"https://127.0.0.1:{port}", ca=authority.ca) as admin:
-        text = admin.hosts.call("GET", "/metrics").body.decode()
+        text = run_now(admin.hosts.call("GET", "/metrics")).body.decode()
     [line] = [line for line in text.splitlines() if line.startswith("deltamq_waiting_pops ")]
     return round(float(line.rpartition(" ")[2]))

@@ -12,8 +12,9 @@ from deltamq.mq.client.admin.auth_admin import AuditAdmin, AuthAdmin
 from deltamq.mq.client.admin.group_admin import GroupAdmin
 from deltamq.mq.client.admin.inspection_admin import InspectionAdmin
 from deltamq.mq.client.admin.topic_admin import StaticAdmin
-from deltamq.mq.client.http.calls import Calls, read_answer, time_text
+from deltamq.mq.client.http.calls import AwaitingCalls, BlockingCalls, Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
+from deltamq.mq.client.shells.both import both
 from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
 from deltamq.mq.meta.desired import Desired
 from deltamq.mq.names import check_broker, check_client_topic, check_topic
@@ -35,7 +36,8 @@ from deltamq.mq.wire.topics import OffsetsByTime, RetentionInfo, TopicInfo, Topi
 class AccessAdmin(Calls):
     """The part of `Admin` for access."""
 
-    def set_broker_access(
+    @both
+    async def set_broker_access(
         self,
         broker: str,
         *,
@@ -50,9 +52,10 @@ class AccessAdmin(Calls):
         of `strict` topics and messages of logical queues wait. Without `readable`, nothing is read from it. Stored
         messages stay. With `until`, everything is allowed again from then on.
         """
-        return self._set_access(path_of("brokers", check_broker(broker)), readable, writable, reason, until)
+        return await self._set_access(path_of("brokers", check_broker(broker)), readable, writable, reason, until)
 
-    def set_partition_access(
+    @both
+    async def set_partition_access(
         self,
         topic: str,
         partition: str,
@@ -64,31 +67,26 @@ class AccessAdmin(Calls):
     ) -> AccessInfo:
         """Set what is allowed at a physical partition; return what it and its broker both allow."""
         path = path_of("topics", check_topic(topic), "partitions", partition)
-        return self._set_access(path, readable, writable, reason, until)
+        return await self._set_access(path, readable, writable, reason, until)
 
-    def _set_access(self, path: str, readable: bool, writable: bool, reason: str, until: datetime | None) -> AccessInfo:
+    async def _set_access(
+        self, path: str, readable: bool, writable: bool, reason: str, until: datetime | None
+    ) -> AccessInfo:
         wanted = {"readable": readable, "writable": writable, "reason": reason}
         body = msgspec.json.encode(wanted if until is None else {**wanted, "until": time_text(until, "until")})
-        return read_answer(self._call("PUT", path, body=body), AccessInfo)
+        return read_answer(await self._call("PUT", path, body=body), AccessInfo)
 
 
 _CREATED: Final = 201
 
 
-class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, InspectionAdmin):
-    """Manage topics, groups and dead letters. Every call is retried while the service is away, within `patience`.
-
-    Parameters
-    ----------
-    url
-        The service, `http://HOST:PORT`.
-    access
-        How the service is reached, for example `token`; see `Calls`.
-    """
+class AdminCalls(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, InspectionAdmin):
+    """The calls of `Admin` and `AsyncAdmin`."""
 
     # Topics -----------------------------------------------------------------------------------------------------
 
-    def create_topic(
+    @both
+    async def create_topic(
         self,
         topic: str,
         *,
@@ -108,7 +106,8 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, Inspect
         keeps so many bytes (-1 for no limit). `partitioner` is the hash that maps keys to partitions: `lp` (Spark
         SQL's, the default) or `kafka` (the one of Kafka's clients); a topic keeps its first one.
         """
-        return self.put_topic(
+        made = await AdminCalls.put_topic.core(
+            self,
             topic,
             partitions=partitions,
             routes=routes,
@@ -118,94 +117,127 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, Inspect
             message_type=message_type,
             flush=flush,
             partitioner=partitioner,
-        )[0]
+        )
+        return made[0]
 
-    def put_topic(self, topic: str, **settings: str | int | Sequence[str] | None) -> tuple[TopicInfo, bool]:
+    @both
+    async def put_topic(self, topic: str, /, **settings: str | int | Sequence[str] | None) -> tuple[TopicInfo, bool]:
         """Create or update as `create_topic` does, and also return whether the topic is new."""
         body = msgspec.json.encode({name: value for name, value in settings.items() if value is not None})
-        answer = self._call("PUT", path_of("topics", check_client_topic(topic)), body=body)
+        answer = await self._call("PUT", path_of("topics", check_client_topic(topic)), body=body)
         return read_answer(answer, TopicInfo), answer.status == _CREATED
 
-    def retention(self, topic: str) -> RetentionInfo:
+    @both
+    async def retention(self, topic: str) -> RetentionInfo:
         """Return what retention takes next of each partition, when, why, and who holds messages back."""
-        return read_answer(self._call("GET", path_of("topics", check_topic(topic), "retention")), RetentionInfo)
+        return read_answer(await self._call("GET", path_of("topics", check_topic(topic), "retention")), RetentionInfo)
 
-    def list_topics(self) -> list[str]:
+    @both
+    async def list_topics(self) -> list[str]:
         """Return the names of all topics, sorted; they are fetched in pages, so that no answer is large."""
-        return list(self._rows(["topics"], TopicList, lambda page: page.topics))
+        return [topic async for topic in self._rows(["topics"], TopicList, lambda page: page.topics)]
 
-    def get_topic(self, topic: str) -> TopicInfo:
+    @both
+    async def get_topic(self, topic: str) -> TopicInfo:
         """Return one topic; raises `NotFound`."""
-        return read_answer(self._call("GET", path_of("topics", check_topic(topic))), TopicInfo)
+        return read_answer(await self._call("GET", path_of("topics", check_topic(topic))), TopicInfo)
 
-    def delete_topic(self, topic: str) -> None:
+    @both
+    async def delete_topic(self, topic: str) -> None:
         """Remove topic, routes and data; raises `NotFound` when there is no such topic.
 
         If an answer was lost and the retry finds no topic, the topic counts as deleted.
         """
-        self._end(path_of("topics", check_client_topic(topic)), NotFound)
+        await self._end(path_of("topics", check_client_topic(topic)), NotFound)
 
-    def offsets_at(self, topic: str, moment: datetime) -> dict[str, int]:
+    @both
+    async def offsets_at(self, topic: str, moment: datetime) -> dict[str, int]:
         """Return for each partition the first offset appended at or after `moment`, or the end offset if none was.
 
         For a static topic, these are logical offsets by logical queue.
         """
         query = {"time": time_text(moment)}
-        answer = self._call("GET", path_of("topics", check_topic(topic), "offsets"), query=query)
+        answer = await self._call("GET", path_of("topics", check_topic(topic), "offsets"), query=query)
         return {o.partition: o.offset for o in read_answer(answer, OffsetsByTime).offsets}
 
     # The service ------------------------------------------------------------------------------------------------
 
-    def cluster(self) -> ClusterInfo:
+    @both
+    async def cluster(self) -> ClusterInfo:
         """Return the brokers, the service processes and the warehouse."""
-        return read_answer(self._call("GET", path_of("cluster")), ClusterInfo)
+        return read_answer(await self._call("GET", path_of("cluster")), ClusterInfo)
 
-    def jobs(self) -> JobList:
+    @both
+    async def jobs(self) -> JobList:
         """Return the jobs of the warehouse, each with its last run and its shards."""
-        return read_answer(self._call("GET", path_of("jobs")), JobList)
+        return read_answer(await self._call("GET", path_of("jobs")), JobList)
 
-    def exports(self, topic: str | None = None) -> list[ExportInfo]:
+    @both
+    async def exports(self, topic: str | None = None) -> list[ExportInfo]:
         """Return the exports of topics to typed tables, of all topics or of one, and how far each is."""
         query = {} if topic is None else {"topic": check_topic(topic)}
-        return list(read_answer(self._call("GET", path_of("exports"), query=query), ExportList).exports)
+        return list(read_answer(await self._call("GET", path_of("exports"), query=query), ExportList).exports)
 
-    def applied(self) -> AppliedAnswer:
+    @both
+    async def applied(self) -> AppliedAnswer:
         """Return what differs from what `deltamq apply` brought the warehouse to last."""
-        return read_answer(self._call("GET", path_of("applied")), AppliedAnswer)
+        return read_answer(await self._call("GET", path_of("applied")), AppliedAnswer)
 
-    def record_applied(self, desired: Desired, *, replace: bool = False) -> AppliedAnswer:
+    @both
+    async def record_applied(self, desired: Desired, *, replace: bool = False) -> AppliedAnswer:
         """Record what was applied, beside what was before unless `replace`; return what differs from all of it."""
         query = {"replace": "true"} if replace else {}
         body = msgspec.json.encode(desired)
-        return read_answer(self._call("PUT", path_of("applied"), query=query, body=body), AppliedAnswer)
+        return read_answer(await self._call("PUT", path_of("applied"), query=query, body=body), AppliedAnswer)
 
-    def settings(self) -> list[SettingInfo]:
+    @both
+    async def settings(self) -> list[SettingInfo]:
         """Return the settings of the process that answers; secrets are hidden."""
-        return list(read_answer(self._call("GET", path_of("settings")), SettingList).settings)
+        return list(read_answer(await self._call("GET", path_of("settings")), SettingList).settings)
 
-    def set_log_level(
+    @both
+    async def set_log_level(
         self, level: Literal["debug", "info", "warning", "error"], *, logger: str = "deltamq"
     ) -> LogLevelInfo:
         """Change what the process that answers logs, until it ends: of this logger and those below it."""
         body = msgspec.json.encode({"level": level, "logger": logger})
-        return read_answer(self._call("PUT", path_of("log-level"), body=body), LogLevelInfo)
+        return read_answer(await self._call("PUT", path_of("log-level"), body=body), LogLevelInfo)
 
-    def upgrade_state(self) -> UpgradeInfo:
+    @both
+    async def upgrade_state(self) -> UpgradeInfo:
         """Return the features that are on, ready to be switched on, or waiting for processes of older releases."""
-        return read_answer(self._call("GET", path_of("cluster", "upgrade")), UpgradeInfo)
+        return read_answer(await self._call("GET", path_of("cluster", "upgrade")), UpgradeInfo)
 
-    def switch_on_features(self) -> UpgradeInfo:
+    @both
+    async def switch_on_features(self) -> UpgradeInfo:
         """Switch on every feature that all processes know, and return what is on then (SPEC META-5)."""
-        return read_answer(self._call("POST", path_of("cluster", "upgrade")), UpgradeInfo)
+        return read_answer(await self._call("POST", path_of("cluster", "upgrade")), UpgradeInfo)
 
-    def ready(self) -> bool:
+    @both
+    async def ready(self) -> bool:
         """Return whether the service is ready: False while it starts or stops. Raises when it does not answer."""
         timeout_s = self.patience.request_timeout_s
-        self.hosts.call("GET", "/healthz", timeout_s=timeout_s)
+        await self.hosts.call("GET", "/healthz", timeout_s=timeout_s)
         try:
-            self.hosts.call("GET", "/readyz", timeout_s=timeout_s)
+            await self.hosts.call("GET", "/readyz", timeout_s=timeout_s)
         except DeltaMQError as error:
             if error.status == 503 and not isinstance(error, Unknown):
                 return False
             raise
         return True
+
+
+class Admin(AdminCalls, BlockingCalls):
+    """Manage topics, groups and dead letters. Every call is retried while the service is away, within `patience`.
+
+    Parameters
+    ----------
+    url
+        The service, `http://HOST:PORT`.
+    access
+        How the service is reached, for example `token`; see `Calls`.
+    """
+
+
+class AsyncAdmin(AdminCalls, AwaitingCalls):
+    """`Admin` for an event loop: the same calls, awaited; what yields rows is read with `async for`."""

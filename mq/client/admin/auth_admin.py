@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -10,6 +10,7 @@ import msgspec
 
 from deltamq.mq.client.http.calls import PagedCalls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
+from deltamq.mq.client.shells.both import both, both_rows
 from deltamq.mq.errors import NotFound
 from deltamq.mq.wire.auth import (
     AclInfo,
@@ -34,43 +35,52 @@ from deltamq.mq.wire.auth import (
 class AuthAdmin(PagedCalls):
     """The part of `Admin` for principals, keys, access rules and quotas; each call needs `admin` on the cluster."""
 
-    def put_principal(self, principal: str, *, note: str = "") -> PrincipalInfo:
+    @both
+    async def put_principal(self, principal: str, *, note: str = "") -> PrincipalInfo:
         """Make a principal, or change its note."""
         body = msgspec.json.encode({"note": note})
-        return read_answer(self._call("PUT", path_of("auth", "principals", principal), body=body), PrincipalInfo)
+        return read_answer(await self._call("PUT", path_of("auth", "principals", principal), body=body), PrincipalInfo)
 
-    def list_principals(self, *, disabled: bool | None = None) -> list[str]:
+    @both
+    async def list_principals(self, *, disabled: bool | None = None) -> list[str]:
         """Return the names of all principals, sorted; `disabled` selects disabled (True) or enabled ones (False)."""
 
         def chosen(page: PrincipalList) -> list[str]:
             disabled_names = set(page.disabled)
             return [name for name in page.principals if disabled in (None, name in disabled_names)]
 
-        return list(self._rows(["auth", "principals"], PrincipalList, chosen))
+        return [name async for name in self._rows(["auth", "principals"], PrincipalList, chosen)]
 
-    def get_principal(self, principal: str) -> PrincipalInfo:
+    @both
+    async def get_principal(self, principal: str) -> PrincipalInfo:
         """Return a principal with its keys and rules; raises `NotFound`."""
-        return read_answer(self._call("GET", path_of("auth", "principals", principal)), PrincipalInfo)
+        return read_answer(await self._call("GET", path_of("auth", "principals", principal)), PrincipalInfo)
 
-    def delete_principal(self, principal: str) -> None:
+    @both
+    async def delete_principal(self, principal: str) -> None:
         """Remove a principal with its keys and rules; raises `NotFound`."""
-        self._end(path_of("auth", "principals", principal), NotFound)
+        await self._end(path_of("auth", "principals", principal), NotFound)
 
-    def disable_principal(self, principal: str) -> PrincipalInfo:
+    @both
+    async def disable_principal(self, principal: str) -> PrincipalInfo:
         """Refuse all that a principal asks for, until it is enabled; its keys and rules stay.
 
         Raises `NotFound`, and `Conflict` (`last_administrator`) for the only one that may administer the cluster.
         """
-        return self._switch(principal, "disable")
+        return await self._switch(principal, "disable")
 
-    def enable_principal(self, principal: str) -> PrincipalInfo:
+    @both
+    async def enable_principal(self, principal: str) -> PrincipalInfo:
         """Let a principal do again what its rules grant; raises `NotFound`."""
-        return self._switch(principal, "enable")
+        return await self._switch(principal, "enable")
 
-    def _switch(self, principal: str, how: Literal["disable", "enable"]) -> PrincipalInfo:
-        return read_answer(self._call("POST", path_of("auth", "principals", principal, how)), PrincipalInfo)
+    async def _switch(self, principal: str, how: Literal["disable", "enable"]) -> PrincipalInfo:
+        return read_answer(await self._call("POST", path_of("auth", "principals", principal, how)), PrincipalInfo)
 
-    def create_key(self, principal: str, *, until: datetime | None = None, overlap: timedelta | None = None) -> NewKey:
+    @both
+    async def create_key(
+        self, principal: str, *, until: datetime | None = None, overlap: timedelta | None = None
+    ) -> NewKey:
         """Make a key; with `overlap` the principal's live key ends so long after that (a rotation).
 
         The call is not retried: after a lost answer, find the key with `list_keys` and revoke it.
@@ -80,7 +90,7 @@ class AuthAdmin(PagedCalls):
             wanted["until"] = time_text(until)
         if overlap is not None:
             wanted["overlap_ms"] = overlap // timedelta(milliseconds=1)
-        answer = self.hosts.call(
+        answer = await self.hosts.call(
             "POST",
             path_of("auth", "keys"),
             headers={"Content-Type": "application/json"},
@@ -89,16 +99,19 @@ class AuthAdmin(PagedCalls):
         )
         return read_answer(answer, NewKey)
 
-    def list_keys(self, principal: str | None = None) -> list[KeyInfo]:
+    @both
+    async def list_keys(self, principal: str | None = None) -> list[KeyInfo]:
         """Return all keys, or the keys of one principal."""
         asked = {"principal": principal}
-        return list(self._rows(["auth", "keys"], KeyList, lambda page: page.keys, asked))
+        return [key async for key in self._rows(["auth", "keys"], KeyList, lambda page: page.keys, asked)]
 
-    def revoke_key(self, key_id: str) -> None:
+    @both
+    async def revoke_key(self, key_id: str) -> None:
         """Revoke a key; raises `NotFound`."""
-        self._end(path_of("auth", "keys", key_id), NotFound)
+        await self._end(path_of("auth", "keys", key_id), NotFound)
 
-    def add_acl(
+    @both
+    async def add_acl(
         self,
         principal: str,
         resource: Literal["topic", "group", "cluster"],
@@ -118,27 +131,31 @@ class AuthAdmin(PagedCalls):
             "verbs": list(verbs),
             "effect": effect,
         }
-        return read_answer(self._call("POST", path_of("auth", "acls"), body=msgspec.json.encode(wanted)), AclInfo)
+        return read_answer(await self._call("POST", path_of("auth", "acls"), body=msgspec.json.encode(wanted)), AclInfo)
 
-    def list_acls(self, principal: str | None = None) -> list[AclInfo]:
+    @both
+    async def list_acls(self, principal: str | None = None) -> list[AclInfo]:
         """Return all access rules, or the rules of one principal."""
         asked = {"principal": principal}
-        return list(self._rows(["auth", "acls"], AclList, lambda page: page.acls, asked))
+        return [rule async for rule in self._rows(["auth", "acls"], AclList, lambda page: page.acls, asked)]
 
-    def allowed(self, *, topic: str | None = None, group: str | None = None) -> Allowed:
+    @both
+    async def allowed(self, *, topic: str | None = None, group: str | None = None) -> Allowed:
         """Return what the caller itself may do on the cluster, and on this topic and group, or else on all of them.
 
         It needs no `admin`.
         """
         named = {"topic": topic, "group": group}
         query = {name: value for name, value in named.items() if value is not None}
-        return read_answer(self._call("GET", path_of("auth", "may"), query=query), Allowed)
+        return read_answer(await self._call("GET", path_of("auth", "may"), query=query), Allowed)
 
-    def sign_in(self) -> SignInInfo:
+    @both
+    async def sign_in(self) -> SignInInfo:
         """Return how people sign in to the console at the identity provider."""
-        return read_answer(self._call("GET", path_of("auth", "sign-in")), SignInInfo)
+        return read_answer(await self._call("GET", path_of("auth", "sign-in")), SignInInfo)
 
-    def explain(
+    @both
+    async def explain(
         self,
         principal: str,
         verb: str,
@@ -149,13 +166,15 @@ class AuthAdmin(PagedCalls):
     ) -> Explained:
         """Return whether a principal may do something, and by which rules; `groups` are those of its token."""
         query = {"principal": principal, "verb": verb, "resource": resource, "name": name, "groups": ",".join(groups)}
-        return read_answer(self._call("GET", path_of("auth", "explain"), query=query), Explained)
+        return read_answer(await self._call("GET", path_of("auth", "explain"), query=query), Explained)
 
-    def remove_acl(self, acl_id: str) -> None:
+    @both
+    async def remove_acl(self, acl_id: str) -> None:
         """Remove an access rule; raises `NotFound`."""
-        self._end(path_of("auth", "acls", acl_id), NotFound)
+        await self._end(path_of("auth", "acls", acl_id), NotFound)
 
-    def set_quota(
+    @both
+    async def set_quota(
         self,
         principal: str,
         *,
@@ -170,28 +189,34 @@ class AuthAdmin(PagedCalls):
             "bytes_out_per_s": bytes_out_per_s,
         }
         body = msgspec.json.encode({name: value for name, value in wanted.items() if value is not None})
-        return read_answer(self._call("PUT", path_of("auth", "quotas", principal), body=body), QuotaInfo)
+        return read_answer(await self._call("PUT", path_of("auth", "quotas", principal), body=body), QuotaInfo)
 
-    def list_quotas(self) -> list[QuotaInfo]:
+    @both
+    async def list_quotas(self) -> list[QuotaInfo]:
         """Return all quotas."""
-        return list(self._rows(["auth", "quotas"], QuotaList, lambda page: page.quotas))
+        return [quota async for quota in self._rows(["auth", "quotas"], QuotaList, lambda page: page.quotas)]
 
 
 class AuditAdmin(PagedCalls):
     """The part of `Admin` for the audit; each call needs `audit` on the cluster."""
 
-    def audit(
+    @both_rows
+    async def audit(
         self, *, since: datetime | None = None, principal: str | None = None, limit: int | None = None
-    ) -> Iterator[ActInfo]:
+    ) -> AsyncGenerator[ActInfo, None]:
         """Yield acts, the oldest first, page by page; at most `limit` of them."""
-        return self._rows(["audit"], ActList, lambda page: page.acts, _asked(since, principal), limit=limit)
+        acts = self._rows(["audit"], ActList, lambda page: page.acts, _asked(since, principal), limit=limit)
+        async for act in acts:
+            yield act
 
-    def audit_refusals(
+    @both_rows
+    async def audit_refusals(
         self, *, since: datetime | None = None, principal: str | None = None, limit: int | None = None
-    ) -> Iterator[RefusalInfo]:
+    ) -> AsyncGenerator[RefusalInfo, None]:
         """Yield what was refused, by minute, the oldest first, page by page; at most `limit` rows."""
         path, asked = ["audit", "refusals"], _asked(since, principal)
-        return self._rows(path, RefusalList, lambda page: page.refusals, asked, limit=limit)
+        async for refusal in self._rows(path, RefusalList, lambda page: page.refusals, asked, limit=limit):
+            yield refusal
 
 
 def _asked(since: datetime | None, principal: str | None) -> dict[str, str | None]:

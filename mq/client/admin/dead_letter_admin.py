@@ -10,6 +10,7 @@ import msgspec
 
 from deltamq.mq.client.http.calls import PagedCalls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
+from deltamq.mq.client.shells.both import both
 from deltamq.mq.names import check_group
 from deltamq.mq.queue.dead_letters import LetterState
 from deltamq.mq.wire.stored import (
@@ -77,7 +78,8 @@ class DeadLetterAdmin(PagedCalls):
     is the earliest time at which they became dead.
     """
 
-    def dead_letters(
+    @both
+    async def dead_letters(
         self,
         group: str,
         *,
@@ -95,9 +97,10 @@ class DeadLetterAdmin(PagedCalls):
         """
         query: dict[str, str | int] = {"limit": limit, **_filter(state=state, reason=reason, topic=topic, since=since)}
         query |= {"offset": offset} if cursor is None else {"cursor": cursor}
-        return read_answer(self._call("GET", _letters_path(group), query=query), DeadLetterPage)
+        return read_answer(await self._call("GET", _letters_path(group), query=query), DeadLetterPage)
 
-    def count_dead_letters(
+    @both
+    async def count_dead_letters(
         self,
         group: str,
         *,
@@ -108,9 +111,10 @@ class DeadLetterAdmin(PagedCalls):
     ) -> DeadLetterCounts:
         """Return how many dead letters a group has in each state, and `by` reason or topic if asked."""
         query = _filter(by=by, reason=reason, topic=topic, since=since)
-        return read_answer(self._call("GET", _letters_path(group, "counts"), query=query), DeadLetterCounts)
+        return read_answer(await self._call("GET", _letters_path(group, "counts"), query=query), DeadLetterCounts)
 
-    def replay_dead_letters(
+    @both
+    async def replay_dead_letters(
         self,
         group: str,
         *,
@@ -136,10 +140,11 @@ class DeadLetterAdmin(PagedCalls):
         request = ReplayRequest(
             offsets=_offsets(offsets), to=to, state=state, reason=reason, topic=topic, from_time=_time(since)
         )
-        answer = self._call("POST", _letters_path(group, "replay"), body=msgspec.json.encode(request))
+        answer = await self._call("POST", _letters_path(group, "replay"), body=msgspec.json.encode(request))
         return read_answer(answer, Replayed)
 
-    def delete_dead_letters(
+    @both
+    async def delete_dead_letters(
         self,
         group: str,
         *,
@@ -162,7 +167,7 @@ class DeadLetterAdmin(PagedCalls):
         request = DeleteLettersRequest(
             offsets=_offsets(offsets), state=state, reason=reason, topic=topic, from_time=_time(since), all=everything
         )
-        answer = self._call("DELETE", _letters_path(group), body=msgspec.json.encode(request))
+        answer = await self._call("DELETE", _letters_path(group), body=msgspec.json.encode(request))
         return read_answer(answer, DeletedLetters)
 
 

@@ -10,7 +10,9 @@ import msgspec
 
 from deltamq.mq.client.admin.dead_letter_admin import DeadLetterAdmin
 from deltamq.mq.client.http.calls import read_answer
-from deltamq.mq.client.http.endpoint import Answer, path_of
+from deltamq.mq.client.http.endpoint import path_of
+from deltamq.mq.client.shells.both import both
+from deltamq.mq.client.shells.shell import Answer
 from deltamq.mq.errors import NotFound, Unprocessable
 from deltamq.mq.meta.allocation import Strategy
 from deltamq.mq.meta.group_settings import ConsumeStrategy, Ordering
@@ -38,7 +40,8 @@ class GroupAdmin(DeadLetterAdmin):
 
     # Groups -----------------------------------------------------------------------------------------------------
 
-    def create_group(
+    @both
+    async def create_group(
         self,
         group: str,
         *,
@@ -66,7 +69,8 @@ class GroupAdmin(DeadLetterAdmin):
         invisible_ms
             Invisible time, in milliseconds, of pops that name none.
         """
-        return self.put_group(
+        made = await GroupAdmin.put_group.core(
+            self,
             group,
             consume_strategy=consume_strategy,
             allocation_strategy=allocation_strategy,
@@ -75,56 +79,68 @@ class GroupAdmin(DeadLetterAdmin):
             max_attempts=max_attempts,
             retry_policy=retry_policy,
             invisible_ms=invisible_ms,
-        )[0]
+        )
+        return made[0]
 
-    def put_group(self, group: str, **settings: object) -> tuple[GroupInfo, bool]:
+    @both
+    async def put_group(self, group: str, /, **settings: object) -> tuple[GroupInfo, bool]:
         """Create or update as `create_group` does, and also return whether the group is new."""
         body = msgspec.json.encode({name: value for name, value in settings.items() if value is not None})
-        answer = self._call("PUT", path_of("groups", check_group(group)), body=body)
+        answer = await self._call("PUT", path_of("groups", check_group(group)), body=body)
         return read_answer(answer, GroupInfo), answer.status == _CREATED
 
-    def list_groups(self) -> list[str]:
+    @both
+    async def list_groups(self) -> list[str]:
         """Return the names of all groups, sorted; they are fetched in pages, so that no answer is large."""
-        return list(self._rows(["groups"], GroupList, lambda page: page.groups))
+        return [group async for group in self._rows(["groups"], GroupList, lambda page: page.groups)]
 
-    def get_group(self, group: str) -> GroupInfo:
+    @both
+    async def get_group(self, group: str) -> GroupInfo:
         """Return a group, or a client of a broadcast group (`GROUP@CLIENT`), with its progress; raises `NotFound`."""
-        return read_answer(self._call("GET", path_of("groups", check_reader(group))), GroupInfo)
+        return read_answer(await self._call("GET", path_of("groups", check_reader(group))), GroupInfo)
 
-    def group_statistics(self, group: str, *, minutes: int = 5) -> GroupStatistics:
+    @both
+    async def group_statistics(self, group: str, *, minutes: int = 5) -> GroupStatistics:
         """Return what the group did in the last `minutes` (1 to 15) and the running one: rates, ages, handling times.
 
         SQL has older minutes (`mq_statistics`). Raises `NotFound`.
         """
         path = path_of("groups", check_group(group), "statistics")
-        return read_answer(self._call("GET", path, query={"minutes": minutes}), GroupStatistics)
+        return read_answer(await self._call("GET", path, query={"minutes": minutes}), GroupStatistics)
 
-    def pause_group(self, group: str, reason: str = "") -> GroupInfo:
+    @both
+    async def pause_group(self, group: str, reason: str = "") -> GroupInfo:
         """Deliver nothing to a group until `resume_group`; messages in flight can still be acknowledged.
 
         Kafka's clients do not say for which group they fetch: they go on.
         """
         body = msgspec.json.encode({"reason": reason})
-        return read_answer(self._call("POST", path_of("groups", check_group(group), "pause"), body=body), GroupInfo)
+        return read_answer(
+            await self._call("POST", path_of("groups", check_group(group), "pause"), body=body), GroupInfo
+        )
 
-    def resume_group(self, group: str) -> GroupInfo:
+    @both
+    async def resume_group(self, group: str) -> GroupInfo:
         """Deliver messages to a paused group again."""
-        return read_answer(self._call("POST", path_of("groups", check_group(group), "resume")), GroupInfo)
+        return read_answer(await self._call("POST", path_of("groups", check_group(group), "resume")), GroupInfo)
 
-    def delete_group(self, group: str) -> None:
+    @both
+    async def delete_group(self, group: str) -> None:
         """Remove a group with its progress, retries and dead letters; raises `NotFound` when there is no such group.
 
         If an answer was lost and the retry finds no group, the group counts as deleted.
         """
-        self._end(path_of("groups", check_reader(group)), NotFound)
+        await self._end(path_of("groups", check_reader(group)), NotFound)
 
     # Offsets ----------------------------------------------------------------------------------------------------
 
-    def group_offsets(self, group: str, topic: str) -> dict[str, int]:
+    @both
+    async def group_offsets(self, group: str, topic: str) -> dict[str, int]:
         """Return the committed offset, the next to be consumed, of each partition in which the group has begun."""
-        return self.fenced_offsets(group, topic).offsets
+        return (await GroupAdmin.fenced_offsets.core(self, group, topic)).offsets
 
-    def commit_offsets(
+    @both
+    async def commit_offsets(
         self,
         group: str,
         topic: str,
@@ -139,13 +155,15 @@ class GroupAdmin(DeadLetterAdmin):
         without a text removes the stored one. `get_group` shows them.
         """
         texts = dict(metadata) if metadata else None
-        return self._commit(group, topic, CommitRequest(dict(offsets), client_id, metadata=texts)).offsets
+        return (await self._commit(group, topic, CommitRequest(dict(offsets), client_id, metadata=texts))).offsets
 
-    def fenced_offsets(self, group: str, topic: str) -> FencedOffsets:
+    @both
+    async def fenced_offsets(self, group: str, topic: str) -> FencedOffsets:
         """Return `group_offsets` with the epochs and the topic id that `commit_fenced` checks."""
-        return read_answer(self._call("GET", _offsets_path(group, topic)), FencedOffsets)
+        return read_answer(await self._call("GET", _offsets_path(group, topic)), FencedOffsets)
 
-    def commit_fenced(self, group: str, topic: str, place: FencedOffsets) -> FencedOffsets:
+    @both
+    async def commit_fenced(self, group: str, topic: str, place: FencedOffsets) -> FencedOffsets:
         """Commit `place.offsets`, if the epochs and the topic id in `place` are still current.
 
         Raises
@@ -154,13 +172,18 @@ class GroupAdmin(DeadLetterAdmin):
             `epoch_over`: the group was reset, or the topic was made again. Read the place again, and go on from there.
         """
         epochs = {name: place.epochs[name] for name in place.offsets if name in place.epochs}
-        return self._commit(group, topic, CommitRequest(place.offsets, epochs=epochs or None, topic_id=place.topic_id))
+        return await self._commit(
+            group, topic, CommitRequest(place.offsets, epochs=epochs or None, topic_id=place.topic_id)
+        )
 
-    def _commit(self, group: str, topic: str, request: CommitRequest) -> FencedOffsets:
+    async def _commit(self, group: str, topic: str, request: CommitRequest) -> FencedOffsets:
         body = msgspec.json.encode(request)
-        return read_answer(self._call("PUT", _offsets_path(group, topic), body=body), FencedOffsets)
+        return read_answer(await self._call("PUT", _offsets_path(group, topic), body=body), FencedOffsets)
 
-    def reset_offsets(self, group: str, topic: str, to: ResetTarget, *, keep_retries: bool = True) -> dict[str, int]:
+    @both
+    async def reset_offsets(
+        self, group: str, topic: str, to: ResetTarget, *, keep_retries: bool = True
+    ) -> dict[str, int]:
         """Reset the group's offsets in a topic, which begins a new epoch (POP-18); returns the new offsets.
 
         Handles of messages that clients hold now become void: such messages can no longer be acknowledged.
@@ -172,20 +195,24 @@ class GroupAdmin(DeadLetterAdmin):
         keep_retries
             Whether messages that wait for their next delivery are kept.
         """
-        return read_answer(self._reset(group, topic, to, keep_retries=keep_retries), ResetOffsets).offsets
+        return read_answer(await self._reset(group, topic, to, keep_retries=keep_retries), ResetOffsets).offsets
 
-    def plan_reset(self, group: str, topic: str, to: ResetTarget, *, keep_retries: bool = True) -> ResetPlan:
+    @both
+    async def plan_reset(self, group: str, topic: str, to: ResetTarget, *, keep_retries: bool = True) -> ResetPlan:
         """Return what `reset_offsets` would do, and change nothing (POP-21)."""
-        return read_answer(self._reset(group, topic, to, keep_retries=keep_retries, plan=True), ResetPlan)
+        return read_answer(await self._reset(group, topic, to, keep_retries=keep_retries, plan=True), ResetPlan)
 
-    def _reset(self, group: str, topic: str, to: ResetTarget, *, keep_retries: bool, plan: bool = False) -> Answer:
+    async def _reset(
+        self, group: str, topic: str, to: ResetTarget, *, keep_retries: bool, plan: bool = False
+    ) -> Answer:
         target = dict(to) if isinstance(to, Mapping) else _moment(to) if isinstance(to, datetime) else to
         body = msgspec.json.encode(ResetRequest(target, "keep" if keep_retries else "drop", plan))
-        return self._call("POST", f"{_offsets_path(group, topic)}/reset", body=body)
+        return await self._call("POST", f"{_offsets_path(group, topic)}/reset", body=body)
 
     # Delayed messages -------------------------------------------------------------------------------------------
 
-    def cancel_message(self, topic: str, message_id: str) -> None:
+    @both
+    async def cancel_message(self, topic: str, message_id: str) -> None:
         """Cancel a delayed message before it is due (RETRY-4).
 
         Raises
@@ -195,7 +222,7 @@ class GroupAdmin(DeadLetterAdmin):
         Conflict
             `already_due`: it is delivered already, or about to be.
         """
-        self._end(path_of("topics", check_client_topic(topic), "messages", message_id), NotFound)
+        await self._end(path_of("topics", check_client_topic(topic), "messages", message_id), NotFound)
 
 
 def _offsets_path(group: str, topic: str) -> str:

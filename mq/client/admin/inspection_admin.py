@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator
 from datetime import datetime
 
 from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
+from deltamq.mq.client.shells.both import both, both_rows
 from deltamq.mq.names import check_group, check_partition, check_reader, check_topic
 from deltamq.mq.wire.cluster import HistoryAnswer, HistorySeries
 from deltamq.mq.wire.groups import DeliveriesAnswer, InFlightAnswer, RetriesAnswer
@@ -16,7 +17,8 @@ from deltamq.mq.wire.stored import DelayedList, DelayedMessage, FoundMessage, Se
 class InspectionAdmin(Calls):
     """The part of `Admin` that looks."""
 
-    def search_page(
+    @both
+    async def search_page(
         self,
         topic: str,
         *,
@@ -49,10 +51,11 @@ class InspectionAdmin(Calls):
         }
         query = {name: value for name, value in wanted.items() if value is not None}
         return read_answer(
-            self._call("GET", path_of("topics", check_topic(topic), "search"), query=query), SearchAnswer
+            await self._call("GET", path_of("topics", check_topic(topic), "search"), query=query), SearchAnswer
         )
 
-    def search(
+    @both_rows
+    async def search(
         self,
         topic: str,
         *,
@@ -64,7 +67,7 @@ class InspectionAdmin(Calls):
         since: datetime | None = None,
         until: datetime | None = None,
         partition: str | None = None,
-    ) -> Iterator[FoundMessage]:
+    ) -> AsyncGenerator[FoundMessage, None]:
         """Yield the messages of a topic that have all that is given, page by page; give up by asking for no more.
 
         Parameters
@@ -85,7 +88,8 @@ class InspectionAdmin(Calls):
         """
         cursor: str | None = None
         while True:
-            page = self.search_page(
+            page = await InspectionAdmin.search_page.core(
+                self,
                 topic,
                 key=key,
                 message_id=message_id,
@@ -98,12 +102,14 @@ class InspectionAdmin(Calls):
                 limit=1_000,
                 cursor=cursor,
             )
-            yield from page.messages
+            for message in page.messages:
+                yield message
             cursor = page.cursor
             if cursor is None:
                 return
 
-    def deliveries(self, topic: str, partition: str, offset: int) -> DeliveriesAnswer:
+    @both
+    async def deliveries(self, topic: str, partition: str, offset: int) -> DeliveriesAnswer:
         """Return what each group did with the message at an offset of a partition, or logical queue.
 
         Raises
@@ -120,9 +126,10 @@ class InspectionAdmin(Calls):
             str(offset),
             "deliveries",
         )
-        return read_answer(self._call("GET", path), DeliveriesAnswer)
+        return read_answer(await self._call("GET", path), DeliveriesAnswer)
 
-    def in_flight(self, group: str, *, topic: str | None = None, limit: int = 100) -> InFlightAnswer:
+    @both
+    async def in_flight(self, group: str, *, topic: str | None = None, limit: int = 100) -> InFlightAnswer:
         """Return the messages that clients of a group hold, the oldest delivery first, and how many each client holds.
 
         Raises
@@ -132,9 +139,10 @@ class InspectionAdmin(Calls):
         """
         query = {"limit": str(limit)} | ({} if topic is None else {"topic": topic})
         path = path_of("groups", check_reader(group), "in-flight")
-        return read_answer(self._call("GET", path, query=query), InFlightAnswer)
+        return read_answer(await self._call("GET", path, query=query), InFlightAnswer)
 
-    def retries(self, group: str, *, topic: str | None = None, limit: int = 100) -> RetriesAnswer:
+    @both
+    async def retries(self, group: str, *, topic: str | None = None, limit: int = 100) -> RetriesAnswer:
         """Return the messages of a group that are delivered again, the next due first, and how many by attempt.
 
         With the handle of a `waiting` one, `PopClient.change_invisible(handle, 0)` brings it forward, and
@@ -147,29 +155,33 @@ class InspectionAdmin(Calls):
         """
         query = {"limit": str(limit)} | ({} if topic is None else {"topic": topic})
         path = path_of("groups", check_reader(group), "retries")
-        return read_answer(self._call("GET", path, query=query), RetriesAnswer)
+        return read_answer(await self._call("GET", path, query=query), RetriesAnswer)
 
-    def delayed_page(self, topic: str, *, limit: int = 100, cursor: str | None = None) -> DelayedList:
+    @both
+    async def delayed_page(self, topic: str, *, limit: int = 100, cursor: str | None = None) -> DelayedList:
         """Return a page of the messages that wait for their deliver time; `cursor` is that of the page before."""
         query = {"limit": str(limit)} | ({} if cursor is None else {"cursor": cursor})
         return read_answer(
-            self._call("GET", path_of("topics", check_topic(topic), "delayed"), query=query), DelayedList
+            await self._call("GET", path_of("topics", check_topic(topic), "delayed"), query=query), DelayedList
         )
 
-    def delayed(self, topic: str) -> Iterator[DelayedMessage]:
+    @both_rows
+    async def delayed(self, topic: str) -> AsyncGenerator[DelayedMessage, None]:
         """Yield the messages that wait for their deliver time, the next due first, page by page.
 
         `cancel_message` cancels one.
         """
         cursor: str | None = None
         while True:
-            page = self.delayed_page(topic, limit=1_000, cursor=cursor)
-            yield from page.messages
+            page = await InspectionAdmin.delayed_page.core(self, topic, limit=1_000, cursor=cursor)
+            for message in page.messages:
+                yield message
             cursor = page.cursor
             if cursor is None:
                 return
 
-    def history(
+    @both
+    async def history(
         self,
         metric: str,
         *,
@@ -198,4 +210,4 @@ class InspectionAdmin(Calls):
             "step_ms": None if step_ms is None else str(step_ms),
         }
         query = {name: value for name, value in wanted.items() if value is not None}
-        return list(read_answer(self._call("GET", path_of("history"), query=query), HistoryAnswer).series)
+        return list(read_answer(await self._call("GET", path_of("history"), query=query), HistoryAnswer).series)

@@ -8,7 +8,9 @@ from typing import Final, Literal
 import msgspec
 
 from deltamq.mq.client.http.calls import Calls, read_answer
-from deltamq.mq.client.http.endpoint import Answer, path_of
+from deltamq.mq.client.http.endpoint import path_of
+from deltamq.mq.client.shells.both import both
+from deltamq.mq.client.shells.shell import Answer
 from deltamq.mq.names import check_client_topic
 from deltamq.mq.wire.topics import RemapMode, Remapping, TopicCheck, TopicInfo, TopicRepair
 
@@ -18,7 +20,8 @@ _CREATED: Final = 201
 class StaticAdmin(Calls):
     """The part of `Admin` that manages static topics."""
 
-    def create_static_topic(
+    @both
+    async def create_static_topic(
         self,
         topic: str,
         total_queues: int,
@@ -42,7 +45,8 @@ class StaticAdmin(Calls):
         clusters
             The clusters that get the queues, evenly: the topic is global then, and has no brokers to name (STATIC-19).
         """
-        return self.put_static_topic(
+        made = await StaticAdmin.put_static_topic.core(
+            self,
             topic,
             total_queues,
             brokers=brokers,
@@ -52,12 +56,15 @@ class StaticAdmin(Calls):
             retention_bytes=retention_bytes,
             message_type=message_type,
             flush=flush,
-        )[0]
+        )
+        return made[0]
 
-    def put_static_topic(
+    @both
+    async def put_static_topic(
         self,
         topic: str,
         total_queues: int,
+        /,
         *,
         brokers: Sequence[str] | None = None,
         clusters: Sequence[str] | None = None,
@@ -70,10 +77,13 @@ class StaticAdmin(Calls):
         if clusters is not None:
             request |= {"scope": "global", "clusters": list(clusters)}
         request |= {name: value for name, value in settings.items() if value is not None}
-        answer = self._call("PUT", path_of("topics", check_client_topic(topic)), body=msgspec.json.encode(request))
+        answer = await self._call(
+            "PUT", path_of("topics", check_client_topic(topic)), body=msgspec.json.encode(request)
+        )
         return read_answer(answer, TopicInfo), answer.status == _CREATED
 
-    def remap(
+    @both
+    async def remap(
         self,
         topic: str,
         brokers: Sequence[str],
@@ -96,9 +106,10 @@ class StaticAdmin(Calls):
         plan
             Only report what would move.
         """
-        return self._remap(topic, {"brokers": list(brokers), "mode": mode}, queues, plan=plan)
+        return await self._remap(topic, {"brokers": list(brokers), "mode": mode}, queues, plan=plan)
 
-    def remap_clusters(
+    @both
+    async def remap_clusters(
         self,
         topic: str,
         clusters: Sequence[str],
@@ -108,28 +119,30 @@ class StaticAdmin(Calls):
         plan: bool = False,
     ) -> Remapping:
         """Move queues of a global topic so that `clusters` take all messages, evenly; else as `remap` (STATIC-19)."""
-        return self._remap(topic, {"clusters": list(clusters), "mode": mode}, queues, plan=plan)
+        return await self._remap(topic, {"clusters": list(clusters), "mode": mode}, queues, plan=plan)
 
-    def _remap(
+    async def _remap(
         self, topic: str, request: dict[str, object], queues: Collection[int] | None, *, plan: bool
     ) -> Remapping:
         if queues is not None:
             request["queues"] = sorted(queues)
         if plan:
             request["plan"] = True
-        return read_answer(self._topic_call(topic, "remap", request), Remapping)
+        return read_answer(await self._topic_call(topic, "remap", request), Remapping)
 
-    def check_topic(self, topic: str) -> TopicCheck:
+    @both
+    async def check_topic(self, topic: str) -> TopicCheck:
         """Return whether all mappings of a static topic exist, are whole and have one epoch; names every fault."""
-        return read_answer(self._topic_call(topic, "check", {}), TopicCheck)
+        return read_answer(await self._topic_call(topic, "check", {}), TopicCheck)
 
-    def repair_topic(self, topic: str, *, plan: bool = False) -> TopicRepair:
+    @both
+    async def repair_topic(self, topic: str, *, plan: bool = False) -> TopicRepair:
         """Rewrite the mappings from the copies that survive, if the check finds faults; a `plan` writes nothing.
 
         After a lost answer, the retry finds nothing to repair.
         """
-        return read_answer(self._topic_call(topic, "repair", {"plan": True} if plan else {}), TopicRepair)
+        return read_answer(await self._topic_call(topic, "repair", {"plan": True} if plan else {}), TopicRepair)
 
-    def _topic_call(self, topic: str, verb: str, request: Mapping[str, object]) -> Answer:
+    async def _topic_call(self, topic: str, verb: str, request: Mapping[str, object]) -> Answer:
         path = path_of("topics", check_client_topic(topic), verb)
-        return self._call("POST", path, body=msgspec.json.encode(request))
+        return await self._call("POST", path, body=msgspec.json.encode(request))

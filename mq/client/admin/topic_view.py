@@ -128,9 +128,9 @@ def _slots_by_hash(slots: int) -> Callable[[str], int]:
 Ranges = Sequence[tuple[int, int]]
 
 
-def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
+async def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
     """Fetch the topic's route from the service."""
-    answer = hosts.call("GET", path_of("topics", topic), timeout_s=timeout_s)
+    answer = await hosts.call("GET", path_of("topics", topic), timeout_s=timeout_s)
     described = read_answer(answer, TopicInfo)
     partitions = described.partitions
     stopped = {p.partition for p in partitions if not p.writable or p.state != "serving"}

@@ -36,7 +36,8 @@ from deltamq.mq.client.http.retries import Attempts, is_worth_retrying
 from deltamq.mq.client.messages.received import OrderedMessage, PopBatch, PoppedMessage, ReceivedMessage
 from deltamq.mq.client.orderly.consumer import OrderlyConsumer
 from deltamq.mq.client.pop.client import PopAsk, PopClient, parse_batch
-from deltamq.mq.client.pop.connection import PopConnection
+from deltamq.mq.client.pop.connection import BlockingPopConnection
+from deltamq.mq.client.shells.shell import run_now
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.meta.group_settings import Ordering
 from deltamq.mq.order.orderly import Verdict
@@ -140,7 +141,7 @@ class _Printing:
         self._options = options
         self._line = line
         #: The connections to the processes that were asked; None stands for any process.
-        self._connections: dict[Endpoint | None, PopConnection] = {}
+        self._connections: dict[Endpoint | None, BlockingPopConnection] = {}
         #: The processes to ask in turn; empty before they are known, and after a turn that brought nothing.
         self._hosts: list[Endpoint | None] = []
         self._hosts_age_s = hosts_age_s
@@ -189,23 +190,23 @@ class _Printing:
         hosts = self._client.hosts
         if self._options.partition is not None:
             return [None]
-        if hosts.look():
+        if run_now(hosts.look()):
             if not hosts.are_several:
                 return [None]
             # The topic may not exist yet: a pop at any process reports that.
             with suppress(DeltaMQError):
-                view = fetch_view(hosts, self._options.topic, self._client.patience.request_timeout_s)
+                view = run_now(fetch_view(hosts, self._options.topic, self._client.patience.request_timeout_s))
                 return [*hosts.of(view.stored_at)]
         return self._hosts or [None]
 
     def _close_others(self) -> None:
         for host in [host for host in self._connections if host is not None and host not in self._hosts]:
-            self._connections.pop(host).close()
+            run_now(self._connections.pop(host).close())
 
-    def _connection(self, host: Endpoint | None) -> PopConnection:
+    def _connection(self, host: Endpoint | None) -> BlockingPopConnection:
         if host not in self._connections:
             timeout_s = self._client.patience.request_timeout_s
-            self._connections[host] = PopConnection(self._client.hosts, timeout_s, host)
+            self._connections[host] = BlockingPopConnection(self._client.hosts, timeout_s, host)
         return self._connections[host]
 
     def _ask(self, left: int | None) -> PopAsk:
@@ -229,14 +230,16 @@ class _Printing:
         """Pop once at a process; returns None if the run was stopped."""
         ask, connection = self._ask(left), self._connection(host)
         deadline = time.monotonic() + self._client.patience.timeout_s + ask.wait_ms / 1000
-        attempts = Attempts(self._client.patience, deadline=deadline, retries=self._client.patience.retries)
+        attempts = Attempts(
+            self._client.patience, shell=self._client.shell, deadline=deadline, retries=self._client.patience.retries
+        )
         while not self._stopping.is_set():
             try:
-                batch = parse_batch(ask.topic, connection.pop(ask).body)
+                batch = parse_batch(ask.topic, run_now(connection.pop(ask)).body)
             except DeltaMQError as error:
                 if self._stopping.is_set():
                     break
-                if not is_worth_retrying(error) or not attempts.may_go_on(error):
+                if not is_worth_retrying(error) or not run_now(attempts.may_go_on(error)):
                     raise
                 # Another process may serve the brokers of this one by now.
                 connection, self._hosts = self._connection(None), []
@@ -253,7 +256,7 @@ class _Printing:
 
     def _end(self) -> None:
         for connection in self._connections.values():
-            connection.close()
+            run_now(connection.close())
         # An error here must not hide the one that ended the run; unanswered messages are delivered again.
         with suppress(DeltaMQError):
             if self._written:

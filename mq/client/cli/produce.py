@@ -17,9 +17,9 @@ import msgspec
 from deltamq.mq.client.cli.console import print_json, service_options
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.messages.message import Message, Sent
-from deltamq.mq.client.produce.entry import SendFuture
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.client.produce.progress_bar import row_bar
+from deltamq.mq.client.shells.send_future import SendFuture
 from deltamq.mq.errors import DeltaMQError, Refused
 from deltamq.mq.limits import REQUEST_BYTES_MAX
 
@@ -172,7 +172,7 @@ def _send_all(producer: Producer, topic: str, file: BinaryIO, tally: _Tally) -> 
         with row_bar(f"sending to {topic}", None) as advance:
             for number, line in _lines(file):
                 try:
-                    future = producer.send_async(topic, decode_line(line))
+                    future = producer.send_soon(topic, decode_line(line))
                 except DeltaMQError as error:
                     raise _at_line(error, number) from error
                 tally.add(number, future)

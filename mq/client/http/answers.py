@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from deltamq.mq.client.http.threads import in_child
+from deltamq.mq.client.shells.forks import in_child
 from deltamq.mq.errors import (
     Conflict,
     Corrupt,

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import ssl
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar, Unpack
 
 import msgspec
 
 from deltamq.mq.client.http.answers import decode_as
-from deltamq.mq.client.http.credentials import Token
-from deltamq.mq.client.http.endpoint import Answer, Query, path_of
+from deltamq.mq.client.http.endpoint import Query, path_of
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.http.retries import Attempts, Patience, is_worth_retrying, was_refused_every_time
+from deltamq.mq.client.http.tokens import Token
+from deltamq.mq.client.shells.both import Awaiting, Blocking, both
+from deltamq.mq.client.shells.shell import Answer, Shell
+from deltamq.mq.client.shells.threads import ThreadShell
 from deltamq.mq.errors import DeltaMQError, Unknown, Unprocessable
 from deltamq.mq.wire.answers import Page
 
@@ -54,8 +56,10 @@ class ClientAccess(TypedDict, total=False):
     tracer_provider: TracerProvider | None
 
 
-class Calls(Closing):
-    """Calls to one cluster; they are retried while it is away, within `patience`. Safe for any number of threads.
+class Calls(ABC):
+    """Calls to one cluster; they are retried while it is away, within `patience`.
+
+    With threads they are safe for any number of them; with an event loop for any number of its tasks.
 
     Parameters
     ----------
@@ -78,16 +82,23 @@ class Calls(Closing):
         patience: Patience | None = None,
         **access: Unpack[ClientAccess],
     ) -> None:
-        self.hosts = Hosts(url, **access)
+        self.shell = self._make_shell()
+        self.hosts = Hosts(url, shell=self.shell, **access)
         self.patience = patience if patience is not None else Patience()
 
-    def close(self) -> None:
-        """Close the connections."""
-        self.hosts.close()
+    @abstractmethod
+    def _make_shell(self) -> Shell:
+        """Return what drives the calls."""
 
-    def repeat(
+    @both
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.hosts.close()
+        await self.shell.close()
+
+    async def repeat(
         self,
-        attempt: Callable[[float], T],
+        attempt: Callable[[float], Coroutine[Any, Any, T]],
         *,
         wait_ms: int = 0,
         on_failure: Callable[[DeltaMQError], None] | None = None,
@@ -106,22 +117,22 @@ class Calls(Closing):
             Called with the error of each failed attempt.
         """
         wait_s = wait_ms / 1000
-        deadline = time.monotonic() + self.patience.timeout_s + wait_s
-        attempts = Attempts(self.patience, deadline=deadline, retries=self.patience.retries)
+        deadline = self.shell.now() + self.patience.timeout_s + wait_s
+        attempts = Attempts(self.patience, shell=self.shell, deadline=deadline, retries=self.patience.retries)
         may_be_applied = False
         while True:
             try:
-                return attempt(attempts.timeout_s() + wait_s)
+                return await attempt(attempts.timeout_s() + wait_s)
             except DeltaMQError as error:
                 if on_failure is not None:
                     on_failure(error)
-                if not is_worth_retrying(error) or not attempts.may_go_on(error):
+                if not is_worth_retrying(error) or not await attempts.may_go_on(error):
                     if may_be_applied and not was_refused_every_time(error):
                         error.not_known()
                     raise
                 may_be_applied = may_be_applied or error.outcome == "unknown"
 
-    def _call(
+    async def _call(
         self,
         method: str,
         path: str,
@@ -135,12 +146,12 @@ class Calls(Closing):
         if headers is None and body is not None:
             headers = {"Content-Type": "application/json"}
 
-        def attempt(timeout_s: float) -> Answer:
-            return self.hosts.call(method, path, query=query, headers=headers, body=body, timeout_s=timeout_s)
+        async def attempt(timeout_s: float) -> Answer:
+            return await self.hosts.call(method, path, query=query, headers=headers, body=body, timeout_s=timeout_s)
 
-        return self.repeat(attempt, wait_ms=wait_ms, on_failure=on_failure)
+        return await self.repeat(attempt, wait_ms=wait_ms, on_failure=on_failure)
 
-    def _end(self, path: str, gone: type[DeltaMQError]) -> None:
+    async def _end(self, path: str, gone: type[DeltaMQError]) -> None:
         """Send a DELETE; a retry that raises `gone` after a lost answer counts as success."""
         lost = [False]
 
@@ -148,10 +159,43 @@ class Calls(Closing):
             lost[0] = lost[0] or isinstance(error, Unknown)
 
         try:
-            self._call("DELETE", path, on_failure=note)
+            await self._call("DELETE", path, on_failure=note)
         except gone:
             if not lost[0]:
                 raise
+
+
+class BlockingCalls(Calls, Blocking):
+    """Calls that block their thread."""
+
+    def _make_shell(self) -> Shell:
+        return ThreadShell()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AwaitingCalls(Calls, Awaiting):
+    """Calls that are awaited, in one event loop."""
+
+    def _make_shell(self) -> Shell:
+        from deltamq.mq.client.shells.loop import LoopShell
+
+        return LoopShell(type(self).__name__)
+
+    async def __aenter__(self) -> Self:
+        self.shell.check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 def read_answer(answer: Answer, kind: type[T]) -> T:
@@ -178,7 +222,7 @@ R = TypeVar("R")
 class PagedCalls(Calls):
     """Calls of which some are answered in pages."""
 
-    def _rows(
+    async def _rows(
         self,
         path: Sequence[str],
         kind: type[P],
@@ -186,7 +230,7 @@ class PagedCalls(Calls):
         asked: Mapping[str, str | None] | None = None,
         *,
         limit: int | None = None,
-    ) -> Iterator[R]:
+    ) -> AsyncGenerator[R, None]:
         """Yield the rows of a list, page by page, so that no answer is large; at most `limit` of them.
 
         `path` has the segments after `/v1`; values of `asked` that are None are not sent.
@@ -194,9 +238,10 @@ class PagedCalls(Calls):
         query = {name: value for name, value in (asked or {}).items() if value is not None}
         while limit is None or limit > 0:
             query["limit"] = str(_PAGE_ROWS if limit is None else min(_PAGE_ROWS, limit))
-            page = read_answer(self._call("GET", path_of(*path), query=query), kind)
+            page = read_answer(await self._call("GET", path_of(*path), query=query), kind)
             rows = rows_of(page)
-            yield from rows
+            for row in rows:
+                yield row
             limit = None if limit is None else limit - len(rows)
             if page.next is None:
                 return

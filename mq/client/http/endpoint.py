@@ -18,23 +18,20 @@ import os
 import ssl
 import threading
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Final
 from urllib.parse import quote, urlencode
 
 import urllib3
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    HTTPError,
-    LocationParseError,
-    NewConnectionError,
-    ReadTimeoutError,
-)
+from urllib3.exceptions import LocationParseError
 
 from deltamq.mq.client.http.answers import error_of
 from deltamq.mq.client.http.credentials import Credentials
-from deltamq.mq.client.http.threads import in_child
+from deltamq.mq.client.shells.blocking_transport import CONNECTION_LOST
+from deltamq.mq.client.shells.forks import in_child
+from deltamq.mq.client.shells.shell import Answer, Body, Shell
+from deltamq.mq.client.shells.threads import ThreadShell
 from deltamq.mq.client.tracing.tracing import Tracing
-from deltamq.mq.errors import Refused, Unauthenticated, Unavailable, Unknown
+from deltamq.mq.errors import Refused, Unauthenticated, Unknown
 
 CA_ENV: Final = "DELTAMQ_CLIENT_CA"
 CERT_ENV: Final = "DELTAMQ_CLIENT_CERT"
@@ -111,32 +108,11 @@ def _no_password() -> str:
     raise Refused("the key is encrypted: decrypt it, or pass an ssl_context", code="tls_files_invalid", field="key")
 
 
-CONNECT_FAILED: Final = "connect_failed"
-NO_ANSWER: Final = "no_answer"
-#: The service's certificate is not signed by a trusted authority, expired, or another host's.
-NOT_TRUSTED: Final = "certificate_not_trusted"
-CONNECTION_LOST: Final = "connection_lost"
-
-#: Number of kept connections; further concurrent callers open connections that are closed after use.
-CONNECTIONS_KEPT: Final = 64
-CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 10.0
 _OK_STATUS_END: Final = 300
 _NO_CONTENT: Final = 204
 
-Body = bytes | memoryview
 Query = Mapping[str, str | int]
-
-
-class Answer:
-    """The answer of a successful request: status, headers (names are case-insensitive) and body."""
-
-    __slots__ = ("body", "headers", "status")
-
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
 
 
 def path_of(*parts: str) -> str:
@@ -149,25 +125,14 @@ def is_cut_short(status: int, headers: Mapping[str, str]) -> bool:
     return status != _NO_CONTENT and "content-length" not in headers and "transfer-encoding" not in headers
 
 
-def lost_connection(url: str, error: BaseException) -> Unavailable | Unknown:
-    """Return the error of a connection that broke; if the service's certificate is to blame, nothing was sent."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return Unavailable(f"the certificate of {url} is not trusted: {cause.verify_message}", code=NOT_TRUSTED)
-        # urllib3 wraps the error of the ssl module as an argument of its own.
-        inner = next((argument for argument in cause.args if isinstance(argument, BaseException)), None)
-        cause = cause.__cause__ if inner is None else inner
-    return Unknown(f"the connection to {url} was lost", code=CONNECTION_LOST)
-
-
 class Endpoint:
-    """One service process. Safe for any number of threads."""
+    """One service process; with threads, safe for any number of them."""
 
     def __init__(
         self,
         url: str,
         *,
+        shell: Shell | None = None,
         credentials: Credentials | None = None,
         tls: Tls | None = None,
         agent: str = "deltamq",
@@ -184,8 +149,7 @@ class Endpoint:
         self.credentials = credentials if credentials is not None else Credentials("")
         self._plain: Mapping[str, str] = {"User-Agent": agent}
         self._tracing = tracing or Tracing()
-        self._pool = self._make_pool()
-        in_child(self._renew_pool)
+        self._transport = (shell or ThreadShell()).transport(self.scheme, self.host, self.port, self.ssl_context)
 
     def __repr__(self) -> str:
         # The token stays out of logs and tracebacks.
@@ -202,19 +166,7 @@ class Endpoint:
             return {**self._plain, **more} if more else self._plain
         return {**self._plain, "Authorization": f"Bearer {token}", **(more or {})}
 
-    def _renew_pool(self) -> None:
-        """Leave the connections to the parent: two processes would read each other's answers."""
-        self._pool = self._make_pool()
-
-    def _make_pool(self) -> urllib3.HTTPConnectionPool:
-        # urllib3 sets TCP_NODELAY on every connection: a small request never waits for an acknowledgement.
-        if self.scheme == "https":
-            return urllib3.HTTPSConnectionPool(
-                self.host, self.port, maxsize=CONNECTIONS_KEPT, block=False, ssl_context=self.ssl_context
-            )
-        return urllib3.HTTPConnectionPool(self.host, self.port, maxsize=CONNECTIONS_KEPT, block=False)
-
-    def call(
+    async def call(
         self,
         method: str,
         path: str,
@@ -229,42 +181,18 @@ class Endpoint:
         Parameters
         ----------
         timeout_s
-            Seconds for connecting (at most three), and again for each wait for bytes: sockets have no limit for a
-            whole attempt.
+            Seconds of the attempt; with threads, of connecting (at most three), and again of each wait for bytes.
         """
-        target, token = self.target(path, query), self.credentials.token()
-        response = self._send(method, target, self.headers(token, headers), body, timeout_s)
-        if response.status == Unauthenticated.status and self.credentials.renew(token):
-            fresh = self.headers(self.credentials.token(), headers)
-            response = self._send(method, target, fresh, body, timeout_s)
-        if is_cut_short(response.status, response.headers):
+        target, token = self.target(path, query), await self.credentials.token()
+        answer = await self._transport.send(method, target, self.headers(token, headers), body, timeout_s)
+        if answer.status == Unauthenticated.status and await self.credentials.renew(token):
+            fresh = self.headers(await self.credentials.token(), headers)
+            answer = await self._transport.send(method, target, fresh, body, timeout_s)
+        if is_cut_short(answer.status, answer.headers):
             raise Unknown(f"the connection to {self.url} was lost in the middle of an answer", code=CONNECTION_LOST)
-        if response.status >= _OK_STATUS_END:
-            raise error_of(response.status, response.headers, response.data)
-        return Answer(response.status, response.headers, response.data)
-
-    def _send(
-        self, method: str, target: str, headers: Mapping[str, str], body: Body | None, timeout_s: float
-    ) -> urllib3.BaseHTTPResponse:
-        try:
-            return self._pool.urlopen(
-                method,
-                target,
-                # urllib3 takes any buffer; its types only say bytes.
-                body=cast("bytes | None", body),
-                headers=headers,
-                retries=False,
-                redirect=False,
-                timeout=urllib3.Timeout(connect=min(timeout_s, CONNECT_TIMEOUT_S), read=timeout_s),
-                preload_content=True,
-                decode_content=False,
-            )
-        except (NewConnectionError, ConnectTimeoutError) as error:
-            raise Unavailable(f"cannot connect to {self.url}", code=CONNECT_FAILED) from error
-        except ReadTimeoutError as error:
-            raise Unknown(f"{self.url} did not answer within {timeout_s:.3g} s", code=NO_ANSWER) from error
-        except (HTTPError, OSError) as error:
-            raise lost_connection(self.url, error) from error
+        if answer.status >= _OK_STATUS_END:
+            raise error_of(*answer)
+        return answer
 
     def connection(self, timeout_s: float) -> urllib3.connection.HTTPConnection:
         """Return a new connection outside the pool, for callers that wait for several answers at once."""
@@ -280,9 +208,9 @@ class Endpoint:
             return f"{self.prefix}{path}?{urlencode(query)}"
         return self.prefix + path
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the kept connections."""
-        self._pool.close()
+        await self._transport.close()
 
 
 def _parse(url: str) -> urllib3.util.Url:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from ssl import SSLContext
@@ -22,18 +21,13 @@ import msgspec
 
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.client.http.answers import decode_as
-from deltamq.mq.client.http.credentials import TOKEN_UNAVAILABLE, Credentials, Token
-from deltamq.mq.client.http.endpoint import (
-    CONNECT_FAILED,
-    CONNECTION_LOST,
-    NO_ANSWER,
-    Answer,
-    Body,
-    Endpoint,
-    Query,
-    Tls,
-)
-from deltamq.mq.client.http.threads import in_child
+from deltamq.mq.client.http.credentials import Credentials
+from deltamq.mq.client.http.endpoint import Endpoint, Query, Tls
+from deltamq.mq.client.http.tokens import TOKEN_UNAVAILABLE, Token
+from deltamq.mq.client.shells.blocking_transport import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER
+from deltamq.mq.client.shells.forks import in_child
+from deltamq.mq.client.shells.shell import Answer, Body, Shell
+from deltamq.mq.client.shells.threads import ThreadShell
 from deltamq.mq.client.tracing.tracing import Tracing
 from deltamq.mq.errors import DeltaMQError, Refused
 
@@ -82,7 +76,7 @@ class _Cluster(msgspec.Struct):
 
 
 class Hosts:
-    """The hosts of one cluster. Safe for any number of threads.
+    """The hosts of one cluster; with threads, safe for any number of them.
 
     Parameters
     ----------
@@ -106,12 +100,19 @@ class Hosts:
         key: str | None = None,
         ssl_context: SSLContext | None = None,
         agent: str = "deltamq",
+        shell: Shell | None = None,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
+        self.shell = ThreadShell() if shell is None else shell
         tls = Tls(ca, cert, key, ssl_context)
         self.tracing = Tracing(tracer_provider)
         self._endpoint_at = partial(
-            Endpoint, credentials=Credentials(token), tls=tls, agent=agent, tracing=self.tracing
+            Endpoint,
+            shell=self.shell,
+            credentials=Credentials(token, self.shell),
+            tls=tls,
+            agent=agent,
+            tracing=self.tracing,
         )
         self._seeds = [self._endpoint_at(address) for address in _urls(url)]
         self.tracing.at(self._seeds[0].host, self._seeds[0].port)
@@ -155,7 +156,7 @@ class Hosts:
 
     # Asking -----------------------------------------------------------------------------------------------------
 
-    def call(
+    async def call(
         self,
         method: str,
         path: str,
@@ -175,7 +176,7 @@ class Hosts:
         """
         endpoint = self.endpoint(role)
         try:
-            answer = endpoint.call(method, path, query=query, headers=headers, body=body, timeout_s=timeout_s)
+            answer = await endpoint.call(method, path, query=query, headers=headers, body=body, timeout_s=timeout_s)
         except DeltaMQError as error:
             self.failed(endpoint, error)
             raise
@@ -187,7 +188,7 @@ class Hosts:
         owner = None if role is None else self._owners.get(role)
         if not self._avoided:
             return owner or self._all[0]
-        now = time.monotonic()
+        now = self.shell.now()
         with self._lock:
             wanted = self._all if owner is None else (owner, *self._all)
             ends = {host: self._avoided.get(host, 0.0) for host in wanted}
@@ -222,7 +223,7 @@ class Hosts:
                 return
             failures = self._failures[endpoint] = self._failures.get(endpoint, 0) + 1
             rest_s = _AVOID_S.after(failures)
-            self._avoided[endpoint] = time.monotonic() + rest_s
+            self._avoided[endpoint] = self.shell.now() + rest_s
         log.info("event=host_avoided url=%s for_s=%.0f", endpoint.url, rest_s)
 
     def answered(self, endpoint: Endpoint) -> None:
@@ -237,32 +238,32 @@ class Hosts:
 
     def keep_fresh(self) -> None:
         """Fetch the view, in the background, if it is too old."""
-        if self._age_s is not None and time.monotonic() >= self._asked_at + self._age_s:
+        if self._age_s is not None and self.shell.now() >= self._asked_at + self._age_s:
             self._look_again(self._age_s)
 
     def _look_again(self, age_s: float) -> None:
         """Fetch the view in the background, unless a fetch runs, or began less than `age_s` ago."""
         with self._lock:
-            now = time.monotonic()
+            now = self.shell.now()
             if self._age_s is None or self._closed or self._asking or now < self._asked_at + age_s:
                 return
             self._asking = True
             self._asked_at = now
-        threading.Thread(target=self._look_logged, name="deltamq-cluster", daemon=True).start()
+        self.shell.spawn("deltamq-cluster", self._look_logged)
 
-    def _look_logged(self) -> None:
+    async def _look_logged(self) -> None:
         try:
-            self.look()
+            await self.look()
         finally:
             with self._lock:
                 self._asking = False
 
-    def look(self) -> bool:
+    async def look(self) -> bool:
         """Ask the hosts in turn until one describes the cluster; returns False if none does."""
         first = self.endpoint()
         for endpoint in dict.fromkeys((first, *self._all)):
             try:
-                answer = endpoint.call("GET", "/v1/cluster", timeout_s=_ASK_TIMEOUT_S)
+                answer = await endpoint.call("GET", "/v1/cluster", timeout_s=_ASK_TIMEOUT_S)
                 self._learn(endpoint, decode_as(answer.body, _Cluster))
             except (DeltaMQError, msgspec.MsgspecError) as error:
                 log.info("event=cluster_unknown url=%s error=%s", endpoint.url, error)
@@ -330,13 +331,13 @@ class Hosts:
 
     # The end ----------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the kept connections."""
         with self._lock:
             self._closed = True
             endpoints = dict.fromkeys((*self._seeds, *self._learned.values()))
         for endpoint in endpoints:
-            endpoint.close()
+            await endpoint.close()
 
 
 def _urls(url: str | Sequence[str]) -> list[str]:

@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import enum
 import random
-import threading
-import time
 from dataclasses import dataclass
 from typing import Final
 
 from deltamq.mq.backoff import Backoff
+from deltamq.mq.client.shells.shell import Shell, Stop
 from deltamq.mq.errors import (
     DeltaMQError,
     Fenced,
@@ -84,7 +83,7 @@ def is_worth_retrying(error: DeltaMQError) -> bool:
 
 
 class Attempts:
-    """The attempts of one call, up to `deadline` (of `time.monotonic`).
+    """The attempts of one call, up to `deadline` (of `Shell.now`).
 
     With `retries` None only the deadline limits them. `failures` is the number of failed attempts before this object.
     """
@@ -93,31 +92,33 @@ class Attempts:
         self,
         patience: Patience,
         *,
+        shell: Shell,
         deadline: float,
         retries: int | None,
-        stop: threading.Event | None = None,
+        stop: Stop | None = None,
         failures: int = 0,
     ) -> None:
+        self._shell = shell
         self._patience = patience
         self._deadline = deadline
         self._retries = retries
-        self._stop = stop if stop is not None else threading.Event()
+        self._stop = stop if stop is not None else Stop(shell)
         self.failures = failures
 
     def timeout_s(self) -> float:
         """Return the seconds that the next attempt may take: at least 1 ms, so that a late one still fails cleanly."""
-        remaining_s = self._deadline - time.monotonic()
+        remaining_s = self._deadline - self._shell.now()
         return max(min(remaining_s, self._patience.request_timeout_s), _ATTEMPT_S_MIN)
 
-    def may_go_on(self, error: DeltaMQError) -> bool:
+    async def may_go_on(self, error: DeltaMQError) -> bool:
         """Wait until the next attempt after `error` is due; returns False if there must be none."""
         self.failures += 1
         if self._retries is not None and self.failures > self._retries:
             return False
         wait_s = self._patience.wait_s(self.failures, random.random(), error)
-        if time.monotonic() + wait_s >= self._deadline:
+        if self._shell.now() + wait_s >= self._deadline:
             return False
-        return not self._stop.wait(wait_s)
+        return not await self._stop.wait(wait_s)
 
 
 _WRONG_ROUTE: Final = frozenset({"partition_not_found", "topic_not_found"})

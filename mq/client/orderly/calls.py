@@ -12,11 +12,12 @@ from typing import Final, Literal, Unpack
 import msgspec
 
 from deltamq.mq.client.admin.topic_view import TopicView, broker_in, fetch_view
-from deltamq.mq.client.http.calls import Calls, ClientAccess, read_answer
-from deltamq.mq.client.http.endpoint import Answer, Query, path_of
+from deltamq.mq.client.http.calls import AwaitingCalls, BlockingCalls, Calls, ClientAccess, read_answer
+from deltamq.mq.client.http.endpoint import Query, path_of
 from deltamq.mq.client.http.hosts import META
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.orderly.work import OrderlyWork
+from deltamq.mq.client.shells.shell import Answer
 from deltamq.mq.limits import MAX_ATTEMPTS_MAX
 from deltamq.mq.names import check_client_topic, check_group
 from deltamq.mq.order.orderly import MoveAway
@@ -39,7 +40,7 @@ class _Group(msgspec.Struct):
 
 
 class OrderlyCalls(Calls):
-    """The calls of one client of an exclusive group. Safe for any number of threads."""
+    """The calls of one client of an exclusive group."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class OrderlyCalls(Calls):
         self._views: dict[str, TopicView] = {}
         self.hosts.follow()
 
-    def heartbeat(
+    async def heartbeat(
         self,
         topics: Mapping[str, SubscriptionRequest],
         *,
@@ -73,21 +74,25 @@ class OrderlyCalls(Calls):
         query = {"wait_ms": wait_ms, "allocation_epoch": allocation_epoch} if wait_ms else None
         path = path_of("groups", self.group, "clients", self.client_id, "heartbeat")
         body = HeartbeatRequest(dict(topics), online)
-        return read_answer(self._once("POST", path, META, body, query, timeout_s + wait_ms / 1000), HeartbeatAnswer)
+        return read_answer(
+            await self._once("POST", path, META, body, query, timeout_s + wait_ms / 1000), HeartbeatAnswer
+        )
 
-    def make_group(self) -> None:
+    async def make_group(self) -> None:
         """Create the group as an exclusive one."""
         path = path_of("groups", self.group)
-        self._once("PUT", path, META, {"consume_strategy": "exclusive"}, None, self.patience.request_timeout_s)
+        await self._once("PUT", path, META, {"consume_strategy": "exclusive"}, None, self.patience.request_timeout_s)
 
-    def max_attempts(self) -> int:
+    async def max_attempts(self) -> int:
         """Return the group's `max_attempts`."""
-        answer = self.hosts.call("GET", path_of("groups", self.group), timeout_s=self.patience.request_timeout_s)
+        answer = await self.hosts.call("GET", path_of("groups", self.group), timeout_s=self.patience.request_timeout_s)
         return read_answer(answer, _Group).max_attempts
 
-    def view(self, topic: str) -> TopicView:
+    async def view(self, topic: str) -> TopicView:
         """Fetch the topic's route and order strategy."""
-        view = self._views[topic] = fetch_view(self.hosts, check_client_topic(topic), self.patience.request_timeout_s)
+        view = self._views[topic] = await fetch_view(
+            self.hosts, check_client_topic(topic), self.patience.request_timeout_s
+        )
         return view
 
     def broker(self, topic: str, partition: str) -> str:
@@ -98,7 +103,7 @@ class OrderlyCalls(Calls):
         view = self._views.get(topic)
         return "" if view is None else view.broker(partition)
 
-    def take(
+    async def take(
         self, topic: str, partitions: Sequence[str], *, held: Sequence[str] = (), wait_ms: int = 0, timeout_s: float
     ) -> LocksGiven:
         """Ask for the locks of partitions of one broker; those in `held` are renewed (SPEC ORDER-4).
@@ -107,24 +112,24 @@ class OrderlyCalls(Calls):
         """
         body = LocksRequest(self.client_id, list(partitions), list(held), wait_ms)
         broker = self.broker(topic, [*partitions, *held][0])
-        answer = self._once("POST", self._locks(topic), broker, body, None, timeout_s + wait_ms / 1000)
+        answer = await self._once("POST", self._locks(topic), broker, body, None, timeout_s + wait_ms / 1000)
         return read_answer(answer, LocksGiven)
 
-    def release(self, topic: str, partition: str, number: int | None) -> None:
+    async def release(self, topic: str, partition: str, number: int | None) -> None:
         """Release a lock; with `number` None, any lock of the partition that this client may have been granted."""
         body = ReleaseRequest(self.client_id, [partition], None if number is None else {partition: number})
         timeout_s = self.patience.request_timeout_s
-        self._once("DELETE", self._locks(topic), self.broker(topic, partition), body, None, timeout_s)
+        await self._once("DELETE", self._locks(topic), self.broker(topic, partition), body, None, timeout_s)
 
-    def commit(self, work: OrderlyWork, offset: int, number: int, attempts: int) -> None:
+    async def commit(self, work: OrderlyWork, offset: int, number: int, attempts: int) -> None:
         """Commit `offset` under the lock of this number; `attempts` counts failures of the message at `offset`."""
         path = path_of("groups", self.group, "topics", work.topic, "offsets")
         body = CommitRequest({work.partition: offset}, self.client_id, {work.partition: number})
         if attempts:
             body.attempts = {work.partition: min(attempts, MAX_ATTEMPTS_MAX)}
-        self._once("PUT", path, work.broker, body, None, self.patience.request_timeout_s)
+        await self._once("PUT", path, work.broker, body, None, self.patience.request_timeout_s)
 
-    def set_aside(self, work: OrderlyWork, away: MoveAway, *, to: Literal["dead", "retry"], reason: str) -> None:
+    async def set_aside(self, work: OrderlyWork, away: MoveAway, *, to: Literal["dead", "retry"], reason: str) -> None:
         """Append messages to the group's dead letters (`dead`) or its retry partition (`retry`), each once."""
         path = path_of("groups", self.group, "topics", work.topic, "aside")
         body = AsideRequest(
@@ -136,12 +141,12 @@ class OrderlyCalls(Calls):
             reason=reason,
             attempts=away.attempts,
         )
-        self._once("POST", path, work.broker, body, None, self.patience.request_timeout_s)
+        await self._once("POST", path, work.broker, body, None, self.patience.request_timeout_s)
 
     def _locks(self, topic: str) -> str:
         return path_of("groups", self.group, "topics", topic, "locks")
 
-    def _once(
+    async def _once(
         self,
         method: str,
         path: str,
@@ -150,7 +155,7 @@ class OrderlyCalls(Calls):
         query: Query | None,
         timeout_s: float,
     ) -> Answer:
-        return self.hosts.call(
+        return await self.hosts.call(
             method,
             path,
             role=role,
@@ -159,3 +164,11 @@ class OrderlyCalls(Calls):
             body=msgspec.json.encode(body),
             timeout_s=timeout_s,
         )
+
+
+class BlockingOrderlyCalls(OrderlyCalls, BlockingCalls):
+    """The calls of a client with threads."""
+
+
+class AwaitingOrderlyCalls(OrderlyCalls, AwaitingCalls):
+    """The calls of a client on an event loop."""

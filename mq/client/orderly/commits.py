@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from deltamq.mq.client.http.retries import asked_s, is_worth_retrying
-from deltamq.mq.client.http.threads import Workers
 from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.work import OrderlyWork, WorkState, monotonic_ms
+from deltamq.mq.client.shells.shell import Workers
 from deltamq.mq.errors import Conflict, DeltaMQError
 from deltamq.mq.order.orderly import RunState
 
@@ -27,7 +27,7 @@ _AGAIN_MS_MAX: Final = 1_000
 
 
 class Commits:
-    """Commits the positions of the works. Safe for any number of threads.
+    """Commits the positions of the works.
 
     It calls `refused` after a refused commit, and `ended` with a work that needs no further commit and whether the
     partition was lost.
@@ -40,7 +40,7 @@ class Commits:
         *,
         every_ms: int,
         refused: Callable[[OrderlyWork, Conflict], None],
-        ended: Callable[[OrderlyWork, bool], None],
+        ended: Callable[[OrderlyWork, bool], Coroutine[Any, Any, None]],
     ) -> None:
         self._calls = calls
         self._requests = requests
@@ -68,31 +68,31 @@ class Commits:
         return self._next_ms
 
     def soon(self, work: OrderlyWork) -> None:
-        """Commit a work in another thread, unless a commit is under way; then end it if it waits for nothing else."""
+        """Commit a work in the background, unless a commit is under way; then end it if it waits for nothing else."""
         with work.mutex:
             if work.committing:
                 return
             work.committing = True
         self._requests.submit(partial(self._commit, work))
 
-    def now(self, work: OrderlyWork) -> bool:
-        """Commit in the calling thread; returns whether everything is committed."""
-        self._store(work)
+    async def now(self, work: OrderlyWork) -> bool:
+        """Commit at once; returns whether everything is committed."""
+        await self._store(work)
         with work.mutex:
             return work.is_committed
 
-    def _commit(self, work: OrderlyWork) -> None:
+    async def _commit(self, work: OrderlyWork) -> None:
         stored = False
         try:
-            stored = self._store(work)
+            stored = await self._store(work)
         finally:
             with work.mutex:
                 work.committing = False
-        if self._end(work) and stored:
+        if await self._end(work) and stored:
             # The run went on during the commit, and has ended since.
             self.soon(work)
 
-    def _store(self, work: OrderlyWork) -> bool:
+    async def _store(self, work: OrderlyWork) -> bool:
         """Commit the position, if that is allowed and needed; returns whether it was stored."""
         with work.mutex:
             if not work.run.may_commit(monotonic_ms()):
@@ -101,7 +101,7 @@ class Commits:
             if work.is_committed:
                 return False
         try:
-            self._calls.commit(work, position, number, failures)
+            await self._calls.commit(work, position, number, failures)
         except DeltaMQError as error:
             self._failed(work, error)
             return False
@@ -121,7 +121,7 @@ class Commits:
         wait_ms = round(self._calls.patience.wait_s(self._failures, random.random()) * 1000)
         self._next_ms = monotonic_ms() + max(min(wait_ms, _AGAIN_MS_MAX), round(asked_s(error) * 1000))
 
-    def _end(self, work: OrderlyWork) -> bool:
+    async def _end(self, work: OrderlyWork) -> bool:
         """End a work whose run is over; returns True if it needs another commit first."""
         with work.mutex:
             if work.state is not WorkState.ENDING:
@@ -129,5 +129,5 @@ class Commits:
             handed_over = work.run.may_commit(monotonic_ms()) and work.run.state is RunState.HANDED_OVER
             if handed_over and not work.is_committed:
                 return True
-        self._ended(work, not handed_over)
+        await self._ended(work, not handed_over)
         return False

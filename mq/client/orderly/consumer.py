@@ -22,31 +22,38 @@ order: any client of the group gets them, one at a time, besides its partitions.
 from __future__ import annotations
 
 import logging
-import threading
 import uuid
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, Unpack
+from typing import Any, ClassVar, Final, Literal, Unpack
 
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.http.threads import Workers
-from deltamq.mq.client.orderly.calls import OrderlyCalls
+from deltamq.mq.client.orderly.calls import AwaitingOrderlyCalls, BlockingOrderlyCalls, OrderlyCalls
 from deltamq.mq.client.orderly.commits import Commits
+from deltamq.mq.client.orderly.fetches import FETCH_TIMEOUT_S, FETCHES_MAX, OrderlyFetch
 from deltamq.mq.client.orderly.heartbeats import Heartbeats
 from deltamq.mq.client.orderly.listener import AfterVerdict, Listener, Listening, retries_of
 from deltamq.mq.client.orderly.rights import Rights
 from deltamq.mq.client.orderly.turns import FetchSize, Turns
 from deltamq.mq.client.orderly.work import monotonic_ms
+from deltamq.mq.client.pop.consumer import AsyncPopConsumer, PopConsumer
 from deltamq.mq.client.pop.consumer_life import (
-    CLOSE_TIMEOUT_S,
+    AwaitingLife,
+    BlockingLife,
     ConsumerLife,
     OrderlyManner,
+    check_async_handler,
     check_handler,
     checked_topics,
 )
 from deltamq.mq.client.pop.telemetry import CONSUME_TIMEOUT_S, ConsumerCounters, ConsumerStats
+from deltamq.mq.client.pull.blocking_fetches import BlockingFetches
+from deltamq.mq.client.pull.fetch import Fetches
+from deltamq.mq.client.pull.loop_fetches import LoopFetches
+from deltamq.mq.client.shells.shell import Running, Signal
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import AHEAD_MESSAGES_DEFAULT, MIB, RUN_MS_MAX, SUSPEND_MS_DEFAULT
 from deltamq.mq.order.orderly import OrderlySettings
@@ -77,7 +84,237 @@ class OrderlyClosed:
         return self.unfinished == 0 and self.unreleased == 0
 
 
-class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
+class OrderlyConsumerCore(ConsumerLife[OrderlyClosed]):
+    """What `OrderlyConsumer` and `AsyncOrderlyConsumer` have in common."""
+
+    _retries_kind: ClassVar[type[PopConsumer] | type[AsyncPopConsumer]]
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        group: str,
+        topics: str | Sequence[str],
+        listener: Listener,
+        *,
+        concurrency: int = 20,
+        keys_in_parallel: int = 1,
+        ahead_messages: int = AHEAD_MESSAGES_DEFAULT,
+        autocommit: bool = True,
+        batch_messages: int | None = None,
+        on_failure: Literal["dead_letter", "retry_topic", "in_place"] = "dead_letter",
+        max_attempts: int | None = None,
+        suspend_ms: int = SUSPEND_MS_DEFAULT,
+        turn_ms: int = RUN_MS_MAX,
+        commit_ms: int = 200,
+        tags: str = "*",
+        filter: str | None = None,
+        fetch_messages: int = 1_000,
+        fetch_bytes: int = 4 * MIB,
+        client_id: str | None = None,
+        before: Callable[[Any], object] | None = None,
+        after: AfterVerdict | None = None,
+        consume_timeout_s: float = CONSUME_TIMEOUT_S,
+        patience: Patience | None = None,
+        **access: Unpack[ClientAccess],
+    ) -> None:
+        self.topics = checked_topics(topics)
+        self._check_listener(listener)
+        self._manner = OrderlyManner(
+            concurrency=concurrency,
+            keys_in_parallel=keys_in_parallel,
+            ahead_messages=ahead_messages,
+            autocommit=autocommit,
+            batch_messages=batch_messages,
+            on_failure=on_failure,
+            max_attempts=max_attempts,
+            suspend_ms=suspend_ms,
+            turn_ms=turn_ms,
+            commit_ms=commit_ms,
+        )
+        self.client_id = client_id if client_id is not None else f"orderly-{uuid.uuid4().hex[:16]}"
+        self._calls = self._make_calls(url, group, self.client_id, patience=patience, **access)
+        super().__init__(self._calls.group, self._calls.shell)
+        self._group_attempts: int | None = None
+        self._counters = ConsumerCounters()
+        listening = Listening(
+            self.shell,
+            listener,
+            self._counters,
+            before,
+            after,
+            by_hand=not autocommit,
+            consume_timeout_s=consume_timeout_s,
+            tracing=self._calls.hosts.tracing,
+            group=group,
+        )
+        size = FetchSize(messages=fetch_messages, bytes=fetch_bytes)
+        wanted = SubscriptionRequest(order=True, tags=tags, filter=filter)
+        self._build(dict.fromkeys(self.topics, wanted), listening, size)
+        batches = batch_messages is not None
+        retries = partial(retries_of, url, group, self.topics, listening, batches=batches, client_id=self.client_id)
+        self._retries = retries(tags=tags, filter=filter, patience=patience, kind=self._retries_kind, **access)
+        #: Whether the retried messages are being popped; guarded by the lock.
+        self._retrying = False
+
+    @abstractmethod
+    def _check_listener(self, listener: Listener) -> None:
+        """Refuse a listener that cannot be called."""
+
+    @abstractmethod
+    def _make_calls(
+        self,
+        url: str | Sequence[str],
+        group: str,
+        client_id: str,
+        *,
+        patience: Patience | None,
+        **access: Unpack[ClientAccess],
+    ) -> OrderlyCalls:
+        """Return the calls to the service."""
+
+    @abstractmethod
+    def _make_fetches(self) -> Fetches[OrderlyFetch]:
+        """Return the open fetches."""
+
+    def _build(self, topics: dict[str, SubscriptionRequest], listening: Listening, size: FetchSize) -> None:
+        self._poked = Signal(self.shell)
+        self._is_over = False
+        self._requests = self.shell.workers(_REQUESTS_MAX, "deltamq-orderly")
+        self._turns = Turns(
+            self._calls,
+            topics,
+            listening,
+            self._counters,
+            self._make_fetches(),
+            concurrency=self._manner.concurrency,
+            keys_in_parallel=self._manner.keys_in_parallel,
+            turn_ms=self._manner.turn_ms,
+            batches=self._manner.batch_messages is not None,
+            size=size,
+            refused=lambda work, error: self._rights.refused(work, error),
+            stopped=lambda work: self._commits.soon(work),
+            commit=lambda work: self._commits.now(work),
+            fail=self._fail,
+            poke=self._poked.give,
+        )
+        self._heartbeats = Heartbeats(
+            self._calls, topics, changed=lambda allocation: self._rights.allocated(allocation), fail=self._fail
+        )
+        self._rights = Rights(
+            self._calls,
+            self._heartbeats.authorization,
+            self._requests,
+            settings_of=self._settings_of,
+            begun=self._turns.begin,
+            wake=self._turns.wake,
+            poke=self._poked.give,
+        )
+        self._commits = Commits(
+            self._calls,
+            self._requests,
+            every_ms=self._manner.commit_ms,
+            refused=self._rights.refused,
+            ended=lambda work, lost: self._rights.ended(work, lost=lost),
+        )
+
+    # Life -------------------------------------------------------------------------------------------------------
+
+    def _begin_all(self) -> Sequence[Running]:
+        return [
+            self._begin("deltamq-heartbeats", self._heartbeats.run),
+            self._begin("deltamq-rights", self._look),
+            self._begin("deltamq-fetches", self._turns.fetches.run),
+        ]
+
+    async def _close(self, timeout_s: float) -> OrderlyClosed:
+        """Hand everything over: wait at most `timeout_s` for running listeners, commit, and release the locks.
+
+        Closing twice is harmless.
+        """
+        if self._turns.inside.active:
+            raise Refused("close() waits for listeners: call stop() in a listener", code="close_in_listener")
+        until_ms = monotonic_ms() + round(timeout_s * 1000)
+        closed = self._begin_close()
+        if closed is not None:
+            return closed
+        if self._running:
+            self._rights.leave()
+            await self._heartbeats.leave(until_ms)
+            if self._retrying:
+                await ConsumerLife.close.core(self._retries, max(0.0, (until_ms - monotonic_ms()) / 1000))
+            await self._rights.wait_given_back((until_ms - monotonic_ms()) / 1000)
+        heard = [partition for partition in self._rights.works() if partition.is_heard]
+        self._closed = OrderlyClosed(unfinished=len(heard), unreleased=self._rights.unreleased)
+        if not self._closed:
+            log.warning("event=not_handed_over unfinished=%d unreleased=%d", len(heard), self._closed.unreleased)
+        self._is_over = True
+        self._poked.give()
+        await self._turns.close()
+        for work in self._running:
+            await work.join(_JOIN_S)
+        await self._requests.close()
+        await OrderlyCalls.close.core(self._calls)
+        return self._closed
+
+    # Looking ----------------------------------------------------------------------------------------------------
+
+    def partitions(self) -> tuple[tuple[str, str], ...]:
+        """Return topic and name of the partitions that this client has now, sorted."""
+        return tuple(sorted(work.key for work in self._rights.works()))
+
+    def positions(self) -> dict[tuple[str, str], int]:
+        """Return the position of each of these partitions, by topic and name; all messages before it are done."""
+        return {work.key: work.position for work in self._rights.works()}
+
+    def done_ahead(self) -> dict[tuple[str, str], int]:
+        """Return for each of these partitions how many messages above its position are done (ORDER-11).
+
+        They would be heard again if this client died now.
+        """
+        return {work.key: work.done_ahead for work in self._rights.works()}
+
+    def stats(self) -> ConsumerStats:
+        """Return what this consumer does (SPEC CONS-6).
+
+        `retried` counts suspensions, `expired` partitions that were lost and not handed over, `renewals` renewed locks,
+        `pops` fetches.
+        """
+        held = sum(len(work.messages) for work in self._rights.works())
+        return self._counters.read(expired=self._rights.lost, renewals=self._rights.renewals, held=held)
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        while not self._is_over:
+            if self._heartbeats.is_exclusive:
+                await self._begin_retries()
+            if self._retries.error is not None and self.error is None:
+                # No listener would hear the retried messages any more.
+                self._fail(self._retries.error)
+            self._rights.tick()
+            self._turns.timers.tick()
+            self._commits.tick(self._rights.works())
+            due = [self._commits.next_ms(), self._turns.timers.next_ms()]
+            wait_ms = min([_LOOK_MS, *(max(0, at - monotonic_ms()) for at in due if at is not None)])
+            await self._poked.wait(wait_ms / 1000)
+
+    async def _begin_retries(self) -> None:
+        """Begin to pop retried messages; only once the group is exclusive, because a pop may create a shared one."""
+        with self._lock:
+            if self._retrying or self._closing:
+                return
+            self._retrying = True
+        await ConsumerLife.start.core(self._retries)
+
+    async def _settings_of(self, topic: str) -> OrderlySettings:
+        strict = (await self._calls.view(topic)).strict
+        attempts = self._manner.max_attempts or self._group_attempts
+        if attempts is None:
+            attempts = self._group_attempts = await self._calls.max_attempts()
+        return self._manner.settings(strict=strict, max_attempts=attempts)
+
+
+class OrderlyConsumer(OrderlyConsumerCore, BlockingLife[OrderlyClosed]):
     """Takes partitions of `topics` for `group`, and calls `listener` with their messages in order.
 
     The group must be exclusive (CONS-1); one that does not exist is created as an exclusive group.
@@ -134,204 +371,44 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         How the service is reached, for example `token`; see `Calls`.
     """
 
-    def __init__(
+    _retries_kind = PopConsumer
+
+    def _check_listener(self, listener: Listener) -> None:
+        check_handler(listener)
+
+    def _make_calls(
         self,
         url: str | Sequence[str],
         group: str,
-        topics: str | Sequence[str],
-        listener: Listener,
+        client_id: str,
         *,
-        concurrency: int = 20,
-        keys_in_parallel: int = 1,
-        ahead_messages: int = AHEAD_MESSAGES_DEFAULT,
-        autocommit: bool = True,
-        batch_messages: int | None = None,
-        on_failure: Literal["dead_letter", "retry_topic", "in_place"] = "dead_letter",
-        max_attempts: int | None = None,
-        suspend_ms: int = SUSPEND_MS_DEFAULT,
-        turn_ms: int = RUN_MS_MAX,
-        commit_ms: int = 200,
-        tags: str = "*",
-        filter: str | None = None,
-        fetch_messages: int = 1_000,
-        fetch_bytes: int = 4 * MIB,
-        client_id: str | None = None,
-        before: Callable[[Any], object] | None = None,
-        after: AfterVerdict | None = None,
-        consume_timeout_s: float = CONSUME_TIMEOUT_S,
-        patience: Patience | None = None,
+        patience: Patience | None,
         **access: Unpack[ClientAccess],
-    ) -> None:
-        self.topics = checked_topics(topics)
-        check_handler(listener)
-        self._manner = OrderlyManner(
-            concurrency=concurrency,
-            keys_in_parallel=keys_in_parallel,
-            ahead_messages=ahead_messages,
-            autocommit=autocommit,
-            batch_messages=batch_messages,
-            on_failure=on_failure,
-            max_attempts=max_attempts,
-            suspend_ms=suspend_ms,
-            turn_ms=turn_ms,
-            commit_ms=commit_ms,
-        )
-        self.client_id = client_id if client_id is not None else f"orderly-{uuid.uuid4().hex[:16]}"
-        self._calls = OrderlyCalls(url, group, self.client_id, patience=patience, **access)
-        super().__init__(self._calls.group)
-        self._group_attempts: int | None = None
-        self._counters = ConsumerCounters()
-        listening = Listening(
-            listener,
-            self._counters,
-            before,
-            after,
-            by_hand=not autocommit,
-            consume_timeout_s=consume_timeout_s,
-            tracing=self._calls.hosts.tracing,
-            group=group,
-        )
-        size = FetchSize(messages=fetch_messages, bytes=fetch_bytes)
-        wanted = SubscriptionRequest(order=True, tags=tags, filter=filter)
-        self._build(dict.fromkeys(self.topics, wanted), listening, size)
-        batches = batch_messages is not None
-        retries = partial(retries_of, url, group, self.topics, listening, batches=batches, client_id=self.client_id)
-        self._retries = retries(tags=tags, filter=filter, patience=patience, **access)
-        #: Whether the retried messages are being popped; guarded by the lock.
-        self._retrying = False
+    ) -> OrderlyCalls:
+        return BlockingOrderlyCalls(url, group, client_id, patience=patience, **access)
 
-    def _build(self, topics: dict[str, SubscriptionRequest], listening: Listening, size: FetchSize) -> None:
-        self._poked = threading.Event()
-        self._ended = threading.Event()
-        self._requests = Workers(_REQUESTS_MAX, "deltamq-orderly")
-        self._turns = Turns(
-            self._calls,
-            topics,
-            listening,
-            self._counters,
-            concurrency=self._manner.concurrency,
-            keys_in_parallel=self._manner.keys_in_parallel,
-            turn_ms=self._manner.turn_ms,
-            batches=self._manner.batch_messages is not None,
-            size=size,
-            refused=lambda work, error: self._rights.refused(work, error),
-            stopped=lambda work: self._commits.soon(work),
-            commit=lambda work: self._commits.now(work),
-            fail=self._fail,
-            poke=self._poked.set,
-        )
-        self._heartbeats = Heartbeats(
-            self._calls, topics, changed=lambda allocation: self._rights.allocated(allocation), fail=self._fail
-        )
-        self._rights = Rights(
-            self._calls,
-            self._heartbeats.authorization,
-            self._requests,
-            settings_of=self._settings_of,
-            begun=self._turns.begin,
-            wake=self._turns.wake,
-            poke=self._poked.set,
-        )
-        self._commits = Commits(
-            self._calls,
-            self._requests,
-            every_ms=self._manner.commit_ms,
-            refused=self._rights.refused,
-            ended=lambda work, lost: self._rights.ended(work, lost=lost),
-        )
+    def _make_fetches(self) -> Fetches[OrderlyFetch]:
+        return BlockingFetches(connections_max=FETCHES_MAX, timeout_s=FETCH_TIMEOUT_S)
 
-    # Life -------------------------------------------------------------------------------------------------------
 
-    def _make_threads(self) -> Sequence[threading.Thread]:
-        return [
-            self._thread("deltamq-heartbeats", self._heartbeats.run),
-            self._thread("deltamq-rights", self._look),
-            self._thread("deltamq-fetches", self._turns.fetches.run),
-        ]
+class AsyncOrderlyConsumer(OrderlyConsumerCore, AwaitingLife[OrderlyClosed]):
+    """`OrderlyConsumer` for an event loop: the same parameters; the listener is a coroutine function or a plain one."""
 
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> OrderlyClosed:
-        """Hand everything over: wait at most `timeout_s` for running listeners, commit, and release the locks.
+    _retries_kind = AsyncPopConsumer
 
-        Closing twice is harmless.
-        """
-        if self._turns.inside.active:
-            raise Refused("close() waits for listeners: call stop() in a listener", code="close_in_listener")
-        until_ms = monotonic_ms() + round(timeout_s * 1000)
-        closed = self._begin_close()
-        if closed is not None:
-            return closed
-        if self._threads:
-            self._rights.leave()
-            self._heartbeats.leave(until_ms)
-            if self._retrying:
-                self._retries.close(max(0.0, (until_ms - monotonic_ms()) / 1000))
-            self._rights.wait_given_back((until_ms - monotonic_ms()) / 1000)
-        running = [work for work in self._rights.works() if work.is_heard]
-        self._closed = OrderlyClosed(unfinished=len(running), unreleased=self._rights.unreleased)
-        if not self._closed:
-            log.warning("event=not_handed_over unfinished=%d unreleased=%d", len(running), self._closed.unreleased)
-        self._ended.set()
-        self._poked.set()
-        self._turns.close()
-        for thread in self._threads:
-            thread.join(_JOIN_S)
-        self._requests.close()
-        self._calls.close()
-        return self._closed
+    def _check_listener(self, listener: Listener) -> None:
+        check_async_handler(listener)
 
-    # Looking ----------------------------------------------------------------------------------------------------
+    def _make_calls(
+        self,
+        url: str | Sequence[str],
+        group: str,
+        client_id: str,
+        *,
+        patience: Patience | None,
+        **access: Unpack[ClientAccess],
+    ) -> OrderlyCalls:
+        return AwaitingOrderlyCalls(url, group, client_id, patience=patience, **access)
 
-    def partitions(self) -> tuple[tuple[str, str], ...]:
-        """Return topic and name of the partitions that this client has now, sorted."""
-        return tuple(sorted(work.key for work in self._rights.works()))
-
-    def positions(self) -> dict[tuple[str, str], int]:
-        """Return the position of each of these partitions, by topic and name; all messages before it are done."""
-        return {work.key: work.position for work in self._rights.works()}
-
-    def done_ahead(self) -> dict[tuple[str, str], int]:
-        """Return for each of these partitions how many messages above its position are done (ORDER-11).
-
-        They would be heard again if this client died now.
-        """
-        return {work.key: work.done_ahead for work in self._rights.works()}
-
-    def stats(self) -> ConsumerStats:
-        """Return what this consumer does (SPEC CONS-6).
-
-        `retried` counts suspensions, `expired` partitions that were lost and not handed over, `renewals` renewed locks,
-        `pops` fetches.
-        """
-        held = sum(len(work.messages) for work in self._rights.works())
-        return self._counters.read(expired=self._rights.lost, renewals=self._rights.renewals, held=held)
-
-    # Inside -----------------------------------------------------------------------------------------------------
-
-    def _look(self) -> None:
-        while not self._ended.is_set():
-            self._poked.clear()
-            if self._heartbeats.is_exclusive:
-                self._begin_retries()
-            if self._retries.error is not None and self.error is None:
-                # No listener would hear the retried messages any more.
-                self._fail(self._retries.error)
-            self._rights.tick()
-            self._turns.timers.tick()
-            self._commits.tick(self._rights.works())
-            due = [self._commits.next_ms(), self._turns.timers.next_ms()]
-            wait_ms = min([_LOOK_MS, *(max(0, at - monotonic_ms()) for at in due if at is not None)])
-            self._poked.wait(wait_ms / 1000)
-
-    def _begin_retries(self) -> None:
-        """Begin to pop retried messages; only once the group is exclusive, because a pop may create a shared one."""
-        with self._lock:
-            if not self._retrying and not self._closing:
-                self._retrying = True
-                self._retries.start()
-
-    def _settings_of(self, topic: str) -> OrderlySettings:
-        strict = self._calls.view(topic).strict
-        attempts = self._manner.max_attempts or self._group_attempts
-        if attempts is None:
-            attempts = self._group_attempts = self._calls.max_attempts()
-        return self._manner.settings(strict=strict, max_attempts=attempts)
+    def _make_fetches(self) -> Fetches[OrderlyFetch]:
+        return LoopFetches(fetches_max=FETCHES_MAX, timeout_s=FETCH_TIMEOUT_S)

@@ -1,31 +1,27 @@
-"""The fetches of an ordered consumer: one thread waits for the answers of all partitions at once (SPEC ORDER-4).
+"""The fetches of an ordered consumer: it waits for the answers of all partitions at once (SPEC ORDER-4).
 
-A fetch renews the lock of its partition. Its messages go to the thread that runs the partition next. If the partition
+A fetch renews the lock of its partition. Its messages go to whoever runs the partition next. If the partition
 went on without a fetch, the answer is read and dropped.
 """
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import selectors
-import socket
-import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from deltamq.mq.client.http.endpoint import NO_ANSWER
+from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.orderly.work import OrderlyWork, monotonic_ms
-from deltamq.mq.client.pull.fetch import FetchAsk, FetchConnection, FetchConnections, Fetched
-from deltamq.mq.errors import DeltaMQError, Unknown
+from deltamq.mq.client.pull.fetch import FetchAsk, Fetched, Fetches
+from deltamq.mq.errors import DeltaMQError
 
-#: Maximum number of open fetches; with more partitions, fetches wait for a connection.
-_CONNECTIONS_MAX: Final = 256
+#: Maximum number of open fetches; with more partitions, fetches wait.
+FETCHES_MAX: Final = 256
 _LOOK_S_MAX: Final = 1.0
 #: Seconds for opening a connection, and for the rest of an answer to arrive.
-_TIMEOUT_S: Final = 5.0
+FETCH_TIMEOUT_S: Final = 5.0
 
 #: Called with a fetch, and its answer or its error.
 Heard: TypeAlias = Callable[["OrderlyFetch", Fetched | DeltaMQError], None]
@@ -40,130 +36,60 @@ class OrderlyFetch:
     ask: FetchAsk
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
-    fetch: OrderlyFetch
-    connection: FetchConnection
-    sent_ms: int
-
-
 class OrderlyFetches:
-    """All fetches of one consumer, made by the thread that calls `run` until `close`."""
+    """All fetches of one consumer, made in `run`, until `close`."""
 
-    def __init__(self, hosts: Hosts, heard: Heard) -> None:
+    def __init__(self, hosts: Hosts, fetches: Fetches[OrderlyFetch], heard: Heard) -> None:
         self._hosts = hosts
+        self._fetches = fetches
         self._heard = heard
-        self._connections = FetchConnections(connections_max=_CONNECTIONS_MAX, timeout_s=_TIMEOUT_S)
-        self._asked: queue.SimpleQueue[OrderlyFetch] = queue.SimpleQueue()
-        #: Fetches that wait for a connection.
-        self._waiting: list[OrderlyFetch] = []
-        self._selector = selectors.DefaultSelector()
-        self._bell, self._rope = socket.socketpair()
-        self._bell.setblocking(False)
-        self._rope.setblocking(False)
+        self._asked: deque[OrderlyFetch] = deque()
+        #: When each open fetch was sent, by `monotonic_ms`.
+        self._sent_ms: dict[OrderlyFetch, int] = {}
         self._closed = self._began = False
 
     def ask(self, fetch: OrderlyFetch) -> None:
         """Queue a fetch; safe in any thread."""
-        self._asked.put(fetch)
-        self._ring()
+        self._asked.append(fetch)
+        self._fetches.wake()
 
-    def _ring(self) -> None:
-        # A full socket wakes the thread already; a closed one has no thread to wake.
-        with contextlib.suppress(OSError):
-            self._rope.send(b"\0")
-
-    def run(self) -> None:
+    async def run(self) -> None:
         """Send fetches and read their answers until closed."""
         self._began = True
-        self._selector.register(self._bell, selectors.EVENT_READ)
         try:
             while not self._closed:
-                for key, _ in self._selector.select(_LOOK_S_MAX):
-                    if key.fileobj is self._bell:
-                        self._drain_bell()
-                    else:
-                        self._read(key.data)
-                self._drop_late()
-                self._begin()
+                for fetch, endpoint, result in await self._fetches.finished(_LOOK_S_MAX):
+                    self._ended(fetch, endpoint, result)
+                await self._begin()
         finally:
-            for open_fetch in self._open():
-                self._end(open_fetch)
-            self._release()
+            await self._fetches.close()
 
-    def _release(self) -> None:
-        self._connections.close()
-        self._selector.close()
-        self._bell.close()
-        self._rope.close()
-
-    def _drain_bell(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._bell.recv(4096):
-                pass
-
-    def _open(self) -> list[_Open]:
-        return [key.data for key in list(self._selector.get_map().values()) if key.data is not None]
-
-    def _begin(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._waiting.append(self._asked.get_nowait())
-        waiting, self._waiting = self._waiting, []
-        for at, fetch in enumerate(waiting):
+    async def _begin(self) -> None:
+        """Send the fetches that were asked for; with too many open ones, some wait."""
+        while self._asked and not self._closed:
+            fetch = self._asked.popleft()
             if fetch.ticket != fetch.work.ticket:
                 continue
-            connection = self._connections.take(self._hosts.endpoint(fetch.work.broker))
-            if connection is None:
-                self._waiting = waiting[at:]
+            sent_ms = monotonic_ms()
+            if not await self._fetches.start(fetch, self._hosts.endpoint(fetch.work.broker), fetch.ask):
+                self._asked.appendleft(fetch)
                 return
-            self._send(fetch, connection)
+            self._sent_ms[fetch] = sent_ms
 
-    def _send(self, fetch: OrderlyFetch, connection: FetchConnection) -> None:
-        sent_ms = monotonic_ms()
-        try:
-            connection.ask(fetch.ask)
-        except DeltaMQError as error:
-            self._failed(fetch, connection, error)
-            return
-        self._selector.register(connection, selectors.EVENT_READ, _Open(fetch, connection, sent_ms))
+    def _ended(self, fetch: OrderlyFetch, endpoint: Endpoint, result: Fetched | DeltaMQError) -> None:
+        sent_ms = self._sent_ms.pop(fetch)
+        if isinstance(result, DeltaMQError):
+            self._hosts.failed(endpoint, result)
+        else:
+            self._hosts.answered(endpoint)
+            lock = fetch.work.lock
+            lock.renewed(lock.number, sent_ms, monotonic_ms())
+        self._heard(fetch, result)
 
-    def _read(self, open_fetch: _Open) -> None:
-        connection = open_fetch.connection
-        self._selector.unregister(connection)
-        try:
-            fetched = connection.read()
-        except DeltaMQError as error:
-            self._failed(open_fetch.fetch, connection, error)
-            return
-        self._hosts.answered(connection.endpoint)
-        self._connections.give_back(connection)
-        lock = open_fetch.fetch.work.lock
-        lock.renewed(lock.number, open_fetch.sent_ms, monotonic_ms())
-        self._heard(open_fetch.fetch, fetched)
-
-    def _failed(self, fetch: OrderlyFetch, connection: FetchConnection, error: DeltaMQError) -> None:
-        self._connections.discard(connection)
-        self._hosts.failed(connection.endpoint, error)
-        self._heard(fetch, error)
-
-    def _drop_late(self) -> None:
-        now = time.monotonic()
-        for open_fetch in self._open():
-            if open_fetch.connection.expires <= now:
-                self._end(open_fetch)
-                error = Unknown(f"{open_fetch.connection.endpoint.url} did not answer in time", code=NO_ANSWER)
-                self._hosts.failed(open_fetch.connection.endpoint, error)
-                self._heard(open_fetch.fetch, error)
-
-    def _end(self, open_fetch: _Open) -> None:
-        self._selector.unregister(open_fetch.connection)
-        self._connections.discard(open_fetch.connection)
-
-    def close(self) -> None:
-        """End the thread, which releases everything; if it was never started, this does."""
+    async def close(self) -> None:
+        """End `run`, which drops everything; if it was never called, this does."""
         self._closed = True
         if self._began:
-            self._ring()
+            self._fetches.wake()
         else:
-            self._release()
+            await self._fetches.close()

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from deltamq.mq.client.http.retries import is_worth_retrying
 from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.work import monotonic_ms
+from deltamq.mq.client.shells.shell import Stop, pause
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
 from deltamq.mq.limits import HEARTBEAT_MS
 from deltamq.mq.order.authorization import Authorization
@@ -38,7 +38,7 @@ _OVERTAKEN_S: Final = 1.0
 
 
 class Heartbeats:
-    """One client's heartbeats, in a thread that runs `run` until `leave`.
+    """One client's heartbeats, sent in `run` until `leave`.
 
     `changed` is called with each allocation: topic to partitions.
     """
@@ -60,33 +60,35 @@ class Heartbeats:
         self.is_exclusive = False
         #: Guards the authorization, which answers of two threads may change at the end.
         self._lock = threading.Lock()
-        self._leaving = threading.Event()
+        self._leaving = Stop(calls.shell)
         self._epoch = 0
         self._wait_ms = 0
         self._failures = 0
-        #: Set while no heartbeat that says `online` is under way.
-        self._idle = threading.Event()
-        self._idle.set()
+        #: Whether a heartbeat that says `online` is under way; notified when it is not any more.
+        self._under_way = False
+        self._idle = calls.shell.condition()
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Send heartbeats, one after another, until `leave`."""
-        while not self._leaving.is_set():
-            self._idle.clear()
+        while not self._leaving.is_set:
+            self._under_way = True
             try:
-                answer = self._beat()
+                answer = await self._beat()
             except NotFound:
-                self._make_group()
+                await self._make_group()
             except DeltaMQError as error:
-                self._failed(error)
+                await self._failed(error)
             else:
                 self._failures = 0
-                self._heard(answer)
+                await self._heard(answer)
             finally:
-                self._idle.set()
+                with self._idle:
+                    self._under_way = False
+                    self._idle.notify()
 
-    def _beat(self) -> HeartbeatAnswer:
+    async def _beat(self) -> HeartbeatAnswer:
         sent_ms = monotonic_ms()
-        answer = self._calls.heartbeat(
+        answer = await self._calls.heartbeat(
             self._topics,
             online=True,
             wait_ms=self._wait_ms,
@@ -101,7 +103,7 @@ class Heartbeats:
             with self._lock:
                 self.authorization.granted(sent_ms, answer.authorized_ms, monotonic_ms())
 
-    def _heard(self, answer: HeartbeatAnswer) -> None:
+    async def _heard(self, answer: HeartbeatAnswer) -> None:
         if answer.consume_strategy != _EXCLUSIVE:
             # CONS-1: in order only if the answer says so.
             self._changed({})
@@ -111,51 +113,51 @@ class Heartbeats:
                     code="group_not_exclusive",
                 )
             )
-            self._leaving.wait(_AGAIN_S_MAX)
+            await self._leaving.wait(_AGAIN_S_MAX)
             return
         self.is_exclusive = True
         self._epoch = answer.allocation_epoch
         self._wait_ms = min(HEARTBEAT_MS, answer.authorized_ms // _WAIT_PART)
-        if not self._leaving.is_set():
+        if not self._leaving.is_set:
             self._changed(answer.allocation)
         if answer.authorized_ms <= 0:
             # The client counted as offline, and joins again.
-            self._leaving.wait(_UNAUTHORIZED_S)
+            await self._leaving.wait(_UNAUTHORIZED_S)
 
-    def _make_group(self) -> None:
+    async def _make_group(self) -> None:
         try:
-            self._calls.make_group()
+            await self._calls.make_group()
         except DeltaMQError as error:
-            self._failed(error)
+            await self._failed(error)
 
-    def _failed(self, error: DeltaMQError) -> None:
+    async def _failed(self, error: DeltaMQError) -> None:
         if not is_worth_retrying(error):
             self._fail(error)
         self._failures += 1
         self._wait_ms = 0
         wait_s = min(self._calls.patience.wait_s(self._failures, random.random()), _AGAIN_S_MAX)
         log.warning("event=heartbeat_failed code=%s again_s=%.3f", error.code, wait_s)
-        self._leaving.wait(wait_s)
+        await self._leaving.wait(wait_s)
 
     # The end ----------------------------------------------------------------------------------------------------
 
-    def leave(self, until_ms: int) -> bool:
+    async def leave(self, until_ms: int) -> bool:
         """Tell the service that this client leaves; False if no answer came by `until_ms` (then it times out later)."""
         self._leaving.set()
-        under_way = not self._idle.is_set()
-        heard = self._say_goodbye(until_ms)
+        under_way = self._under_way
+        heard = await self._say_goodbye(until_ms)
         if heard and under_way:
             # A heartbeat under way may have arrived after the goodbye, and would bring the client back.
-            self._idle.wait(_OVERTAKEN_S)
-            heard = self._say_goodbye(until_ms)
+            await self._idle.until(lambda: not self._under_way, _OVERTAKEN_S)
+            heard = await self._say_goodbye(until_ms)
         return heard
 
-    def _say_goodbye(self, until_ms: int) -> bool:
+    async def _say_goodbye(self, until_ms: int) -> bool:
         failures = 0
         while True:
             timeout_s = max(_TIMEOUT_S_MIN, min(_TIMEOUT_S, (until_ms - monotonic_ms()) / 1000))
             try:
-                self._calls.heartbeat(self._topics, online=False, timeout_s=timeout_s)
+                await self._calls.heartbeat(self._topics, online=False, timeout_s=timeout_s)
             except NotFound:
                 return True
             except DeltaMQError as error:
@@ -164,7 +166,7 @@ class Heartbeats:
                 if not is_worth_retrying(error) or monotonic_ms() + wait_s * 1000 >= until_ms:
                     log.warning("event=goodbye_unheard code=%s", error.code)
                     return False
-                time.sleep(wait_s)
+                await pause(self._calls.shell, wait_s)
             else:
                 # The earlier authorization still allows to finish the partitions held now.
                 return True

@@ -11,9 +11,9 @@ more of them: a fetch, a listener's end, and the end of a suspension.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from deltamq.mq.client.orderly.listener import ListenerOutcome
 from deltamq.mq.client.orderly.work import OrderlyWork, Timers, WorkState, monotonic_ms
@@ -23,9 +23,12 @@ from deltamq.mq.order.orderly import Fetch, MoveAway, Process, Stop, Verdict
 #: Wait before another try, if a careful run could not commit, in milliseconds.
 _DOUBT_MS: Final = 50
 
+#: A part of a turn.
+Turn: TypeAlias = Callable[[OrderlyWork], Coroutine[Any, Any, None]]
+
 
 class KeyedTurns:
-    """Runs works whose keys are heard in parallel. Safe for any number of threads.
+    """Runs works whose keys are heard in parallel.
 
     It calls `hear` with a batch for the listener, `set_aside` with a batch to move away (it returns whether that was
     stored), `fetch` with the offset of a fetch, `stopped` when a run is over, `wake` when a work has something to do,
@@ -35,17 +38,17 @@ class KeyedTurns:
 
     def __init__(
         self,
-        submit: Callable[[OrderlyWork, Callable[[OrderlyWork], None]], None],
+        submit: Callable[[OrderlyWork, Turn], None],
         timers: Timers,
         *,
         keys_in_parallel: int,
         turn_ms: int,
-        hear: Callable[[OrderlyWork, Process], ListenerOutcome],
-        set_aside: Callable[[OrderlyWork, MoveAway, Verdict], bool],
+        hear: Callable[[OrderlyWork, Process], Coroutine[Any, Any, ListenerOutcome]],
+        set_aside: Callable[[OrderlyWork, MoveAway, Verdict], Coroutine[Any, Any, bool]],
         fetch: Callable[[OrderlyWork, int], None],
         stopped: Callable[[OrderlyWork], None],
         wake: Callable[[OrderlyWork], None],
-        commit: Callable[[OrderlyWork], bool],
+        commit: Callable[[OrderlyWork], Coroutine[Any, Any, bool]],
     ) -> None:
         self._submit = submit
         self._timers = timers
@@ -91,20 +94,20 @@ class KeyedTurns:
             self._arm(work)
         self._start(work, count)
 
-    def _listen(self, work: OrderlyWork) -> None:
+    async def _listen(self, work: OrderlyWork) -> None:
         """Hear messages in this thread as long as there are some, or until other partitions have a turn (ORDER-9)."""
         until_ms = monotonic_ms() + self._turn_ms
-        while self._is_safe(work) and (step := self._begin(work)) is not None:
-            self._process(work, step)
+        while await self._is_safe(work) and (step := self._begin(work)) is not None:
+            await self._process(work, step)
             if monotonic_ms() >= until_ms:
                 self._submit(work, self._listen)
                 return
 
-    def _is_safe(self, work: OrderlyWork) -> bool:
+    async def _is_safe(self, work: OrderlyWork) -> bool:
         """Commit for a careful run; if that fails, give up the thread and try again a little later."""
         with work.mutex:
             careful = work.run.is_careful and work.run.may_commit(monotonic_ms())
-        if not careful or self._commit(work):
+        if not careful or await self._commit(work):
             return True
         with work.mutex:
             work.listeners -= 1
@@ -119,17 +122,17 @@ class KeyedTurns:
                 work.listeners -= 1
         return step
 
-    def _process(self, work: OrderlyWork, step: Process | MoveAway) -> None:
+    async def _process(self, work: OrderlyWork, step: Process | MoveAway) -> None:
         run = _run(work)
         verdict = Verdict.SUSPEND
         away = step if isinstance(step, MoveAway) else None
         if isinstance(step, Process):
-            outcome = self._hear(work, step)
+            outcome = await self._hear(work, step)
             verdict = outcome.verdict
             with work.mutex:
                 away = run.finished(step.offsets[0], verdict, monotonic_ms(), asked_ms=outcome.suspend_ms)
         if away is not None:
-            ok = self._set_aside(work, away, verdict)
+            ok = await self._set_aside(work, away, verdict)
             with work.mutex:
                 run.moved(away.offsets[0], ok, monotonic_ms())
         with work.mutex:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.messages.received import OrderedMessage, PoppedMessage, Result
-from deltamq.mq.client.pop.consumer import PopConsumer
+from deltamq.mq.client.pop.consumer import AsyncPopConsumer, PopConsumer
 from deltamq.mq.client.pop.telemetry import CONSUME_TIMEOUT_S, ConsumerCounters, Ending, call_hook, ending_of
+from deltamq.mq.client.shells.shell import Shell, run_now
 from deltamq.mq.client.tracing.tracing import Tracing
 from deltamq.mq.errors import Refused
 from deltamq.mq.order.orderly import Verdict
@@ -56,6 +57,7 @@ class ListenerOutcome:
 class Listening:
     """The listener with its hooks (SPEC CONS-6)."""
 
+    shell: Shell
     listener: Listener
     counters: ConsumerCounters
     before: Callable[[Any], object] | None = None
@@ -67,13 +69,13 @@ class Listening:
     tracing: Tracing | None = None
     group: str = ""
 
-    def run(self, heard: Heard, count: int, place: str) -> ListenerOutcome:
-        """Call the listener with one message, or with a batch of `count`; never raises. `place` is for logs."""
+    async def run(self, heard: Heard, count: int, place: str) -> ListenerOutcome:
+        """Call the listener with a message, or a batch of `count`; what it raises is an outcome. `place`: for logs."""
         spans = None if self.tracing is None else self.tracing.spans
         if spans is None:
-            return self._run(heard, count, place)[0]
+            return (await self._run(heard, count, place))[0]
         with self._span(spans, heard, count) as span:
-            outcome, error = self._run(heard, count, place)
+            outcome, error = await self._run(heard, count, place)
             span.ended(error, "" if outcome.verdict.is_success else outcome.verdict.value)
         return outcome
 
@@ -91,17 +93,19 @@ class Listening:
             attempt=heard.attempt,
         )
 
-    def _run(self, heard: Heard, count: int, place: str) -> tuple[ListenerOutcome, BaseException | None]:
+    async def _run(self, heard: Heard, count: int, place: str) -> tuple[ListenerOutcome, BaseException | None]:
         call_hook(self.before, heard)
         began = time.monotonic()
         born_ms = _age_ms(heard)
         error: BaseException | None = None
         returned: object = None
         try:
-            returned = self.listener(heard)
+            returned = await self.shell.call(self.listener, heard)
             outcome = _outcome(returned, by_hand=self.by_hand)
         # BaseException: even if a listener ends its thread or the program, the messages are handed over again.
         except BaseException as caught:
+            if self.shell.gives_up(caught):
+                raise
             error = caught
             outcome = ListenerOutcome(Verdict.SUSPEND)
             log.error("event=listener_failed message=%s count=%d", place, count, exc_info=caught)
@@ -149,12 +153,13 @@ def retries_of(
     tags: str,
     filter: str | None,
     patience: Patience | None,
+    kind: type[PopConsumer] | type[AsyncPopConsumer],
     **access: Unpack[ClientAccess],
-) -> PopConsumer:
+) -> PopConsumer | AsyncPopConsumer:
     """Return a consumer of the group's retried messages of these topics, one at a time."""
     listening = replace(listening, tracing=None)  # the consumer has a span for each message
 
-    def handle(popped: PoppedMessage) -> Result:
+    async def handle(popped: PoppedMessage) -> Result:
         message = OrderedMessage(
             popped.partition,
             popped.offset,
@@ -168,16 +173,16 @@ def retries_of(
             popped.topic,
             popped.delivery_attempt,
         )
-        outcome = listening.run([message] if batches else message, 1, f"{popped.partition}:{popped.offset}")
+        outcome = await listening.run([message] if batches else message, 1, f"{popped.partition}:{popped.offset}")
         if outcome.verdict.is_success:
             return Result.OK
         return Result.DEAD if outcome.verdict is Verdict.DEAD else Result.RETRY
 
-    return PopConsumer(
+    return kind(
         url,
         group,
         topics,
-        handle,
+        handle if kind is AsyncPopConsumer else lambda popped: run_now(handle(popped)),
         concurrency=1,
         order=False,
         retry="only",

@@ -4,7 +4,7 @@
                        ▲                                                                                    │
                        └── refused: another client still has it                  repeated until answered ◄──┘
 
-Nothing here runs by itself: `tick` finds what is due, and requests go out on threads of their own. While the release of
+Nothing here runs by itself: `tick` finds what is due, and requests go out in the background. While the release of
 a lock is unanswered, the lock is not asked for again.
 """
 
@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from deltamq.mq.client.http.retries import certainly_not_applied, is_worth_retrying
-from deltamq.mq.client.http.threads import Workers
 from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.work import Key, OrderlyWork, monotonic_ms
+from deltamq.mq.client.shells.shell import Workers
 from deltamq.mq.errors import Conflict, DeltaMQError
 from deltamq.mq.order.authorization import Authorization
 from deltamq.mq.order.keyed import KeyedRun
@@ -41,7 +40,7 @@ PARTITION_MOVED: Final = "partition_moved"
 
 
 class Rights:
-    """The works of one consumer, and the locks that it asks brokers for. Safe for any number of threads."""
+    """The works of one consumer, and the locks that it asks brokers for."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class Rights:
         authorization: Authorization,
         requests: Workers,
         *,
-        settings_of: Callable[[str], OrderlySettings],
+        settings_of: Callable[[str], Coroutine[Any, Any, OrderlySettings]],
         begun: Callable[[OrderlyWork], None],
         wake: Callable[[OrderlyWork], None],
         poke: Callable[[], None],
@@ -61,8 +60,7 @@ class Rights:
         self._begun = begun
         self._wake = wake
         self._poke = poke
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = calls.shell.condition()
         self._allocation: frozenset[Key] = frozenset()
         self._works: dict[Key, OrderlyWork] = {}
         #: Partitions whose locks are being asked for, and being released.
@@ -80,7 +78,7 @@ class Rights:
 
     def allocated(self, allocation: Mapping[str, Sequence[str]]) -> None:
         """Take in a new allocation: the partitions that the meta role has given to this client."""
-        with self._lock:
+        with self._changed:
             if self._leaving:
                 return
             wanted = frozenset((topic, name) for topic, names in allocation.items() for name in names)
@@ -96,7 +94,7 @@ class Rights:
 
     def leave(self) -> None:
         """Begin no further works, and release each lock once its work is finished."""
-        with self._lock:
+        with self._changed:
             self._leaving = True
             self._allocation = frozenset()
             works = list(self._works.values())
@@ -108,13 +106,12 @@ class Rights:
 
     def works(self) -> list[OrderlyWork]:
         """Return the works of all locks held now."""
-        with self._lock:
+        with self._changed:
             return list(self._works.values())
 
-    def wait_given_back(self, timeout_s: float) -> bool:
+    async def wait_given_back(self, timeout_s: float) -> bool:
         """Wait until no lock is held, asked for or to be released; returns False after `timeout_s`."""
-        with self._lock:
-            return self._changed.wait_for(self._is_clear, max(0.0, timeout_s))
+        return await self._changed.until(self._is_clear, timeout_s)
 
     def _is_clear(self) -> bool:
         return not (self._works or self._asking or self._releases)
@@ -122,7 +119,7 @@ class Rights:
     @property
     def unreleased(self) -> int:
         """Number of locks whose release is not confirmed."""
-        with self._lock:
+        with self._changed:
             return len(self._releases.keys() | self._works.keys())
 
     # What is due ------------------------------------------------------------------------------------------------
@@ -130,7 +127,7 @@ class Rights:
     def tick(self) -> None:
         """Send the requests that are due: ask for allocated locks, renew held ones, release locks of ended works."""
         now_ms = monotonic_ms()
-        with self._lock:
+        with self._changed:
             taken = self._to_take(now_ms)
             renewed = self._to_renew(now_ms)
             released = [key for key, (_, after) in self._releases.items() if after <= now_ms]
@@ -169,13 +166,13 @@ class Rights:
 
     # Locks ------------------------------------------------------------------------------------------------------
 
-    def _take(self, topic: str, partitions: Sequence[str]) -> None:
+    async def _take(self, topic: str, partitions: Sequence[str]) -> None:
         keys = [(topic, name) for name in partitions]
         lapses = self._authorization.lapses
         try:
-            settings = self._settings_of(topic)
+            settings = await self._settings_of(topic)
             sent_ms = monotonic_ms()
-            given = self._calls.take(topic, partitions, wait_ms=_LOCK_WAIT_MS, timeout_s=_LOCK_TIMEOUT_S)
+            given = await self._calls.take(topic, partitions, wait_ms=_LOCK_WAIT_MS, timeout_s=_LOCK_TIMEOUT_S)
         except DeltaMQError as error:
             log.warning("event=lock_not_asked topic=%s code=%s", topic, error.code)
             self._not_taken(keys, perhaps_given=not certainly_not_applied(error))
@@ -183,9 +180,9 @@ class Rights:
         works = [self._work(key, given, settings, sent_ms, lapses) for key in keys if key[1] in given.locks]
         unanswered = [key for key in keys if key[1] in given.unanswered]
         self._not_taken(unanswered, perhaps_given=True)
-        with self._lock:
+        with self._changed:
             self._asking.difference_update(keys)
-            self._changed.notify_all()
+            self._changed.notify()
         for work in works:
             if work is not None:
                 self._begun(work)
@@ -202,7 +199,7 @@ class Rights:
         number = given.locks[key[1]]
         lock = ClientLock(number, sent_ms)
         right = Right(self._authorization, lock)
-        with self._lock:
+        with self._changed:
             if self._authorization.lapses != lapses or not right.holds(now_ms) or key[1] not in given.offsets:
                 self._releases[key] = (number, now_ms)
                 return None
@@ -218,37 +215,37 @@ class Rights:
     def _not_taken(self, keys: Sequence[Key], *, perhaps_given: bool) -> None:
         """After a failure, or no answer: release locks that may have been granted, and ask again later."""
         after_ms = monotonic_ms() + _AGAIN_MS
-        with self._lock:
+        with self._changed:
             for key in keys:
                 self._ask_after_ms[key] = after_ms
                 if perhaps_given:
                     self._releases[key] = (None, 0)
             self._asking.difference_update(keys)
-            self._changed.notify_all()
+            self._changed.notify()
         self._poke()
 
     def doubt(self, work: OrderlyWork) -> None:
         """Claim a lock that the broker does not know: after a takeover, or a move of the queue, this restores it."""
-        with self._lock:
+        with self._changed:
             if work.renewing or self._works.get(work.key) is not work:
                 return
             work.renewing = True
         self._requests.submit(partial(self._renew, [work]))
 
-    def _renew(self, works: Sequence[OrderlyWork]) -> None:
+    async def _renew(self, works: Sequence[OrderlyWork]) -> None:
         """Renew locks of one broker; locks that another client has are lost."""
-        self._follow(works)
+        await self._follow(works)
         sent_ms = monotonic_ms()
         names = [work.partition for work in works]
         try:
-            given = self._calls.take(works[0].topic, names, held=names, timeout_s=_LOCK_TIMEOUT_S)
+            given = await self._calls.take(works[0].topic, names, held=names, timeout_s=_LOCK_TIMEOUT_S)
         except DeltaMQError as error:
             log.warning("event=locks_not_renewed topic=%s code=%s", works[0].topic, error.code)
             given = LocksGiven(locks={}, unanswered=names)
         now_ms = monotonic_ms()
         for work in works:
             number = given.locks.get(work.partition)
-            with self._lock:
+            with self._changed:
                 work.renewing = False
                 work.renew_after_ms = now_ms + _AGAIN_MS
                 if number is not None:
@@ -258,12 +255,12 @@ class Rights:
             if not work.lock.holds(now_ms):
                 self._wake(work)
 
-    def _follow(self, works: Sequence[OrderlyWork]) -> None:
+    async def _follow(self, works: Sequence[OrderlyWork]) -> None:
         """Look up to which brokers logical queues have moved; without an answer, any host forwards."""
         if not any(is_queue_name(work.partition) for work in works):
             return
         with contextlib.suppress(DeltaMQError):
-            self._calls.view(works[0].topic)
+            await self._calls.view(works[0].topic)
         for work in works:
             work.broker = self._calls.broker(*work.key)
 
@@ -288,9 +285,9 @@ class Rights:
 
     # The end of a work ------------------------------------------------------------------------------------------
 
-    def ended(self, work: OrderlyWork, *, lost: bool) -> None:
-        """End a work, and release its lock in the calling thread."""
-        with self._lock:
+    async def ended(self, work: OrderlyWork, *, lost: bool) -> None:
+        """End a work, and release its lock."""
+        with self._changed:
             if self._works.get(work.key) is not work:
                 return
             del self._works[work.key]
@@ -307,14 +304,14 @@ class Rights:
             work.done_ahead,
         )
         if free:
-            self._release(work.key)
+            await self._release(work.key)
 
-    def _release(self, key: Key) -> None:
-        with self._lock:
+    async def _release(self, key: Key) -> None:
+        with self._changed:
             number = self._releases[key][0]
         again = False
         try:
-            self._calls.release(*key, number)
+            await self._calls.release(*key, number)
         except DeltaMQError as error:
             again = is_worth_retrying(error)
             log.log(
@@ -324,13 +321,13 @@ class Rights:
                 error.code,
                 again,
             )
-        with self._lock:
+        with self._changed:
             self._releasing.discard(key)
             if again:
                 self._releases[key] = (self._releases[key][0], monotonic_ms() + _AGAIN_MS)
             elif self._releases[key][0] == number:
                 del self._releases[key]
-            self._changed.notify_all()
+            self._changed.notify()
         self._poke()
 
 

@@ -15,23 +15,23 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
 from deltamq.mq.client.http.retries import asked_s, is_worth_retrying
-from deltamq.mq.client.http.threads import Inside, Workers
 from deltamq.mq.client.messages.received import OrderedMessage, ordered_messages_of
 from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.fetches import OrderlyFetch, OrderlyFetches
-from deltamq.mq.client.orderly.keyed_turns import KeyedTurns
+from deltamq.mq.client.orderly.keyed_turns import KeyedTurns, Turn
 from deltamq.mq.client.orderly.listener import Heard, ListenerOutcome, Listening
 from deltamq.mq.client.orderly.work import OrderlyWork, Timers, WorkState, monotonic_ms
 from deltamq.mq.client.pop.telemetry import ConsumerCounters
-from deltamq.mq.client.pull.fetch import FetchAsk, Fetched
+from deltamq.mq.client.pull.fetch import FetchAsk, Fetched, Fetches
+from deltamq.mq.client.shells.shell import Inside
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
 from deltamq.mq.order.keyed import KeyedRun
 from deltamq.mq.order.orderly import Fetch, MoveAway, OrderlyRun, Process, Stop, Verdict, Wait, Yield
@@ -65,7 +65,7 @@ class FetchSize:
 
 
 class Turns:
-    """Runs the works of one consumer in its threads. Safe for any number of threads.
+    """Runs the works of one consumer.
 
     It calls `refused` after a refused fetch, `stopped` when a work's run is over, and `fail` with an error that ends
     the consumer. `commit` commits a work's position at once, and returns whether it could.
@@ -77,6 +77,7 @@ class Turns:
         topics: Mapping[str, SubscriptionRequest],
         listening: Listening,
         counters: ConsumerCounters,
+        fetches: Fetches[OrderlyFetch],
         *,
         concurrency: int,
         turn_ms: int,
@@ -85,7 +86,7 @@ class Turns:
         size: FetchSize,
         refused: Callable[[OrderlyWork, Conflict], None],
         stopped: Callable[[OrderlyWork], None],
-        commit: Callable[[OrderlyWork], bool],
+        commit: Callable[[OrderlyWork], Coroutine[Any, Any, bool]],
         fail: Callable[[DeltaMQError], None],
         poke: Callable[[], None],
     ) -> None:
@@ -99,8 +100,8 @@ class Turns:
         self._stopped = stopped
         self._commit = commit
         self._fail = fail
-        self._threads = Workers(concurrency, "deltamq-listener")
-        self.fetches = OrderlyFetches(calls.hosts, self._heard)
+        self._workers = calls.shell.workers(concurrency, "deltamq-listener")
+        self.fetches = OrderlyFetches(calls.hosts, fetches, self._heard)
         self.timers = Timers(poke)
         self._keyed = KeyedTurns(
             self._submit,
@@ -114,20 +115,23 @@ class Turns:
             wake=self.wake,
             commit=commit,
         )
-        #: Active in the threads that run a listener.
-        self.inside = Inside()
+        #: Active where a listener runs.
+        self.inside = Inside("deltamq-listener")
 
     # Where a work goes ------------------------------------------------------------------------------------------
 
     def begin(self, work: OrderlyWork) -> None:
-        """Run a queued work in one of the threads; if keys are heard in parallel, only its listeners need some."""
+        """Run a queued work in the background; if keys are heard in parallel, only its listeners do."""
         if isinstance(work.run, KeyedRun):
-            self._guarded(work, self._keyed.look)
+            try:
+                self._keyed.look(work)
+            except Exception as error:
+                self._stuck(work, error)
         else:
             self._submit(work, self._turn)
 
-    def _submit(self, work: OrderlyWork, turn: Callable[[OrderlyWork], None]) -> None:
-        self._threads.submit(partial(self._guarded, work, turn))
+    def _submit(self, work: OrderlyWork, turn: Turn) -> None:
+        self._workers.submit(partial(self._guarded, work, turn))
 
     def wake(self, work: OrderlyWork, ticket: int | None = None) -> None:
         """Make a waiting work ready again; with a `ticket`, only if that wait is still current."""
@@ -156,15 +160,18 @@ class Turns:
 
     # A turn -----------------------------------------------------------------------------------------------------
 
-    def _guarded(self, work: OrderlyWork, turn: Callable[[OrderlyWork], None]) -> None:
+    async def _guarded(self, work: OrderlyWork, turn: Turn) -> None:
         """Run a part of a turn; an unexpected error ends the consumer, which must not look alive while one is stuck."""
         try:
-            turn(work)
+            await turn(work)
         except Exception as error:
-            log.exception("event=turn_failed partition=%s", work.partition)
-            self._fail(DeltaMQError(f"{work.partition} cannot go on: {error}", code="consumer_failed"))
+            self._stuck(work, error)
 
-    def _turn(self, work: OrderlyWork) -> None:
+    def _stuck(self, work: OrderlyWork, error: Exception) -> None:
+        log.error("event=turn_failed partition=%s", work.partition, exc_info=error)
+        self._fail(DeltaMQError(f"{work.partition} cannot go on: {error}", code="consumer_failed"))
+
+    async def _turn(self, work: OrderlyWork) -> None:
         run = work.run
         assert isinstance(run, OrderlyRun), "its messages are heard one after another"
         with work.mutex:
@@ -173,16 +180,16 @@ class Turns:
         while True:
             with work.mutex:
                 careful, ticket = run.is_careful and run.may_commit(monotonic_ms()), work.ticket
-            if careful and not self._commit(work):
+            if careful and not await self._commit(work):
                 self._park(work, monotonic_ms() + _DOUBT_MS, ticket)
                 return
             with work.mutex:
                 step = run.next(monotonic_ms())
             if isinstance(step, Process):
-                self._process(work, run, step)
+                await self._process(work, run, step)
                 continue
             if isinstance(step, MoveAway):
-                self._move_away(work, run, step, Verdict.SUSPEND)
+                await self._move_away(work, run, step, Verdict.SUSPEND)
                 continue
             if isinstance(step, Fetch):
                 self._fetch(work, step.offset)
@@ -196,40 +203,40 @@ class Turns:
                 self._stopped(work)
             return
 
-    def _process(self, work: OrderlyWork, run: OrderlyRun, step: Process) -> None:
-        outcome = self._hear(work, step)
+    async def _process(self, work: OrderlyWork, run: OrderlyRun, step: Process) -> None:
+        outcome = await self._hear(work, step)
         with work.mutex:
             away = run.finished(outcome.verdict, monotonic_ms(), asked_ms=outcome.suspend_ms)
             work.forget_done()
         if away is not None:
-            self._move_away(work, run, away, outcome.verdict)
+            await self._move_away(work, run, away, outcome.verdict)
 
-    def _move_away(self, work: OrderlyWork, run: OrderlyRun, away: MoveAway, verdict: Verdict) -> None:
-        moved = self._set_aside(work, away, verdict)
+    async def _move_away(self, work: OrderlyWork, run: OrderlyRun, away: MoveAway, verdict: Verdict) -> None:
+        moved = await self._set_aside(work, away, verdict)
         with work.mutex:
             run.moved(moved, monotonic_ms())
             work.forget_done()
 
-    def _hear(self, work: OrderlyWork, step: Process) -> ListenerOutcome:
+    async def _hear(self, work: OrderlyWork, step: Process) -> ListenerOutcome:
         messages = [work.messages[offset] for offset in step.offsets]
         if step.attempt > 1:
             messages = [replace(message, attempt=step.attempt) for message in messages]
         heard: Heard = messages if self._batches else messages[0]
         place = f"{work.partition}:{step.offsets[0]}"
         with self.inside:
-            outcome = self._listening.run(heard, len(messages), place)
+            outcome = await self._listening.run(heard, len(messages), place)
         with work.mutex:
             lost = not work.run.may_commit(monotonic_ms())
         if lost:
             log.warning("event=result_discarded message=%s the partition may belong to another client", place)
         return outcome
 
-    def _set_aside(self, work: OrderlyWork, away: MoveAway, verdict: Verdict) -> bool:
+    async def _set_aside(self, work: OrderlyWork, away: MoveAway, verdict: Verdict) -> bool:
         """Append messages to the dead letters or retries; returns whether that was stored (SPEC ORDER-8)."""
         to: Literal["dead", "retry"] = "dead" if away.dead else "retry"
         reason = _REJECTED if verdict is Verdict.DEAD else DeadReason.MAX_ATTEMPTS.value
         try:
-            self._calls.set_aside(work, away, to=to, reason=reason)
+            await self._calls.set_aside(work, away, to=to, reason=reason)
         except DeltaMQError as error:
             place = f"{work.partition}:{away.offsets[0]}"
             log.warning("event=not_set_aside message=%s to=%s code=%s", place, to, error.code)
@@ -262,7 +269,7 @@ class Turns:
         self._wake_if_over(work)
 
     def _heard(self, fetch: OrderlyFetch, answer: Fetched | DeltaMQError) -> None:
-        """Take in the answer to a fetch; runs in the thread of all fetches, so it must be quick."""
+        """Take in the answer to a fetch; runs where all fetches are read, so it must be quick."""
         self._counters.add(**{"failed_pops" if isinstance(answer, DeltaMQError) else "pops": 1})
         work = fetch.work
         pause_ms = 0
@@ -314,10 +321,10 @@ class Turns:
         wait_ms = round(self._calls.patience.wait_s(work.failures, random.random()) * 1000)
         return max(min(max(wait_ms, _PAUSE_MS_MIN), _FAILED_MS_MAX), round(asked_s(error) * 1000))
 
-    def close(self) -> None:
-        """End the threads as they become idle."""
-        self.fetches.close()
-        self._threads.close()
+    async def close(self) -> None:
+        """End the workers as they become idle."""
+        await self.fetches.close()
+        await self._workers.close()
 
 
 def _take(run: OrderlyRun | KeyedRun, messages: Sequence[OrderedMessage], next_offset: int) -> None:

@@ -36,7 +36,6 @@ from uuid import uuid4
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.client.http.calls import ClientAccess, Closing
 from deltamq.mq.client.http.retries import REQUEST_SIZE, TIMED_OUT
-from deltamq.mq.client.http.threads import Birthplace
 from deltamq.mq.client.messages.message import Message, SentRange
 from deltamq.mq.client.outbox.ledger import (
     OUTCOME_UNKNOWN,
@@ -50,8 +49,9 @@ from deltamq.mq.client.outbox.ledger import (
 from deltamq.mq.client.outbox.outbox import TABLE
 from deltamq.mq.client.outbox.session import DATABASE_FAILED, Session
 from deltamq.mq.client.outbox.statements import Connection, OutboxDialect, Tables
-from deltamq.mq.client.produce.entry import SendFuture
 from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.shells.forks import Birthplace
+from deltamq.mq.client.shells.send_future import SendFuture
 from deltamq.mq.errors import DeltaMQError, Forbidden, NotFound, Refused, Unauthenticated, Unavailable, Unknown
 from deltamq.mq.limits import MIB, PRODUCER_WINDOW_MS, REQUEST_MESSAGES_MAX
 

@@ -26,11 +26,13 @@ import msgspec
 import pyarrow as pa
 
 from deltamq.mq.client.http.answers import decode_as
-from deltamq.mq.client.http.calls import Calls, ClientAccess, decoded
-from deltamq.mq.client.http.endpoint import Answer, path_of
+from deltamq.mq.client.http.calls import AwaitingCalls, BlockingCalls, Calls, ClientAccess, decoded
+from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.messages.received import PopBatch, PoppedMessage, PopTable
 from deltamq.mq.client.produce.wire import ARROW
+from deltamq.mq.client.shells.both import both
+from deltamq.mq.client.shells.shell import Answer
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unknown
 from deltamq.mq.limits import POP_MESSAGES_MAX, WAIT_MS_MAX
 from deltamq.mq.meta.group_settings import Ordering
@@ -232,20 +234,8 @@ def new_handle(body: bytes) -> str:
     return decoded(body, InvisibleAnswer).handle
 
 
-class PopClient(Calls):
-    """Pops and settles messages for one group. Safe for any number of threads.
-
-    Parameters
-    ----------
-    url, group
-        The service, and the group that consumes.
-    client_id
-        This client's id in the service's lists of clients.
-    patience
-        How long and how often a call is retried while the service is away.
-    access
-        How the service is reached, for example `token`; see `Calls`.
-    """
+class PopCalls(Calls):
+    """The calls of `PopClient` and `AsyncPopClient`."""
 
     def __init__(
         self,
@@ -262,22 +252,24 @@ class PopClient(Calls):
 
     # Pop --------------------------------------------------------------------------------------------------------
 
-    def pop(self, topic: str, max_messages: int = 32, **options: Unpack[PopOptions]) -> PopBatch:
+    @both
+    async def pop(self, topic: str, max_messages: int = 32, **options: Unpack[PopOptions]) -> PopBatch:
         """Pop up to `max_messages` messages of `topic`; each must be settled within its invisible time.
 
         `PopOptions` lists the further options.
         """
         began_ns = time.time_ns()
-        batch = parse_batch(topic, self._pop(self.ask(topic, max_messages, **options)).body)
+        batch = parse_batch(topic, (await self._pop(self.ask(topic, max_messages, **options))).body)
         if batch.messages and (spans := self.hosts.tracing.spans) is not None:
             carriers = (message.headers for message in batch.messages)
             spans.received(topic, self.group, carriers, len(batch.messages), began_ns)
         return batch
 
-    def pop_arrow(self, topic: str, max_messages: int = HANDLES_MAX, **options: Unpack[PopOptions]) -> PopTable:
+    @both
+    async def pop_arrow(self, topic: str, max_messages: int = HANDLES_MAX, **options: Unpack[PopOptions]) -> PopTable:
         """Pop into an Arrow table, with the additional columns `partition`, `handle` and `delivery_attempt`."""
         began_ns = time.time_ns()
-        answer = self._pop(replace(self.ask(topic, max_messages, **options), arrow=True))
+        answer = await self._pop(replace(self.ask(topic, max_messages, **options), arrow=True))
         table = parse_table(answer.headers, answer.body)
         if len(table.rows) and (spans := self.hosts.tracing.spans) is not None:
             spans.received(topic, self.group, [table.rows], len(table.rows), began_ns)
@@ -289,28 +281,32 @@ class PopClient(Calls):
             group=self.group, topic=check_topic(topic), max_messages=max_messages, client_id=self.client_id, **options
         )
 
-    def _pop(self, ask: PopAsk) -> Answer:
+    async def _pop(self, ask: PopAsk) -> Answer:
         ask = ask.repeatable()
-        return self._call("POST", ask.path, headers=ask.headers, body=ask.body(), wait_ms=ask.wait_ms)
+        return await self._call("POST", ask.path, headers=ask.headers, body=ask.body(), wait_ms=ask.wait_ms)
 
     # Settle messages --------------------------------------------------------------------------------------------
 
-    def ack(self, handles: Sequence[str]) -> list[FailedHandle]:
+    @both
+    async def ack(self, handles: Sequence[str]) -> list[FailedHandle]:
         """Acknowledge messages; returns the handles that were refused. Acknowledging twice is harmless (POP-8)."""
-        return self._each("ack", handles, AckRequest)
+        return await self._each("ack", handles, AckRequest)
 
-    def nack(self, handles: Sequence[str], *, delay_ms: int | None = None) -> list[FailedHandle]:
+    @both
+    async def nack(self, handles: Sequence[str], *, delay_ms: int | None = None) -> list[FailedHandle]:
         """Report failed messages: they are delivered again by the group's retry policy, or after `delay_ms`.
 
         After the last attempt they go to the dead letters. Returns the handles that were refused.
         """
-        return self._each("nack", handles, partial(NackRequest, delay_ms=delay_ms))
+        return await self._each("nack", handles, partial(NackRequest, delay_ms=delay_ms))
 
-    def dead(self, handles: Sequence[str], reason: str) -> list[FailedHandle]:
+    @both
+    async def dead(self, handles: Sequence[str], reason: str) -> list[FailedHandle]:
         """Send messages to the group's dead letters; returns the handles that were refused."""
-        return self._each("dead", handles, partial(DeadRequest, reason=check_reason(reason)))
+        return await self._each("dead", handles, partial(DeadRequest, reason=check_reason(reason)))
 
-    def change_invisible(self, handle: str, invisible_ms: int) -> str:
+    @both
+    async def change_invisible(self, handle: str, invisible_ms: int) -> str:
         """Give a message another invisible time, counted from now; returns its new handle and voids the old one.
 
         0 returns the message to the group at once.
@@ -328,31 +324,31 @@ class PopClient(Calls):
             lost[0] = lost[0] or isinstance(error, Unknown)
 
         try:
-            return self.repeat(partial(self.change_once, handle, invisible_ms), on_failure=note)
+            return await self.repeat(partial(self.change_once, handle, invisible_ms), on_failure=note)
         except Conflict as error:
             if lost[0] and error.code == HANDLE_EXPIRED:
                 raise Unknown("the answer with the new handle was lost; the message is delivered again") from error
             raise
 
-    def change_once(self, handle: str, invisible_ms: int, timeout_s: float, broker: str | None = None) -> str:
+    async def change_once(self, handle: str, invisible_ms: int, timeout_s: float, broker: str | None = None) -> str:
         """Make one attempt of `change_invisible`, at the host of `broker` if that is known."""
         body = msgspec.json.encode(InvisibleRequest(handle, invisible_ms))
-        return new_handle(self.call_once("invisible", body, timeout_s, broker).body)
+        return new_handle((await self.call_once("invisible", body, timeout_s, broker)).body)
 
-    def call_once(self, verb: str, body: bytes, timeout_s: float, broker: str | None = None) -> Answer:
+    async def call_once(self, verb: str, body: bytes, timeout_s: float, broker: str | None = None) -> Answer:
         """Make one attempt of a call of this group, at the host of `broker` if that is known."""
         path = path_of("groups", self.group, verb)
-        return self.hosts.call("POST", path, role=broker, headers=JSON_HEADERS, body=body, timeout_s=timeout_s)
+        return await self.hosts.call("POST", path, role=broker, headers=JSON_HEADERS, body=body, timeout_s=timeout_s)
 
-    def _each(
+    async def _each(
         self, verb: str, handles: Sequence[str], request: Callable[[list[str]], AckRequest | NackRequest | DeadRequest]
     ) -> list[FailedHandle]:
         if (spans := self.hosts.tracing.spans) is None:
-            return self._settled(verb, handles, request)
+            return await self._settled(verb, handles, request)
         with spans.settle(verb, self.group, len(handles)):
-            return self._settled(verb, handles, request)
+            return await self._settled(verb, handles, request)
 
-    def _settled(
+    async def _settled(
         self, verb: str, handles: Sequence[str], request: Callable[[list[str]], AckRequest | NackRequest | DeadRequest]
     ) -> list[FailedHandle]:
         failed: list[FailedHandle] = []
@@ -360,9 +356,29 @@ class PopClient(Calls):
         for low in range(0, len(handles), HANDLES_MAX):
             body = msgspec.json.encode(request(list(handles[low : low + HANDLES_MAX])))
             try:
-                failed += failed_of(self._call("POST", path, body=body).body)
+                failed += failed_of((await self._call("POST", path, body=body)).body)
             except DeltaMQError as error:
                 if low > 0:  # the calls before this one are applied
                     error.not_known()
                 raise
         return failed
+
+
+class PopClient(PopCalls, BlockingCalls):
+    """Pops and settles messages for one group. Safe for any number of threads.
+
+    Parameters
+    ----------
+    url, group
+        The service, and the group that consumes.
+    client_id
+        This client's id in the service's lists of clients.
+    patience
+        How long and how often a call is retried while the service is away.
+    access
+        How the service is reached, for example `token`; see `Calls`.
+    """
+
+
+class AsyncPopClient(PopCalls, AwaitingCalls):
+    """`PopClient` for an event loop: the same calls, awaited."""

@@ -16,31 +16,30 @@ import selectors
 import socket
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from http.client import HTTPException
 from typing import Final
 
-from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from deltamq.mq.client.http.answers import error_of
-from deltamq.mq.client.http.endpoint import (
-    CONNECT_FAILED,
-    CONNECTION_LOST,
-    NO_ANSWER,
-    Answer,
-    Endpoint,
-    is_cut_short,
-    lost_connection,
-)
+from deltamq.mq.client.http.endpoint import Endpoint, is_cut_short
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.pop.client import PopAsk
+from deltamq.mq.client.shells.blocking_transport import (
+    CONNECTION_LOST,
+    lost_connection,
+    not_answered,
+    not_connected,
+)
+from deltamq.mq.client.shells.shell import Answer
 from deltamq.mq.errors import DeltaMQError, Unauthenticated, Unavailable, Unknown
 
 _OK: Final = 200
 
 
-class PopConnection:
-    """A connection for pops, used by one thread; any thread may call `cancel`."""
+class PopConnection(ABC):
+    """A connection for pops, one after another; `cancel` may be called meanwhile."""
 
     def __init__(self, hosts: Hosts, timeout_s: float, endpoint: Endpoint | None = None) -> None:
         """Prepare pops at `endpoint`, or at any host of the cluster if it is None."""
@@ -48,14 +47,9 @@ class PopConnection:
         self._fixed = endpoint
         self._timeout_s = timeout_s
         self._endpoint = endpoint or hosts.endpoint()
-        self._connection = self._endpoint.connection(timeout_s)
-        # Reentrant: a signal handler may cancel the pop that it interrupts.
-        self._lock = threading.RLock()
         self._cancelled = False
-        #: A byte arrives here when a pop over TLS is cancelled: two threads must not use one TLS connection at once.
-        self._bell, self._rope = socket.socketpair()
 
-    def pop(self, ask: PopAsk) -> Answer:
+    async def pop(self, ask: PopAsk) -> Answer:
         """Make one attempt; if the answer is lost, popped messages are delivered again after their invisible time.
 
         Raises
@@ -65,35 +59,80 @@ class PopConnection:
         Unknown
             The answer was lost.
         """
-        self._choose()
+        # Another host, if the current one is avoided now.
+        wanted = self._fixed or self._hosts.endpoint()
+        if wanted is not self._endpoint:
+            await self._change(wanted)
         try:
-            answer = self._attempt(ask)
+            answer = await self._attempt(ask)
         except DeltaMQError as error:
             self._hosts.failed(self._endpoint, error)
             raise
         self._hosts.answered(self._endpoint)
         return answer
 
-    def _choose(self) -> None:
-        """Change to another host, if the current one is avoided now."""
-        wanted = self._fixed or self._hosts.endpoint()
-        if wanted is not self._endpoint:
-            self._connection.close()
-            with self._lock:
-                self._endpoint = wanted
-                self._connection = wanted.connection(self._timeout_s)
-
-    def _attempt(self, ask: PopAsk) -> Answer:
+    async def _attempt(self, ask: PopAsk) -> Answer:
         credentials = self._endpoint.credentials
-        token = credentials.token()
-        response, body = self._exchange(ask, token)
-        if response.status == Unauthenticated.status and credentials.renew(token):
-            response, body = self._exchange(ask, credentials.token())
-        if response.status != _OK:
-            raise error_of(response.status, response.headers, body)
-        return Answer(response.status, response.headers, body)
+        token = await credentials.token()
+        answer = await self._exchange(ask, token)
+        if answer.status == Unauthenticated.status and await credentials.renew(token):
+            answer = await self._exchange(ask, await credentials.token())
+        if is_cut_short(answer.status, answer.headers):
+            await self.close()
+            raise Unknown(f"the connection to {self._endpoint.url} was lost", code=CONNECTION_LOST)
+        if answer.status != _OK:
+            raise error_of(*answer)
+        return answer
 
-    def _exchange(self, ask: PopAsk, token: str | None) -> tuple[BaseHTTPResponse, bytes]:
+    def _check_not_cancelled(self) -> None:
+        if self._cancelled:
+            raise Unavailable("the pop was cancelled; nothing was popped", code="pop_cancelled")
+
+    def _ending_request(self) -> bytes:
+        """Return a request whose arrival ends the wait of the pop before it."""
+        head = f"GET {self._endpoint.target('/healthz')} HTTP/1.1\r\nHost: {self._endpoint.host}\r\n"
+        return f"{head}Connection: close\r\n\r\n".encode()
+
+    @abstractmethod
+    async def _change(self, wanted: Endpoint) -> None:
+        """Go to another host."""
+
+    @abstractmethod
+    async def _exchange(self, ask: PopAsk, token: str | None) -> Answer:
+        """Send the pop, and read its answer."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Cancel the open pop, and every later one."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Cancel as `cancel` does, but do not wait for an answer that may be under way."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the connection."""
+
+
+class BlockingPopConnection(PopConnection):
+    """A connection that one thread uses; any thread may call `cancel`."""
+
+    def __init__(self, hosts: Hosts, timeout_s: float, endpoint: Endpoint | None = None) -> None:
+        """Prepare pops at `endpoint`, or at any host of the cluster if it is None."""
+        super().__init__(hosts, timeout_s, endpoint)
+        self._connection = self._endpoint.connection(timeout_s)
+        # Reentrant: a signal handler may cancel the pop that it interrupts.
+        self._lock = threading.RLock()
+        #: A byte arrives here when a pop over TLS is cancelled: two threads must not use one TLS connection at once.
+        self._bell, self._rope = socket.socketpair()
+
+    async def _change(self, wanted: Endpoint) -> None:
+        self._connection.close()
+        with self._lock:
+            self._endpoint = wanted
+            self._connection = wanted.connection(self._timeout_s)
+
+    async def _exchange(self, ask: PopAsk, token: str | None) -> Answer:
         try:
             self._connect()
             self._set_timeout(self._timeout_s + ask.wait_ms / 1000)
@@ -104,23 +143,16 @@ class PopConnection:
             )
             self._wait_over_tls(self._timeout_s + ask.wait_ms / 1000)
             response = self._connection.getresponse()
-            body = response.read()
+            return Answer(response.status, response.headers, response.read())
         except (NewConnectionError, ConnectTimeoutError) as error:
             self._connection.close()
-            raise Unavailable(f"cannot connect to {self._endpoint.url}", code=CONNECT_FAILED) from error
+            raise not_connected(self._endpoint.url) from error
         except TimeoutError as error:
             self._connection.close()
-            raise Unknown(f"{self._endpoint.url} did not answer in time", code=NO_ANSWER) from error
+            raise not_answered(self._endpoint.url, self._timeout_s + ask.wait_ms / 1000) from error
         except (HTTPError, HTTPException, OSError, ValueError) as error:
             self._connection.close()
             raise lost_connection(self._endpoint.url, error) from error
-        if is_cut_short(response.status, response.headers):
-            self._connection.close()
-            raise self._lost()
-        return response, body
-
-    def _lost(self) -> Unknown:
-        return Unknown(f"the connection to {self._endpoint.url} was lost", code=CONNECTION_LOST)
 
     def _connect(self) -> None:
         connection = self._connection
@@ -130,8 +162,7 @@ class PopConnection:
             connection.timeout = self._timeout_s
             connection.connect()
         with self._lock:
-            if self._cancelled:
-                raise Unavailable("the pop was cancelled; nothing was popped", code="pop_cancelled")
+            self._check_not_cancelled()
 
     def _set_timeout(self, timeout_s: float) -> None:
         self._connection.timeout = timeout_s
@@ -149,8 +180,7 @@ class PopConnection:
             selector.register(self._bell, selectors.EVENT_READ)
             ready = [key.fileobj for key, _ in selector.select(timeout_s)]
         if self._bell in ready and sock not in ready:
-            head = f"GET {self._endpoint.target('/healthz')} HTTP/1.1\r\nHost: {self._endpoint.host}\r\n"
-            sock.sendall(f"{head}Connection: close\r\n\r\n".encode())
+            sock.sendall(self._ending_request())
 
     def cancel(self) -> None:
         """Cancel the open pop, and every later one."""
@@ -176,7 +206,7 @@ class PopConnection:
             with contextlib.suppress(OSError, ValueError), socket.socket(fileno=os.dup(sock.fileno())) as copy:
                 copy.shutdown(how)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connection."""
         self._connection.close()
         with self._lock:

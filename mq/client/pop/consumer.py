@@ -17,36 +17,49 @@ invisible time. While a handler runs, the invisible time of its message is renew
 from __future__ import annotations
 
 import logging
-import threading
-import time
 import uuid
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Literal, Unpack
+from typing import TYPE_CHECKING, Final, Literal, Unpack
 
 from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.pop.client import PopClient, PopOptions
+from deltamq.mq.client.messages.received import PoppedMessage, Result
+from deltamq.mq.client.pop.client import AsyncPopClient, PopCalls, PopClient, PopOptions
+from deltamq.mq.client.pop.connection import BlockingPopConnection, PopConnection
 from deltamq.mq.client.pop.consumer_life import (
-    CLOSE_TIMEOUT_S,
+    AwaitingLife,
+    BlockingLife,
     ConsumerLife,
+    check_async_handler,
     check_handler,
     check_settings,
     checked_topics,
 )
 from deltamq.mq.client.pop.deliveries import After, Before, Deliveries, Handler, Handling, Slots, in_handler
 from deltamq.mq.client.pop.lease import Leases, Release, Renewer
+from deltamq.mq.client.pop.loop_connection import LoopPopConnection
 from deltamq.mq.client.pop.pollers import Pollers, Popping
 from deltamq.mq.client.pop.settler import Settler
 from deltamq.mq.client.pop.telemetry import CONSUME_TIMEOUT_S, ConsumerCounters, ConsumerStats
+from deltamq.mq.client.shells.loop import LoopShell
+from deltamq.mq.client.shells.shell import Running, Signal
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import POP_MESSAGES_MAX
 from deltamq.mq.meta.group_settings import Ordering
 
+if TYPE_CHECKING:
+    import asyncio
+
 log = logging.getLogger("deltamq.client")
 
 _MESSAGES_DEFAULT: Final = 32
+#: Interval at which an iteration without messages looks whether the consumer was stopped, in seconds.
+_LOOK_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +78,173 @@ class ConsumerClosed:
         return self.unfinished == 0 and self.untold == 0
 
 
-class PopConsumer(ConsumerLife[ConsumerClosed]):
+class PopConsumerCore(ConsumerLife[ConsumerClosed]):
+    """What `PopConsumer` and `AsyncPopConsumer` have in common."""
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        group: str,
+        topics: str | Sequence[str],
+        handler: Handler | None = None,
+        *,
+        concurrency: int = 8,
+        batch_messages: int | None = None,
+        format: Literal["messages", "arrow"] = "messages",
+        prefetch: int = 0,
+        max_messages: int | None = None,
+        invisible_ms: int | None = None,
+        wait_ms: int = 15_000,
+        tags: str = "*",
+        filter: str | None = None,
+        order: Ordering | None = None,
+        retry: Literal["only"] | None = None,
+        renew_for_s: float | None = None,
+        ack_within_ms: float = 50.0,
+        client_id: str | None = None,
+        before: Before | None = None,
+        after: After | None = None,
+        consume_timeout_s: float = CONSUME_TIMEOUT_S,
+        patience: Patience | None = None,
+        **access: Unpack[ClientAccess],
+    ) -> None:
+        self.topics = checked_topics(topics)
+        handler = self._checked_handler(handler, concurrency)
+        check_settings(
+            concurrency=concurrency, prefetch=prefetch, batch_messages=batch_messages, format=format, order=order
+        )
+        self._counters = ConsumerCounters()
+        self.client_id = client_id if client_id is not None else f"pop-{uuid.uuid4().hex[:16]}"
+        self._client = self._make_client(url, group, client_id=self.client_id, patience=patience, **access)
+        super().__init__(self._client.group, self._client.shell)
+        self._batch = batch_messages is not None or format == "arrow"
+        self._order = order
+        self._max_messages = batch_messages or max_messages
+        most = self._max_messages or 1
+        options = PopOptions(invisible_ms=invisible_ms, wait_ms=wait_ms, tags=tags, filter=filter, retry=retry)
+        ask = self._client.ask(self.topics[0], most, **options)
+        self._ask = replace(ask, arrow=format == "arrow")
+        tracing = self._client.hosts.tracing
+        handling = Handling(self.shell, handler, self._counters, before, after, consume_timeout_s, tracing, group)
+        self._build(handling, concurrency, prefetch, renew_for_s, ack_within_ms)
+        self._helpers: Sequence[Running] = ()
+        self._arrived = Signal(self.shell)
+
+    @abstractmethod
+    def _checked_handler(self, handler: Handler | None, concurrency: int) -> Handler:
+        """Return the handler; refuse one that cannot be called."""
+
+    @abstractmethod
+    def _make_client(
+        self,
+        url: str | Sequence[str],
+        group: str,
+        *,
+        client_id: str,
+        patience: Patience | None,
+        **access: Unpack[ClientAccess],
+    ) -> PopCalls:
+        """Return the client that makes the calls."""
+
+    @abstractmethod
+    def _connect(self, endpoint: Endpoint | None) -> PopConnection:
+        """Return a connection to pop at a process, or at any."""
+
+    def _build(
+        self, handling: Handling, concurrency: int, prefetch: int, renew_for_s: float | None, ack_within_ms: float
+    ) -> None:
+        self._settler = Settler(self._client, ack_within_ms=ack_within_ms)
+        self._leases = Leases(self.shell, self._settler.put, renew_for_s=renew_for_s)
+        self._renewer = Renewer(self._client, self._leases)
+        self._slots = Slots(concurrency + prefetch, self.shell)
+        self._deliveries = Deliveries(
+            handling, self._leases, self._slots, self._counters, concurrency=concurrency, batch=self._batch
+        )
+        self._pollers = Pollers(
+            self._client,
+            self.topics,
+            self._slots,
+            self._settler,
+            popping=self._popping,
+            connect=self._connect,
+            begin=self._begin,
+            fail=self._fail,
+        )
+
+    # Life -------------------------------------------------------------------------------------------------------
+
+    def _begin_all(self) -> Sequence[Running]:
+        self._helpers = (
+            self._begin("deltamq-settler", self._settler.run),
+            self._begin("deltamq-renewer", self._renewer.run),
+        )
+        return [*self._helpers, self._begin("deltamq-pollers", lambda: self._pollers.run(self._order))]
+
+    async def _close(self, timeout_s: float) -> ConsumerClosed:
+        """Stop popping, wait at most `timeout_s` for running handlers, and release the other messages.
+
+        Messages that are not begun, or not finished in time, are released: other clients get them at once. If the
+        service is away, this may take one request's timeout longer. Closing twice is harmless.
+        """
+        if in_handler.active:
+            raise Refused("close() waits for handlers: call stop() in a handler", code="close_in_handler")
+        deadline = self.shell.now() + timeout_s
+        closed = self._begin_close()
+        if closed is not None:
+            return closed
+        self._deliveries.give_back_queued()
+        await self._pollers.end()
+        await self._slots.wait_all(deadline - self.shell.now())
+        unfinished = self._leases.live()
+        if unfinished:
+            log.warning("event=handlers_unfinished count=%d first=%s", len(unfinished), unfinished[0].place)
+        self._counters.add(released=len(unfinished))
+        self._leases.finish(unfinished, Release())
+        self._closed = ConsumerClosed(unfinished=len(unfinished), untold=await self._end_helpers(deadline))
+        await self._deliveries.close()
+        await PopCalls.close.core(self._client)
+        return self._closed
+
+    async def _end_helpers(self, deadline: float) -> int:
+        """Report the remaining outcomes to the service; returns the number that it does not know."""
+        self._leases.close()
+        request_s = self._client.patience.request_timeout_s
+        until = max(deadline, self.shell.now() + request_s)
+        self._settler.drain(until)
+        for helper in self._helpers:
+            await helper.join(until + request_s - self.shell.now())
+        return self._settler.untold
+
+    # Looking ----------------------------------------------------------------------------------------------------
+
+    def stats(self) -> ConsumerStats:
+        """Return what this consumer does (SPEC CONS-6)."""
+        return self._counters.read(
+            expired=self._settler.expired + self._leases.lost, renewals=self._renewer.renewed, held=len(self._leases)
+        )
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _popping(self, topic: str, order: Ordering, alone: bool) -> Popping:
+        in_order = order is True
+        if self._batch:
+            most = self._max_messages or POP_MESSAGES_MAX
+        else:
+            most = self._max_messages or (1 if in_order else _MESSAGES_DEFAULT)
+        return Popping(
+            ask=replace(self._ask, topic=topic, order=order, max_messages=most),
+            whole=self._batch or in_order,
+            alone=alone,
+            deliver=partial(self._deliveries.deliver, topic, in_order),
+            fail=self._fail,
+            count=self._count_pop,
+        )
+
+    def _count_pop(self, answered: bool) -> None:
+        self._counters.add(**{"pops" if answered else "failed_pops": 1})
+
+
+class PopConsumer(PopConsumerCore, BlockingLife[ConsumerClosed]):
     """Pops messages of `topics` for `group` and calls `handler` with them.
 
     Parameters
@@ -116,142 +295,104 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         How the service is reached, for example `token`; see `Calls`.
     """
 
-    def __init__(
+    def _checked_handler(self, handler: Handler | None, concurrency: int) -> Handler:
+        check_handler(handler)
+        assert handler is not None, "checked just now"
+        return handler
+
+    def _make_client(
         self,
         url: str | Sequence[str],
         group: str,
-        topics: str | Sequence[str],
-        handler: Handler,
         *,
-        concurrency: int = 8,
-        batch_messages: int | None = None,
-        format: Literal["messages", "arrow"] = "messages",
-        prefetch: int = 0,
-        max_messages: int | None = None,
-        invisible_ms: int | None = None,
-        wait_ms: int = 15_000,
-        tags: str = "*",
-        filter: str | None = None,
-        order: Ordering | None = None,
-        retry: Literal["only"] | None = None,
-        renew_for_s: float | None = None,
-        ack_within_ms: float = 50.0,
-        client_id: str | None = None,
-        before: Before | None = None,
-        after: After | None = None,
-        consume_timeout_s: float = CONSUME_TIMEOUT_S,
-        patience: Patience | None = None,
+        client_id: str,
+        patience: Patience | None,
         **access: Unpack[ClientAccess],
-    ) -> None:
-        self.topics = checked_topics(topics)
-        check_handler(handler)
-        check_settings(
-            concurrency=concurrency, prefetch=prefetch, batch_messages=batch_messages, format=format, order=order
-        )
-        self._counters = ConsumerCounters()
-        self.client_id = client_id if client_id is not None else f"pop-{uuid.uuid4().hex[:16]}"
-        self._client = PopClient(url, group, client_id=self.client_id, patience=patience, **access)
-        super().__init__(self._client.group)
-        self._batch = batch_messages is not None or format == "arrow"
-        self._order = order
-        self._max_messages = batch_messages or max_messages
-        most = self._max_messages or 1
-        options = PopOptions(invisible_ms=invisible_ms, wait_ms=wait_ms, tags=tags, filter=filter, retry=retry)
-        ask = self._client.ask(self.topics[0], most, **options)
-        self._ask = replace(ask, arrow=format == "arrow")
-        tracing = self._client.hosts.tracing
-        handling = Handling(handler, self._counters, before, after, consume_timeout_s, tracing, group)
-        self._build(handling, concurrency, prefetch, renew_for_s, ack_within_ms)
-        self._helpers: Sequence[threading.Thread] = ()
+    ) -> PopCalls:
+        return PopClient(url, group, client_id=client_id, patience=patience, **access)
 
-    def _build(
-        self, handling: Handling, concurrency: int, prefetch: int, renew_for_s: float | None, ack_within_ms: float
-    ) -> None:
-        self._settler = Settler(self._client, ack_within_ms=ack_within_ms)
-        self._leases = Leases(self._settler.put, renew_for_s=renew_for_s)
-        self._renewer = Renewer(self._client, self._leases)
-        self._slots = Slots(concurrency + prefetch)
-        self._deliveries = Deliveries(
-            handling, self._leases, self._slots, self._counters, concurrency=concurrency, batch=self._batch
-        )
-        self._pollers = Pollers(
-            self._client,
-            self.topics,
-            self._slots,
-            self._settler,
-            popping=self._popping,
-            thread=self._thread,
-            fail=self._fail,
-        )
+    def _connect(self, endpoint: Endpoint | None) -> PopConnection:
+        return BlockingPopConnection(self._client.hosts, self._client.patience.request_timeout_s, endpoint)
 
-    # Life -------------------------------------------------------------------------------------------------------
 
-    def _make_threads(self) -> Sequence[threading.Thread]:
-        self._helpers = (
-            self._thread("deltamq-settler", self._settler.run),
-            self._thread("deltamq-renewer", self._renewer.run),
-        )
-        return [*self._helpers, self._thread("deltamq-pollers", lambda: self._pollers.run(self._order))]
+class AsyncPopConsumer(PopConsumerCore, AwaitingLife[ConsumerClosed]):
+    """`PopConsumer` for an event loop: the same parameters; `start`, `run` and `close` are awaited.
 
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> ConsumerClosed:
-        """Stop popping, wait at most `timeout_s` for running handlers, and release the other messages.
+        async def handle(message): ...
 
-        Messages that are not begun, or not finished in time, are released: other clients get them at once. If the
-        service is away, this may take one request's timeout longer. Closing twice is harmless.
+        async with AsyncPopConsumer("http://127.0.0.1:8080", "billing", "orders", handle, concurrency=100) as consumer:
+            await consumer.run()
+
+        async with AsyncPopConsumer("http://127.0.0.1:8080", "billing", "orders") as consumer:
+            async for message in consumer:          # acknowledged when the next one is asked for
+                ...
+
+    The handler is a coroutine function, of which `concurrency` run at once; a plain function runs in one of as many
+    threads. At the end of `close`, handlers that still run are cancelled: their messages come again. Without a handler,
+    the consumer is iterated, by one task: what is not acknowledged when it closes comes again at once.
+    """
+
+    def _checked_handler(self, handler: Handler | None, concurrency: int) -> Handler:
+        self._threads_max = concurrency
+        #: The messages that wait for `async for`, each with the future of its result; None if there is a handler.
+        self._offered: deque[tuple[PoppedMessage, asyncio.Future[Result]]] | None = None
+        if handler is None:
+            self._offered = deque()
+            return self._offer
+        check_async_handler(handler)
+        return handler
+
+    async def _offer(self, message: PoppedMessage) -> Result:
+        assert self._offered is not None, "a consumer without a handler"
+        done: asyncio.Future[Result] = self.shell.future()  # type: ignore[assignment]  # the loop's
+        self._offered.append((message, done))
+        self._arrived.give()
+        return await done
+
+    async def __aiter__(self) -> AsyncGenerator[PoppedMessage, None]:
+        """Yield messages until `stop`; each is acknowledged when the next one is asked for.
+
+        Raises
+        ------
+        DeltaMQError
+            The service refuses this consumer for good.
         """
-        if in_handler.active:
-            raise Refused("close() waits for handlers: call stop() in a handler", code="close_in_handler")
-        deadline = time.monotonic() + timeout_s
-        closed = self._begin_close()
-        if closed is not None:
-            return closed
-        self._deliveries.give_back_queued()
-        self._pollers.end()
-        self._slots.wait_all(deadline - time.monotonic())
-        unfinished = self._leases.live()
-        if unfinished:
-            log.warning("event=handlers_unfinished count=%d first=%s", len(unfinished), unfinished[0].place)
-        self._counters.add(released=len(unfinished))
-        self._leases.finish(unfinished, Release())
-        self._closed = ConsumerClosed(unfinished=len(unfinished), untold=self._end_helpers(deadline))
-        self._deliveries.close()
-        self._client.close()
-        return self._closed
+        if self._offered is None:
+            raise Refused("this consumer has a handler: await run()", code="has_handler", field="handler")
+        await self._start()
+        while not self._stopped.is_set:
+            if not self._offered:
+                await self._arrived.wait(_LOOK_S)
+                continue
+            message, done = self._offered.popleft()
+            yield message
+            if not done.done():
+                done.set_result(Result.OK)
+        if self.error is not None:
+            raise self.error
 
-    def _end_helpers(self, deadline: float) -> int:
-        """Report the remaining outcomes to the service; returns the number that it does not know."""
-        self._leases.close()
-        request_s = self._client.patience.request_timeout_s
-        until = max(deadline, time.monotonic() + request_s)
-        self._settler.drain(until)
-        for helper in self._helpers:
-            helper.join(until + request_s - time.monotonic())
-        return self._settler.untold
+    def stop(self) -> None:
+        """Make `run` end, and `async for`; returns at once."""
+        super().stop()
+        self._arrived.give()
 
-    # Looking ----------------------------------------------------------------------------------------------------
+    async def _close(self, timeout_s: float) -> ConsumerClosed:
+        # Nobody takes what was offered any more.
+        return await super()._close(timeout_s if self._offered is None else 0.0)
 
-    def stats(self) -> ConsumerStats:
-        """Return what this consumer does (SPEC CONS-6)."""
-        return self._counters.read(
-            expired=self._settler.expired + self._leases.lost, renewals=self._renewer.renewed, held=len(self._leases)
-        )
+    def _make_client(
+        self,
+        url: str | Sequence[str],
+        group: str,
+        *,
+        client_id: str,
+        patience: Patience | None,
+        **access: Unpack[ClientAccess],
+    ) -> PopCalls:
+        client = AsyncPopClient(url, group, client_id=client_id, patience=patience, **access)
+        assert isinstance(client.shell, LoopShell)
+        client.shell.threads_max = self._threads_max
+        return client
 
-    # Inside -----------------------------------------------------------------------------------------------------
-
-    def _popping(self, topic: str, order: Ordering, alone: bool) -> Popping:
-        in_order = order is True
-        if self._batch:
-            most = self._max_messages or POP_MESSAGES_MAX
-        else:
-            most = self._max_messages or (1 if in_order else _MESSAGES_DEFAULT)
-        return Popping(
-            ask=replace(self._ask, topic=topic, order=order, max_messages=most),
-            whole=self._batch or in_order,
-            alone=alone,
-            deliver=partial(self._deliveries.deliver, topic, in_order),
-            fail=self._fail,
-            count=self._count_pop,
-        )
-
-    def _count_pop(self, answered: bool) -> None:
-        self._counters.add(**{"pops" if answered else "failed_pops": 1})
+    def _connect(self, endpoint: Endpoint | None) -> PopConnection:
+        return LoopPopConnection(self._client.hosts, self._client.patience.request_timeout_s, endpoint)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import inspect
 import logging
-import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
-from deltamq.mq.client.http.threads import Birthplace
+from deltamq.mq.client.shells.both import Awaiting, Blocking, both
+from deltamq.mq.client.shells.forks import Birthplace
+from deltamq.mq.client.shells.shell import Running, Shell, Stop, Work
 from deltamq.mq.errors import DeltaMQError, Refused
 from deltamq.mq.limits import (
     AHEAD_MESSAGES_MAX,
@@ -39,69 +40,71 @@ Closed = TypeVar("Closed")
 
 
 class ConsumerLife(ABC, Generic[Closed]):
-    """The common life cycle of consumers with threads of their own; a subclass makes the threads, and closes."""
+    """The life of a consumer, which works in the background; a subclass says what that is, and closes."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, shell: Shell) -> None:
         self.group = group
+        self.shell = shell
         self._birthplace = Birthplace(type(self).__name__)
         #: The error that ended this consumer, if there was one.
         self.error: DeltaMQError | None = None
-        self._threads: Sequence[threading.Thread] = ()
+        #: What runs in the background since the start.
+        self._running: Sequence[Running] = ()
         self._lock = threading.Lock()
         self._closing = False
         self._closed: Closed | None = None
-        #: Not an event: a signal handler may put into this queue, whatever it interrupted.
-        self._stop: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._stopped = Stop(shell)
 
-    def start(self) -> None:
-        """Begin to consume, in threads of its own, until `close`."""
+    @both
+    async def start(self) -> None:
+        """Begin to consume, in the background, until `close`."""
+        await self._start()
+
+    async def _start(self) -> None:
         self._birthplace.check()
+        self.shell.check()
         with self._lock:
             if self._closing:
                 raise Refused("the consumer is closed; make another one", code="consumer_closed")
-            if self._threads:
-                return
-            self._threads = self._make_threads()
-            for thread in self._threads:
-                thread.start()
+            if not self._running:
+                self._running = self._begin_all()
 
     @abstractmethod
-    def _make_threads(self) -> Sequence[threading.Thread]:
-        """Return the threads that consume, made by `_thread`."""
+    def _begin_all(self) -> Sequence[Running]:
+        """Begin to consume, by `_begin`."""
 
-    def run(self) -> None:
-        """Consume until `stop` is called (from a handler, another thread, a signal handler), then close.
+    @both
+    async def run(self) -> None:
+        """Consume until `stop` is called (from a handler, another thread or task, a signal handler), then close.
 
         Raises
         ------
         DeltaMQError
             When the service refuses this consumer for good: its requests are invalid, or not allowed.
         """
-        self.start()
-        self._wait_stopped()
-        self.close()
+        await self._start()
+        try:
+            # In short waits: the system may deliver a signal to any thread, as it does after a process was suspended,
+            # and only the main thread runs the signal handler, when it is awake.
+            while not await self._stopped.wait(_LOOK_S):
+                pass
+        finally:
+            await self._close(CLOSE_TIMEOUT_S)
         if self.error is not None:
             raise self.error
 
-    def _wait_stopped(self) -> None:
-        """Wait for `stop`, in short waits.
-
-        The system may deliver a signal to any thread, as it does after a process was suspended. Only the main thread
-        runs the signal handler, and only when it is awake; during an endless wait the handler would never run.
-        """
-        while True:
-            try:
-                return self._stop.get(timeout=_LOOK_S)
-            except queue.Empty:
-                continue
-
     def stop(self) -> None:
         """Make `run` end; returns at once."""
-        self._stop.put(None)
+        self._stopped.set()
+
+    @both
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> Closed:
+        """End the consumer: wait at most `timeout_s` for what it handles. Closing twice is harmless."""
+        return await self._close(timeout_s)
 
     @abstractmethod
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> Closed:
-        """End the consumer; closing twice is harmless."""
+    async def _close(self, timeout_s: float) -> Closed:
+        """Close; see the subclass."""
 
     def _begin_close(self) -> Closed | None:
         """Prevent a later `start`, and make `run` end; returns the result of an earlier close, if there was one."""
@@ -113,6 +116,32 @@ class ConsumerLife(ABC, Generic[Closed]):
         self.stop()
         return None
 
+    def _begin(self, name: str, work: Work) -> Running:
+        """Begin work whose failure ends the consumer, so that it never looks alive while nothing is consumed."""
+
+        async def run() -> None:
+            try:
+                await work()
+            except Exception as error:
+                log.exception("event=consumer_failed work=%s", name)
+                self._fail(DeltaMQError(f"{name} failed: {error}", code="consumer_failed"))
+
+        return Running(self.shell, name, run)
+
+    def _fail(self, error: DeltaMQError) -> None:
+        """End the consumer; `run` raises `error`, unless there was an earlier one."""
+        log.error("event=consumer_ends group=%s code=%s detail=%s", self.group, error.code, error.detail)
+        self.error = self.error or error
+        self.stop()
+
+    def _ended(self, error: BaseException | None) -> None:
+        if error is None and self.error is not None:
+            raise self.error
+
+
+class BlockingLife(ConsumerLife[Closed], Blocking):
+    """The life of a consumer with threads."""
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -123,26 +152,21 @@ class ConsumerLife(ABC, Generic[Closed]):
         if not self._birthplace.is_here:
             return  # its threads, and what they hold, are the parent's
         self.close()
-        if error is None and self.error is not None:
-            raise self.error
+        self._ended(error)
 
-    def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        """Make a thread whose failure ends the consumer, so that it never looks alive while nothing is consumed."""
 
-        def run() -> None:
-            try:
-                work()
-            except Exception as error:
-                log.exception("event=consumer_failed thread=%s", name)
-                self._fail(DeltaMQError(f"{name} failed: {error}", code="consumer_failed"))
+class AwaitingLife(ConsumerLife[Closed], Awaiting):
+    """The life of a consumer on an event loop."""
 
-        return threading.Thread(target=run, name=name, daemon=True)
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
 
-    def _fail(self, error: DeltaMQError) -> None:
-        """End the consumer; `run` raises `error`, unless there was an earlier one."""
-        log.error("event=consumer_ends group=%s code=%s detail=%s", self.group, error.code, error.detail)
-        self.error = self.error or error
-        self.stop()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+        self._ended(error)
 
 
 #: Maximum number of handlers at once; each has a thread.
@@ -160,9 +184,18 @@ def checked_topics(topics: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_handler(handler: object) -> None:
-    """Refuse a handler that a thread cannot call."""
+    """Refuse a handler that a thread cannot call: see the consumers for event loops."""
     if not callable(handler) or inspect.iscoroutinefunction(handler):
-        raise Refused("handler must be a plain function: it runs in a thread of its own", field="handler")
+        raise Refused(
+            "handler must be a plain function, which runs in a thread; AsyncPopConsumer takes coroutine functions",
+            field="handler",
+        )
+
+
+def check_async_handler(handler: object) -> None:
+    """Refuse a handler that cannot be called."""
+    if not callable(handler):
+        raise Refused("handler must be a coroutine function, or a plain function", field="handler")
 
 
 def check_settings(*, concurrency: int, prefetch: int, batch_messages: int | None, format: str, order: object) -> None:

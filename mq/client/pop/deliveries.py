@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.mq.client.http.threads import Inside, Workers
 from deltamq.mq.client.messages.received import Dead, PopBatch, PoppedMessage, PopTable, Result, Retry
 from deltamq.mq.client.pop.lease import Lease, Leases, Release
 from deltamq.mq.client.pop.telemetry import CONSUME_TIMEOUT_S, ConsumerCounters, Ending, call_hook, ending_of
+from deltamq.mq.client.shells.shell import Inside, Shell
 from deltamq.mq.client.tracing.tracing import Tracing
 from deltamq.mq.errors import Refused
 
@@ -38,49 +38,49 @@ log = logging.getLogger("deltamq.client")
 class Slots:
     """A number of slots, taken before a pop and given back when its messages are handled."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, shell: Shell) -> None:
         assert count >= 1
         self._count = count
         self._free = count
-        self._lock = threading.Lock()
-        self._freed = threading.Condition(self._lock)
+        self._freed = shell.condition()
         self._closed = False
 
     def grow(self, count: int) -> None:
         """Add slots; a negative number removes slots, as they become free."""
-        with self._lock:
+        with self._freed:
             self._count += count
             self._free += count
-            self._freed.notify_all()
+            self._freed.notify()
 
-    def take(self, most: int) -> int:
+    async def take(self, most: int) -> int:
         """Take free slots, at most `most`, and return their number; waits for the first one. Returns 0 once closed."""
-        with self._lock:
-            self._freed.wait_for(lambda: self._free > 0 or self._closed)
-            if self._closed:
-                return 0
-            taken = min(self._free, most)
-            self._free -= taken
-            return taken
+        return max(0, await self._freed.until(partial(self._taken, most)))
+
+    def _taken(self, most: int) -> int:
+        """Take what is free; returns -1 once closed."""
+        if self._closed:
+            return -1
+        taken = max(0, min(self._free, most))
+        self._free -= taken
+        return taken
 
     def give_back(self, count: int) -> None:
         """Give slots back."""
         if count:
-            with self._lock:
+            with self._freed:
                 self._free += count
                 assert self._free <= self._count, "more came back than was taken"
-                self._freed.notify_all()
+                self._freed.notify()
 
-    def wait_all(self, timeout_s: float) -> bool:
+    async def wait_all(self, timeout_s: float) -> bool:
         """Wait until all slots are free; returns False after `timeout_s`."""
-        with self._lock:
-            return self._freed.wait_for(lambda: self._free == self._count, max(0.0, timeout_s))
+        return await self._freed.until(lambda: self._free == self._count, timeout_s)
 
     def close(self) -> None:
         """Let every `take` return 0."""
-        with self._lock:
+        with self._freed:
             self._closed = True
-            self._freed.notify_all()
+            self._freed.notify()
 
 
 #: The argument of a handler: one message, a batch of them, or a batch as an Arrow table.
@@ -99,6 +99,7 @@ _NO_RESULT: Final = (
 class Handling:
     """The handler with its hooks (SPEC CONS-6)."""
 
+    shell: Shell
     handler: Handler
     counters: ConsumerCounters
     before: Before | None = None
@@ -107,12 +108,12 @@ class Handling:
     tracing: Tracing = field(default_factory=Tracing)
     group: str = ""
 
-    def run(self, topic: str, subject: Handled, count: int, place: str) -> list[Result]:
-        """Handle one message of a topic, or a batch of `count`; never raises. `place` is for logs."""
+    async def run(self, topic: str, subject: Handled, count: int, place: str) -> list[Result]:
+        """Handle one message of a topic, or a batch of `count`; raises nothing of the handler. `place` is for logs."""
         if (spans := self.tracing.spans) is None:
-            return self._run(subject, count, place)[0]
+            return (await self._run(subject, count, place))[0]
         with self._span(spans, topic, subject, count) as span:
-            results, error = self._run(subject, count, place)
+            results, error = await self._run(subject, count, place)
             span.ended(error, _outcome(results))
         return results
 
@@ -134,15 +135,17 @@ class Handling:
             attempt=subject.delivery_attempt,
         )
 
-    def _run(self, subject: Handled, count: int, place: str) -> tuple[list[Result], BaseException | None]:
+    async def _run(self, subject: Handled, count: int, place: str) -> tuple[list[Result], BaseException | None]:
         call_hook(self.before, subject)
         began = time.monotonic()
         born_ms = _age_ms(subject)
         error: BaseException | None = None
         try:
-            results = _results(self.handler(subject), count)
+            results = _results(await self.shell.call(self.handler, subject), count)
         # BaseException: even if a handler ends its thread or the program, the message is sent back.
         except BaseException as caught:
+            if self.shell.gives_up(caught):
+                raise
             error = caught
             results = [Result.RETRY] * count
             log.error("event=handler_failed message=%s count=%d", place, count, exc_info=caught)
@@ -278,12 +281,12 @@ def works_of(
     ]
 
 
-#: Active in the threads that run a handler.
-in_handler: Final = Inside()
+#: Active where a handler runs.
+in_handler: Final = Inside("deltamq-handler")
 
 
 class Deliveries:
-    """The pieces of work of one consumer. Safe for any number of threads."""
+    """The pieces of work of one consumer."""
 
     def __init__(
         self,
@@ -300,7 +303,7 @@ class Deliveries:
         self._slots = slots
         self._counters = counters
         self._batch = batch
-        self._workers = Workers(concurrency, "deltamq-handler")
+        self._workers = handling.shell.workers(concurrency, "deltamq-handler")
         self._lock = threading.Lock()
         #: Pieces that wait for a handler.
         self._queued: dict[Work, None] = {}
@@ -323,7 +326,7 @@ class Deliveries:
             else:
                 self._workers.submit(partial(self._begin, work))
 
-    def _begin(self, work: Work) -> None:
+    async def _begin(self, work: Work) -> None:
         """Handle a piece, unless it was released while it waited."""
         with self._lock:
             if work not in self._queued:
@@ -331,31 +334,31 @@ class Deliveries:
             del self._queued[work]
         try:
             with in_handler:
-                self._handle(work)
+                await self._handle(work)
         finally:
             self._slots.give_back(work.ticket.done())
 
-    def _handle(self, work: Work) -> None:
+    async def _handle(self, work: Work) -> None:
         """Call the handler with each message; after a failure the rest of a run is released."""
         if work.batch:
-            self._handle_batch(work)
+            await self._handle_batch(work)
             return
         for at, lease in enumerate(work.leases):
             if self._closing or not self._leases.is_valid(lease):
                 self._give_back(work, at)
                 return
-            (result,) = self._handling.run(lease.topic, work.subject(at), 1, lease.place)
+            (result,) = await self._handling.run(lease.topic, work.subject(at), 1, lease.place)
             self._leases.finish((lease,), result)
             if result != Result.OK:
                 self._give_back(work, at + 1)
                 return
 
-    def _handle_batch(self, work: Work) -> None:
+    async def _handle_batch(self, work: Work) -> None:
         first = work.leases[0]
         if self._closing or not self._leases.is_valid(first):
             self._give_back(work, 0)
             return
-        results = self._handling.run(first.topic, work.subject(0), len(work.leases), first.place)
+        results = await self._handling.run(first.topic, work.subject(0), len(work.leases), first.place)
         for lease, result in zip(work.leases, results, strict=True):
             self._leases.finish((lease,), result)
 
@@ -380,6 +383,6 @@ class Deliveries:
         for work in queued:
             self._release(work)
 
-    def close(self) -> None:
-        """End the threads as they become idle."""
-        self._workers.close()
+    async def close(self) -> None:
+        """End the workers as they become idle."""
+        await self._workers.close()

@@ -14,8 +14,6 @@ from __future__ import annotations
 import enum
 import logging
 import random
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +21,8 @@ from typing import Final
 from deltamq.mq.client.admin.topic_view import broker_in
 from deltamq.mq.client.http.retries import is_worth_retrying
 from deltamq.mq.client.messages.received import Result
-from deltamq.mq.client.pop.client import HANDLE_EXPIRED, PopClient
+from deltamq.mq.client.pop.client import HANDLE_EXPIRED, PopCalls
+from deltamq.mq.client.shells.shell import Shell
 from deltamq.mq.errors import DeltaMQError, Unknown
 
 log = logging.getLogger("deltamq.client")
@@ -48,7 +47,7 @@ class _State(enum.Enum):
 
 
 class Lease:
-    """One message that is held. Only `Leases` changes it. Times are of `time.monotonic`."""
+    """One message that is held. Only `Leases` changes it. Times are of `Shell.now`."""
 
     __slots__ = (
         "_place",
@@ -107,18 +106,22 @@ class Lease:
 
 
 class Leases:
-    """All leases of one consumer. Safe for any number of threads.
+    """All leases of one consumer.
 
     It calls `settle` with each finished lease and its settlement.
     """
 
-    def __init__(self, settle: Callable[[Lease, Settlement], None], *, renew_for_s: float | None = None) -> None:
+    def __init__(
+        self, shell: Shell, settle: Callable[[Lease, Settlement], None], *, renew_for_s: float | None = None
+    ) -> None:
+        self._shell = shell
         self._settle = settle
         self._renew_for_s = renew_for_s
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = shell.condition()
         self._live: dict[Lease, None] = {}
         self._waiting_until = _NEVER
+        #: Whether a lease must be renewed before `wait_due` would wake.
+        self._sooner = False
         self._closed = False
         #: Number of messages whose invisible time ended while they were held; they are delivered again.
         self.lost = 0
@@ -128,22 +131,23 @@ class Leases:
 
     def hold(self, leases: Sequence[Lease]) -> None:
         """Add leases; wakes `wait_due` if one of them must be renewed earlier than it would wake."""
-        with self._lock:
+        with self._changed:
             for lease in leases:
                 if self._renew_for_s is not None:
-                    lease.renew_until = time.monotonic() + self._renew_for_s
+                    lease.renew_until = self._shell.now() + self._renew_for_s
                 self._live[lease] = None
             if leases and leases[0].renew_at < self._waiting_until:
-                self._changed.notify_all()
+                self._sooner = True
+                self._changed.notify()
 
     def is_valid(self, lease: Lease) -> bool:
         """Return whether the consumer still holds the message."""
-        return lease.state is not _State.OVER and time.monotonic() < lease.expires_at
+        return lease.state is not _State.OVER and self._shell.now() < lease.expires_at
 
     def finish(self, leases: Iterable[Lease], settlement: Settlement) -> None:
         """Settle leases with this outcome; only the first settlement of a lease counts."""
         settled = []
-        with self._lock:
+        with self._changed:
             for lease in leases:
                 if lease.state is _State.HELD:
                     self._end(lease)
@@ -159,28 +163,28 @@ class Leases:
 
     def live(self) -> list[Lease]:
         """Return all leases held now."""
-        with self._lock:
+        with self._changed:
             return list(self._live)
 
     # Renewals ---------------------------------------------------------------------------------------------------
 
-    def wait_due(self) -> list[Lease]:
+    async def wait_due(self) -> list[Lease]:
         """Wait until leases must be renewed, and return them; returns none once closed."""
-        with self._lock:
-            while not self._closed:
-                now = time.monotonic()
+        while not self._closed:
+            with self._changed:
+                now = self._shell.now()
                 self._drop_expired(now)
+                self._sooner = False
                 due = [lease for lease in self._live if lease.renew_at <= now < lease.renew_until]
-                if due:
-                    self._waiting_until = 0.0
-                    return due
-                self._waiting_until = min(map(_wake_at, self._live), default=_NEVER)
-                self._changed.wait(min(self._waiting_until - now, _WAIT_S_MAX))
-            return []
+                self._waiting_until = 0.0 if due else min(map(_wake_at, self._live), default=_NEVER)
+            if due:
+                return due
+            await self._changed.until(lambda: self._closed or self._sooner, min(self._waiting_until - now, _WAIT_S_MAX))
+        return []
 
     def begin(self, lease: Lease) -> bool:
         """Mark a lease as being renewed; returns False if it is already over."""
-        with self._lock:
+        with self._changed:
             if lease.state is not _State.HELD:
                 return False
             lease.state = _State.RENEWING
@@ -193,7 +197,7 @@ class Leases:
 
     def renewed(self, lease: Lease, handle: str, now: float) -> None:
         """Note a renewal: the new handle, valid for the invisible time from `now`."""
-        with self._lock:
+        with self._changed:
             lease.handle = handle
             lease.expires_at = now + lease.invisible_ms / 1000
             lease.renew_at = now + lease.invisible_ms / 2000
@@ -201,7 +205,7 @@ class Leases:
 
     def not_renewed(self, lease: Lease, again_at: float) -> None:
         """Note an unanswered renewal: it is repeated at `again_at`, if the old handle is still valid then."""
-        with self._lock:
+        with self._changed:
             lease.renew_at = again_at
             self._again(lease)
 
@@ -215,16 +219,16 @@ class Leases:
 
     def lose(self, lease: Lease) -> None:
         """Drop a lease whose handle the service refused: its handler's result comes too late."""
-        with self._lock:
+        with self._changed:
             if lease.state is not _State.OVER:
                 self.lost += 1
                 self._end(lease)
 
     def close(self) -> None:
         """Let `wait_due` return."""
-        with self._lock:
+        with self._changed:
             self._closed = True
-            self._changed.notify_all()
+            self._changed.notify()
 
 
 def _wake_at(lease: Lease) -> float:
@@ -235,27 +239,27 @@ _CALL_S_MIN: Final = 0.05
 
 
 class Renewer:
-    """Renews the leases of one consumer, in a thread that runs `run` until `leases` is closed."""
+    """Renews the leases of one consumer, in `run`, until `leases` is closed."""
 
-    def __init__(self, client: PopClient, leases: Leases) -> None:
+    def __init__(self, client: PopCalls, leases: Leases) -> None:
         self._client = client
         self._leases = leases
         self._failures = 0
         self.renewed = 0
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Renew leases when they are due."""
-        while due := self._leases.wait_due():
+        while due := await self._leases.wait_due():
             for lease in due:
                 if self._leases.begin(lease):
-                    self._renew(lease)
+                    await self._renew(lease)
 
-    def _renew(self, lease: Lease) -> None:
-        asked_at = time.monotonic()
+    async def _renew(self, lease: Lease) -> None:
+        asked_at = self._client.shell.now()
         remaining_s = lease.expires_at - asked_at
         timeout_s = max(_CALL_S_MIN, min(self._client.patience.request_timeout_s, remaining_s / 2))
         try:
-            handle = self._client.change_once(lease.handle, lease.invisible_ms, timeout_s, lease.broker)
+            handle = await self._client.change_once(lease.handle, lease.invisible_ms, timeout_s, lease.broker)
         except DeltaMQError as error:
             self._not_renewed(lease, error)
             return
@@ -277,4 +281,4 @@ class Renewer:
         self._failures += 1
         wait_s = self._client.patience.wait_s(self._failures, random.random(), error)
         log.warning("event=renewal_failed message=%s code=%s again_s=%.3f", lease.place, error.code, wait_s)
-        self._leases.not_renewed(lease, time.monotonic() + wait_s)
+        self._leases.not_renewed(lease, self._client.shell.now() + wait_s)

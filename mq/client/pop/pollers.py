@@ -21,7 +21,6 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -34,10 +33,11 @@ from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.client.http.endpoint import Endpoint, path_of
 from deltamq.mq.client.http.retries import is_worth_retrying
 from deltamq.mq.client.messages.received import PopBatch, PopTable
-from deltamq.mq.client.pop.client import PopAsk, PopClient, parse_batch, parse_table
+from deltamq.mq.client.pop.client import PopAsk, PopCalls, parse_batch, parse_table
 from deltamq.mq.client.pop.connection import PopConnection
 from deltamq.mq.client.pop.deliveries import Slots
 from deltamq.mq.client.pop.settler import Settler
+from deltamq.mq.client.shells.shell import Running, Stop, Work
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unknown
 from deltamq.mq.meta.group_settings import Ordering
 
@@ -53,49 +53,53 @@ _BROKERS_JITTER: Final = 0.5
 #: Seconds that a cancelled pop may take to end by itself.
 _CANCEL_S: Final = 2.0
 
+#: Makes a connection to pop at a process, or at any.
+Connect = Callable[[Endpoint | None], PopConnection]
 #: A topic, and the process to ask (None: any).
 Target = tuple[str, Endpoint | None]
 
 
 class Pollers:
-    """The pollers of one consumer; one thread calls `run`, another one `end`."""
+    """The pollers of one consumer, which begin and change in `run`, until `end`."""
 
     def __init__(
         self,
-        client: PopClient,
+        client: PopCalls,
         topics: Sequence[str],
         slots: Slots,
         settler: Settler,
         *,
         popping: Callable[[str, Ordering, bool], Popping],
-        thread: Callable[[str, Callable[[], None]], threading.Thread],
+        connect: Connect,
+        begin: Callable[[str, Work], Running],
         fail: Callable[[DeltaMQError], None],
         brokers_age_s: float = _BROKERS_AGE_S,
     ) -> None:
-        """Prepare the pollers; `popping(topic, order, alone)` says how a topic is popped, `thread` makes a thread."""
+        """Prepare the pollers; `popping(topic, order, alone)` says how a topic is popped, `begin` begins work."""
         self._client = client
         self._topics = topics
         self._slots = slots
         self._settler = settler
         self._popping = popping
-        self._thread = thread
+        self._connect = connect
+        self._begin = begin
         self._fail = fail
         # One topic's description in this time, however many topics there are.
         self._brokers_age_s = brokers_age_s * len(topics)
-        self._ending = threading.Event()
+        self._ending = Stop(client.shell)
         self._lock = threading.Lock()
         self._targets: Sequence[Target] = ()
         #: The brokers of each topic, as far as they are known, and whether all are known.
         self._brokers: dict[str, Collection[str]] = {}
         self._complete = False
         self._pollers: list[Poller] = []
-        self._threads: list[threading.Thread] = []
+        self._running: list[Running] = []
         client.hosts.follow(_AGE_S)
 
-    def run(self, order: Ordering | None) -> None:
+    async def run(self, order: Ordering | None) -> None:
         """Pop until `end`; an `order` of None means the group's setting."""
         if order is None:
-            order = GroupOrder(self._client, self._ending).ask(self._fail)
+            order = await GroupOrder(self._client, self._ending).ask(self._fail)
             if order is None:
                 return
         if order:
@@ -103,50 +107,56 @@ class Pollers:
             self._settler.ack_within_s = 0.0
         hosts = self._client.hosts
         epoch, old_at = -1, 0.0
-        while not self._ending.is_set():
-            if hosts.epoch != epoch or not self._complete or time.monotonic() >= old_at:
+        while not self._ending.is_set:
+            if hosts.epoch != epoch or not self._complete or self._client.shell.now() >= old_at:
                 epoch = hosts.epoch
-                self._follow(order)
-                old_at = time.monotonic() + self._brokers_age_s * (1 + _BROKERS_JITTER * random.random())
-            self._ending.wait(_LOOK_S)
+                await self._follow(order)
+                old_at = self._client.shell.now() + self._brokers_age_s * (1 + _BROKERS_JITTER * random.random())
+            await self._ending.wait(_LOOK_S)
             hosts.keep_fresh()
 
-    def _follow(self, order: Ordering) -> None:
+    async def _follow(self, order: Ordering) -> None:
         """Replace the pollers by one for each topic at each of its hosts, if these changed."""
-        targets = self._wanted()
+        targets = await self._wanted()
         if targets == self._targets:
             return
-        pollers = [
-            Poller(self._client, self._popping(topic, order, len(targets) == 1), self._slots, self._settler, endpoint)
-            for topic, endpoint in targets
-        ]
-        threads = [self._thread("deltamq-poller", poller.run) for poller in pollers]
         # The waiting pop of each further poller holds a slot in addition to the handlers' slots.
         self._slots.grow(len(targets) - max(1, len(self._targets)))
         with self._lock:
-            if self._ending.is_set():
-                for poller in pollers:
-                    poller.close()
+            if self._ending.is_set:
                 return
-            before, self._pollers = self._pollers, pollers
-            self._threads = [*(thread for thread in self._threads if thread.is_alive()), *threads]
+            before, self._pollers = (
+                self._pollers,
+                [
+                    Poller(
+                        self._client,
+                        self._popping(topic, order, len(targets) == 1),
+                        self._slots,
+                        self._settler,
+                        self._connect(endpoint),
+                    )
+                    for topic, endpoint in targets
+                ],
+            )
+            # Under the lock, because `end` waits for all that it finds.
+            self._running = [
+                *(running for running in self._running if not running.is_over),
+                *(self._begin("deltamq-poller", poller.run) for poller in self._pollers),
+            ]
             self._targets = targets
-            # Under the lock, because `end` joins all threads that it finds.
-            for thread in threads:
-                thread.start()
         for poller in before:
             poller.cancel()
 
-    def _wanted(self) -> list[Target]:
+    async def _wanted(self) -> list[Target]:
         self._complete = True
         if not self._client.hosts.are_several:
             return [(topic, None) for topic in self._topics]
-        return [(topic, host) for topic in self._topics for host in self._hosts_of(topic)]
+        return [(topic, host) for topic in self._topics for host in await self._hosts_of(topic)]
 
-    def _hosts_of(self, topic: str) -> Sequence[Endpoint | None]:
+    async def _hosts_of(self, topic: str) -> Sequence[Endpoint | None]:
         timeout_s = self._client.patience.request_timeout_s
         try:
-            self._brokers[topic] = fetch_view(self._client.hosts, topic, timeout_s).stored_at
+            self._brokers[topic] = (await fetch_view(self._client.hosts, topic, timeout_s)).stored_at
         except DeltaMQError as error:
             log.info("event=topic_unknown topic=%s code=%s", topic, error.code)
             if topic not in self._brokers:
@@ -158,25 +168,22 @@ class Pollers:
 
     # The end ----------------------------------------------------------------------------------------------------
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """Cancel the open pops, and wait for a while until their messages are delivered."""
         with self._lock:
             self._ending.set()
-            pollers, threads = self._pollers, self._threads
+            pollers, running = self._pollers, self._running
         for poller in pollers:
             poller.cancel()
-        if not _joined(threads):
+        if not await self._joined(running):
             for poller in pollers:
                 poller.abort()
-            _joined(threads)
+            await self._joined(running)
 
-
-def _joined(threads: Sequence[threading.Thread]) -> bool:
-    """Wait for threads for `_CANCEL_S`; returns whether all have ended."""
-    deadline = time.monotonic() + _CANCEL_S
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    return not any(thread.is_alive() for thread in threads)
+    async def _joined(self, running: Sequence[Running]) -> bool:
+        """Wait for `_CANCEL_S` until all have ended; returns whether they have."""
+        deadline = self._client.shell.now() + _CANCEL_S
+        return all([await one.join(deadline - self._client.shell.now()) for one in running])
 
 
 #: Pauses after empty pops that returned although they were to wait: 5 ms, 10, 20, ... at most a second.
@@ -200,18 +207,18 @@ class Popping:
 
 
 class Poller:
-    """Pops one topic, in the thread that calls `run`, until `cancel`."""
+    """Pops one topic, in `run`, until `cancel`."""
 
     def __init__(
-        self, client: PopClient, popping: Popping, slots: Slots, settler: Settler, endpoint: Endpoint | None = None
+        self, client: PopCalls, popping: Popping, slots: Slots, settler: Settler, connection: PopConnection
     ) -> None:
-        """Prepare pops at `endpoint`, or at any host of the cluster if it is None."""
+        self._shell = client.shell
         self._popping = popping
         self._patience = client.patience
         self._slots = slots
         self._settler = settler
-        self._connection = PopConnection(client.hosts, client.patience.request_timeout_s, endpoint)
-        self._stop = threading.Event()
+        self._connection = connection
+        self._stop = Stop(client.shell)
         self._failures = 0
         self._pauses = 0
         #: The id of the pop in order that has no answer yet.
@@ -219,16 +226,16 @@ class Poller:
         #: Whether the last pop brought messages; then the next one does not wait.
         self._flowing = True
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Pop until the slots are closed, or the service refuses for good."""
-        while not self._stop.is_set():
+        while not self._stop.is_set:
             ask = self._popping.ask
             waits = self._popping.alone or self._popping.whole or not self._flowing
             sparing = self._popping.whole or (waits and not self._popping.alone)
-            taken = self._slots.take(1 if sparing else ask.max_messages)
+            taken = await self._slots.take(1 if sparing else ask.max_messages)
             if taken == 0:
                 break
-            self._pop(
+            await self._pop(
                 replace(
                     ask,
                     max_messages=ask.max_messages if self._popping.whole else taken,
@@ -236,22 +243,22 @@ class Poller:
                 ),
                 taken,
             )
-        self._connection.close()
+        await self._connection.close()
 
-    def _pop(self, ask: PopAsk, slots: int) -> None:
+    async def _pop(self, ask: PopAsk, slots: int) -> None:
         acks = self._settler.take_acks(ask.topic)
         if acks:
             ask = replace(ask, ack=[lease.handle for lease in acks])
         ask = replace(ask, attempt_id=self._attempt_id).repeatable()
         self._attempt_id = ask.attempt_id
-        began = time.monotonic()
+        began = self._shell.now()
         try:
-            answer = self._connection.pop(ask)
+            answer = await self._connection.pop(ask)
             popped = parse_table(answer.headers, answer.body) if ask.arrow else parse_batch(ask.topic, answer.body)
         except DeltaMQError as error:
             self._slots.give_back(slots)
             self._settler.not_carried(acks)
-            self._failed(error)
+            await self._failed(error)
             return
         self._settler.carried(acks, popped.failed_acks)
         self._attempt_id = None
@@ -264,9 +271,9 @@ class Poller:
             return
         self._slots.give_back(slots)
         self._flowing = False
-        self._pause(ask.wait_ms / 1000, time.monotonic() - began)
+        await self._pause(ask.wait_ms / 1000, self._shell.now() - began)
 
-    def _pause(self, asked_s: float, waited_s: float) -> None:
+    async def _pause(self, asked_s: float, waited_s: float) -> None:
         """Pause after an empty pop that the service answered at once."""
         if asked_s == 0 and not self._popping.alone and not self._popping.whole:
             return
@@ -274,10 +281,10 @@ class Poller:
             self._pauses = 0
             return
         self._pauses += 1
-        self._stop.wait(_PAUSE_S.after(self._pauses))
+        await self._stop.wait(_PAUSE_S.after(self._pauses))
 
-    def _failed(self, error: DeltaMQError) -> None:
-        if self._stop.is_set():
+    async def _failed(self, error: DeltaMQError) -> None:
+        if self._stop.is_set:
             return
         self._popping.count(False)
         # Not final: the topic may be created later, and messages popped in another order be settled. So may the group
@@ -297,11 +304,7 @@ class Poller:
             wait_s,
             error.detail,
         )
-        self._stop.wait(wait_s)
-
-    def close(self) -> None:
-        """Close the connection of a poller that does not run."""
-        self._connection.close()
+        await self._stop.wait(wait_s)
 
     def cancel(self) -> None:
         """Stop popping, and cancel the open pop."""
@@ -324,16 +327,16 @@ class _Group(msgspec.Struct):
 class GroupOrder:
     """Asks the service for a group's order, again and again while the service is away."""
 
-    def __init__(self, client: PopClient, stop: threading.Event) -> None:
+    def __init__(self, client: PopCalls, stop: Stop) -> None:
         self._client = client
         self._stop = stop
 
-    def ask(self, fail: Callable[[DeltaMQError], None]) -> Ordering | None:
+    async def ask(self, fail: Callable[[DeltaMQError], None]) -> Ordering | None:
         """Return the group's order; None if stopped before, or if refused (then `fail` is called with the error)."""
         failures = 0
-        while not self._stop.is_set():
+        while not self._stop.is_set:
             try:
-                return self._once()
+                return await self._once()
             except NotFound:
                 # The first pop makes the group, with the defaults.
                 return False
@@ -344,12 +347,12 @@ class GroupOrder:
                 failures += 1
                 wait_s = self._client.patience.wait_s(failures, random.random(), error)
                 log.warning("event=group_unknown group=%s code=%s again_s=%.3f", self._client.group, error.code, wait_s)
-                self._stop.wait(wait_s)
+                await self._stop.wait(wait_s)
         return None
 
-    def _once(self) -> Ordering:
+    async def _once(self) -> Ordering:
         path = path_of("groups", self._client.group)
-        answer = self._client.hosts.call("GET", path, timeout_s=self._client.patience.request_timeout_s)
+        answer = await self._client.hosts.call("GET", path, timeout_s=self._client.patience.request_timeout_s)
         try:
             order = decode_as(answer.body, _Group).order
         except msgspec.MsgspecError as error:

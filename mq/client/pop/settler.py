@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -27,7 +25,7 @@ from deltamq.mq.client.pop.client import (
     HANDLES_MAX,
     OUTCOME_UNKNOWN,
     QUEUE_UNSERVED,
-    PopClient,
+    PopCalls,
     failed_of,
 )
 from deltamq.mq.client.pop.lease import Lease, Release, Settlement
@@ -42,14 +40,13 @@ _CALL_S_MIN: Final = 0.05
 
 
 class Settler:
-    """The outcomes that one consumer has to report. Safe for any number of threads; one thread runs `run`."""
+    """The outcomes that one consumer has to report; `run` reports them."""
 
-    def __init__(self, client: PopClient, *, ack_within_ms: float) -> None:
+    def __init__(self, client: PopCalls, *, ack_within_ms: float) -> None:
         self._client = client
         #: Seconds that an acknowledgement may wait for a pop to carry it.
         self.ack_within_s = ack_within_ms / 1000
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = client.shell.condition()
         #: Acknowledgements by topic, oldest first, each with its time of arrival.
         self._acks: dict[str, deque[tuple[float, Lease]]] = {}
         #: Other outcomes, oldest first.
@@ -59,8 +56,9 @@ class Settler:
         self._failures = 0
         self._not_before = 0.0
         self._draining_until: float | None = None
-        #: When the thread wakes by itself.
+        #: When `run` wakes by itself, and whether it is to look again before.
         self._wake_at = 0.0
+        self._woken = False
         #: Number of outcomes reported too late: their messages are delivered again.
         self.expired = 0
 
@@ -68,22 +66,22 @@ class Settler:
 
     def put(self, lease: Lease, settlement: Settlement) -> None:
         """Queue the outcome of a finished lease."""
-        with self._lock:
+        with self._changed:
             if isinstance(settlement, (Retry, Dead, Release)):
                 self._others.append((lease, settlement))
-                self._changed.notify_all()
+                self._wake()
                 return
-            now = time.monotonic()
+            now = self._client.shell.now()
             waiting = self._acks.setdefault(lease.topic, deque())
             waiting.append((now, lease))
             if now + self.ack_within_s < self._wake_at or len(waiting) == HANDLES_MAX:
-                self._changed.notify_all()
+                self._wake()
 
     # Acknowledgements in pops -----------------------------------------------------------------------------------
 
     def take_acks(self, topic: str) -> list[Lease]:
         """Take acknowledgements for the next pop of `topic` to carry; afterwards call `carried` or `not_carried`."""
-        with self._lock:
+        with self._changed:
             return self._take(topic)
 
     def _take(self, topic: str) -> list[Lease]:
@@ -99,22 +97,25 @@ class Settler:
 
         Acknowledgements for a cluster that is away are queued again while their leases last: nothing was sent there.
         """
-        now, unserved = time.monotonic(), {refused.handle for refused in failed if refused.code == QUEUE_UNSERVED}
+        now, unserved = (
+            self._client.shell.now(),
+            {refused.handle for refused in failed if refused.code == QUEUE_UNSERVED},
+        )
         again = [lease for lease in leases if lease.handle in unserved and now < lease.expires_at]
-        with self._lock:
+        with self._changed:
             self._under_way -= len(leases)
             self._failures = 0
             self._give_back(again)
-            self._changed.notify_all()
+            self._wake()
         left = {lease.handle for lease in again}
         self._note(leases, [refused for refused in failed if refused.handle not in left])
 
     def not_carried(self, leases: Sequence[Lease]) -> None:
         """Queue acknowledgements again, because it is not known whether the service has them."""
-        with self._lock:
+        with self._changed:
             self._under_way -= len(leases)
             self._give_back(leases)
-            self._changed.notify_all()
+            self._wake()
 
     def _give_back(self, leases: Sequence[Lease]) -> None:
         """Put acknowledgements back at the head of the queue, due at once."""
@@ -130,7 +131,7 @@ class Settler:
         late = [(lease, code) for lease, code in refused if not (lease.perhaps_reported and code == HANDLE_EXPIRED)]
         if not late:
             return
-        with self._lock:
+        with self._changed:
             self.expired += len(late)
         log.warning(
             "event=answer_too_late count=%d code=%s first=%s they %s delivered again; give handlers less work at "
@@ -141,29 +142,28 @@ class Settler:
             "may be" if any(code == OUTCOME_UNKNOWN for _, code in late) else "are",
         )
 
-    # The thread -------------------------------------------------------------------------------------------------
+    # Reporting --------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Report outcomes until `drain` is over."""
         while True:
-            with self._lock:
-                if not self._wait_for_work():
+            with self._changed:
+                now, until = self._client.shell.now(), self._draining_until
+                if until is not None and (now >= until or not self._unreported()):
                     return
-                work = self._next()
-            self._report(*work)
+                due_at = self._due_at()
+                self._wake_at = 0.0 if due_at <= now else due_at if until is None else min(due_at, until)
+                self._woken = False
+                work = self._next() if due_at <= now else None
+            if work is not None:
+                await self._report(*work)
+            else:
+                await self._changed.until(lambda: self._woken, min(self._wake_at - now, _WAIT_S_MAX))
 
-    def _wait_for_work(self) -> bool:
-        """Wait until a call is due; returns False if a drain is complete, or its time is over."""
-        while True:
-            now = time.monotonic()
-            if self._draining_until is not None and (now >= self._draining_until or not self._unreported()):
-                return False
-            due_at = self._due_at()
-            if due_at <= now:
-                self._wake_at = 0.0
-                return True
-            self._wake_at = due_at if self._draining_until is None else min(due_at, self._draining_until)
-            self._changed.wait(min(self._wake_at - now, _WAIT_S_MAX))
+    def _wake(self) -> None:
+        with self._changed:
+            self._woken = True
+            self._changed.notify()
 
     def _due_at(self) -> float:
         if self._others:
@@ -195,18 +195,18 @@ class Settler:
         self._under_way += len(same)
         return settlement, [lease for lease, _ in same]
 
-    def _report(self, settlement: Settlement | None, leases: list[Lease]) -> None:
+    async def _report(self, settlement: Settlement | None, leases: list[Lease]) -> None:
         """Make one attempt of one call; unanswered outcomes go back to the queue."""
         lost = 0
         again: list[Lease] = []
         failed: Sequence[FailedHandle] = ()
         cause: DeltaMQError | None = None
         try:
-            failed = self._call(settlement, leases)
+            failed = await self._call(settlement, leases)
         except DeltaMQError as error:
             cause = error
             if is_worth_retrying(error):
-                now = time.monotonic()
+                now = self._client.shell.now()
                 again = [lease for lease in leases if now < lease.expires_at]
                 # An acknowledgement may be repeated; any other outcome ends its handle.
                 if settlement is not None and isinstance(error, Unknown):
@@ -218,7 +218,7 @@ class Settler:
                 lost = len(leases)
                 log.error("event=answer_refused count=%d code=%s detail=%s", lost, error.code, error.detail)
         self._note(leases, failed)
-        with self._lock:
+        with self._changed:
             self._under_way -= len(leases)
             self.expired += lost
             self._settle_failures(cause if again else None)
@@ -226,7 +226,7 @@ class Settler:
                 self._give_back(again)
             else:
                 self._others.extendleft((lease, settlement) for lease in reversed(again))
-            self._changed.notify_all()
+            self._wake()
 
     def _settle_failures(self, cause: DeltaMQError | None) -> None:
         if cause is None:
@@ -234,30 +234,33 @@ class Settler:
             self._not_before = 0.0
             return
         self._failures += 1
-        self._not_before = time.monotonic() + self._client.patience.wait_s(self._failures, random.random(), cause)
+        self._not_before = self._client.shell.now() + self._client.patience.wait_s(
+            self._failures, random.random(), cause
+        )
 
-    def _call(self, settlement: Settlement | None, leases: list[Lease]) -> Sequence[FailedHandle]:
+    async def _call(self, settlement: Settlement | None, leases: list[Lease]) -> Sequence[FailedHandle]:
         timeout_s = self._client.patience.request_timeout_s
         if self._draining_until is not None:
-            timeout_s = min(timeout_s, max(_CALL_S_MIN, self._draining_until - time.monotonic()))
+            timeout_s = min(timeout_s, max(_CALL_S_MIN, self._draining_until - self._client.shell.now()))
         if isinstance(settlement, Release):
-            return self._release(leases[0], timeout_s)
+            return await self._release(leases[0], timeout_s)
         handles = [lease.handle for lease in leases]
         if isinstance(settlement, Retry):
-            return self._settle("nack", NackRequest(handles, settlement.delay_ms), leases, timeout_s)
+            return await self._settle("nack", NackRequest(handles, settlement.delay_ms), leases, timeout_s)
         if isinstance(settlement, Dead):
-            return self._settle("dead", DeadRequest(handles, settlement.reason), leases, timeout_s)
-        return self._settle("ack", AckRequest(handles), leases, timeout_s)
+            return await self._settle("dead", DeadRequest(handles, settlement.reason), leases, timeout_s)
+        return await self._settle("ack", AckRequest(handles), leases, timeout_s)
 
-    def _settle(
+    async def _settle(
         self, verb: str, request: AckRequest | NackRequest | DeadRequest, leases: list[Lease], timeout_s: float
     ) -> Sequence[FailedHandle]:
         # The service forwards handles of other brokers.
-        return failed_of(self._client.call_once(verb, msgspec.json.encode(request), timeout_s, leases[0].broker).body)
+        answer = await self._client.call_once(verb, msgspec.json.encode(request), timeout_s, leases[0].broker)
+        return failed_of(answer.body)
 
-    def _release(self, lease: Lease, timeout_s: float) -> Sequence[FailedHandle]:
+    async def _release(self, lease: Lease, timeout_s: float) -> Sequence[FailedHandle]:
         try:
-            self._client.change_once(lease.handle, 0, timeout_s, lease.broker)
+            await self._client.change_once(lease.handle, 0, timeout_s, lease.broker)
         except Conflict as error:
             if is_worth_retrying(error):
                 raise
@@ -268,13 +271,13 @@ class Settler:
 
     def drain(self, deadline: float) -> None:
         """Report the remaining outcomes, until `deadline` at most; then `run` ends."""
-        with self._lock:
+        with self._changed:
             self._draining_until = deadline
             self._not_before = 0.0
-            self._changed.notify_all()
+            self._wake()
 
     @property
     def untold(self) -> int:
         """Number of outcomes that the service does not know yet."""
-        with self._lock:
+        with self._changed:
             return self._unreported()

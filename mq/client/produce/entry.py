@@ -6,131 +6,19 @@ error that the producer itself makes for a send says whether anything may be sto
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 
-from deltamq.mq.client.http.threads import ForkedClient, in_child
 from deltamq.mq.client.messages.message import Message, Sent, SentRange
+from deltamq.mq.client.shells.shell import Outcome
 from deltamq.mq.errors import Conflict, DeltaMQError, Unavailable, Unknown
 
 if TYPE_CHECKING:
     from deltamq.mq.client.tracing.spans import SendSpan
-
-Result = TypeVar("Result")
-
-#: Guards the step from light to full; held for a few instructions.
-_growing = threading.Lock()
-#: Number of forks: a future that was made before one is settled only in the parent.
-_forks = 0
-
-
-def _renew() -> None:
-    global _growing, _forks
-    _growing, _forks = threading.Lock(), _forks + 1
-
-
-in_child(_renew)
-
-
-class SendFuture(Future[Result], Generic[Result]):
-    """A future that is done once the message is stored, refused or unknown. It cannot be cancelled.
-
-    A plain `Future` has a condition, a lock and two containers. A producer makes a hundred thousand futures a second,
-    and few of them are waited for one by one; plain ones would cost more time in the garbage collector than the sending
-    does. This one becomes a plain `Future` when a method first needs it, so that `wait`, `as_completed` and
-    `asyncio.wrap_future` work as usual.
-    """
-
-    _light = True
-    _settled = False
-    _value: Result | None = None
-    _error: BaseException | None = None
-    #: Number of forks before it was made; set only in children.
-    _made_after = 0
-
-    def __init__(self) -> None:
-        """Do next to nothing: the base class is initialised when it is needed."""
-        if _forks:
-            self._made_after = _forks
-
-    def __getattr__(self, name: str) -> Any:
-        # Called for missing attributes only: a method of `Future` reads the state of a plain future.
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self._grow()
-        try:
-            return self.__dict__[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def _grow(self) -> None:
-        """Become a plain future in the same state."""
-        with _growing:
-            if not self._light:
-                return
-            super().__init__()
-            super().set_running_or_notify_cancel()
-            if self._settled and self._error is not None:
-                super().set_exception(self._error)
-            elif self._settled:
-                super().set_result(self._value)  # type: ignore[arg-type]  # a settled value is a Result
-            self._light = False
-
-    def set_result(self, result: Result) -> None:
-        """Set the result; called once, by the producer."""
-        with _growing:
-            if self._light:
-                self._value = result
-                self._settled = True
-                return
-        super().set_result(result)
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        """Set the error; called once, by the producer."""
-        with _growing:
-            if self._light:
-                self._error = exception
-                self._settled = True
-                return
-        super().set_exception(exception)
-
-    def done(self) -> bool:
-        """Return whether the outcome is set."""
-        return self._settled if self._light else super().done()
-
-    def result(self, timeout: float | None = None) -> Result:
-        """Wait for the result and return it, or raise the error."""
-        if self._light and self._settled:
-            if self._error is not None:
-                raise self._error
-            return self._value  # type: ignore[return-value]  # a settled value is a Result
-        self._check_here()
-        return super().result(timeout)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the outcome; returns the error, or None if there is none."""
-        if self._light and self._settled:
-            return self._error
-        self._check_here()
-        return super().exception(timeout)
-
-    def _check_here(self) -> None:
-        if self._made_after != _forks and not self.done():
-            raise ForkedClient("this send was queued before a fork: its outcome is in the parent").not_known()
-
-    def add_done_callback(self, fn: Callable[[Future[Result]], object]) -> None:
-        """Call `fn` with this future when it is done, or at once if it is done already."""
-        self._grow()
-        super().add_done_callback(fn)
-
-
-Outcome: TypeAlias = SendFuture[Sent] | SendFuture[tuple[SentRange, ...]] | None
 
 
 # Not tracked by the garbage collector: there is no cycle, since a future never refers to its entry.
@@ -146,7 +34,7 @@ class Entry(msgspec.Struct, gc=False):
     count: int
     size: int
     deadline: float
-    future: Outcome
+    future: Outcome[Any] | None
     born_us: int = 0
     rows: pa.RecordBatch | None = None
     single: bool = False
@@ -154,6 +42,8 @@ class Entry(msgspec.Struct, gc=False):
     named: bool = False
     expected_offset: int | None = None
     alone: bool = False
+    #: Whether a caller waits for the outcome: then the batch does not linger for more.
+    waited_for: bool = False
     #: Number of failed attempts at other partitions.
     failures: int = 0
     #: The span of the send; None if it is not traced.
@@ -187,11 +77,8 @@ class Entry(msgspec.Struct, gc=False):
         """Resolve the future: all messages are in `partition` from `base_offset` on."""
         if self.span is not None:
             self.span.stored(partition, base_offset)
-        future = self.future
-        if future is None:
-            return
         if self.single:
-            future.set_result(Sent(partition, base_offset, duplicate, durable))  # type: ignore[arg-type]  # `single` says of which kind it is
+            self._settle(Sent(partition, base_offset, duplicate, durable))
             return
         placed = SentRange(
             partition=partition,
@@ -200,7 +87,7 @@ class Entry(msgspec.Struct, gc=False):
             duplicate=duplicate,
             durable=durable,
         )
-        future.set_result((placed,))  # type: ignore[arg-type]  # `single` says of which kind it is
+        self._settle((placed,))
 
     def stored(self, ranges: tuple[SentRange, ...]) -> None:
         """Resolve the future with the ranges of the messages; a `single` one has exactly one range."""
@@ -210,14 +97,18 @@ class Entry(msgspec.Struct, gc=False):
             return
         if self.span is not None:
             self.span.stored(",".join(part.partition for part in ranges), -1)
-        if self.future is not None:
-            self.future.set_result(ranges)  # type: ignore[arg-type]  # `single` says of which kind it is
+        self._settle(ranges)
+
+    def _settle(self, result: Sent | tuple[SentRange, ...]) -> None:
+        # Who waited on an event loop may have given up.
+        if self.future is not None and not self.future.cancelled():
+            self.future.set_result(result)
 
     def failed(self, error: BaseException) -> None:
         """Resolve the future with the error because of which the messages are not known to be stored."""
         if self.span is not None:
             self.span.failed(error)
-        if self.future is not None:
+        if self.future is not None and not self.future.cancelled():
             self.future.set_exception(error)
 
 
@@ -264,11 +155,12 @@ class EntryQueue:
             expired.append(self._entries.popleft())
         return expired
 
-    def fills_a_batch(self) -> bool:
-        """Return whether the queued entries fill a batch, so that waiting for more would not make it larger."""
+    def is_due(self) -> bool:
+        """Return whether the queued entries are not to linger: they fill a batch, or somebody waits for one."""
         return (
             sum(entry.count for entry in self._entries) >= self._messages_max
             or sum(entry.size for entry in self._entries) >= self._bytes_max
+            or any(entry.waited_for for entry in self._entries)
         )
 
     def take_batch(self) -> list[Entry]:

@@ -4,8 +4,8 @@
               ▲         entries put while a request is             │
               └──────── in flight become the next batch ◄──────────┘
 
-An executor has no thread of its own. A `put` that finds it idle starts a turn: a waiting `send` runs the turn in its
-own thread, so that a lone synchronous producer pays for no thread switch; other turns run in the producer's workers.
+An executor has no thread or task of its own. A `put` that finds it idle starts a turn in the producer's workers. With
+threads, a waiting `send` runs the turn itself, so that a lone producer pays for no thread switch.
 
 Each request takes the next sequence of the executor's producer id, and no sequence is used for two requests. So a late
 copy of a request whose outcome was unknown is out of order, and the service refuses it.
@@ -15,17 +15,13 @@ from __future__ import annotations
 
 import enum
 import logging
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, Protocol
 
-from deltamq.mq.client.http.endpoint import Answer, path_of
+from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.client.http.retries import AfterFailure, Attempts, certainly_not_applied, is_worth_retrying, judge
-from deltamq.mq.client.http.threads import Inside
 from deltamq.mq.client.messages.message import SentRange
 from deltamq.mq.client.produce.entry import (
     Entry,
@@ -37,12 +33,13 @@ from deltamq.mq.client.produce.entry import (
 )
 from deltamq.mq.client.produce.shared import Shared
 from deltamq.mq.client.produce.wire import EncodedRequest, encode_request, read_ranges, tell_stored
+from deltamq.mq.client.shells.shell import Answer, Inside, Outcome
 from deltamq.mq.errors import NOT_WRITABLE, DeltaMQError, Fenced, Overloaded, Refused, Unknown
 
 log = logging.getLogger("deltamq.client")
 
 #: Active in threads that complete futures: callbacks run there, and a send that waited in one would wait for itself.
-completing: Final = Inside()
+completing: Final = Inside("deltamq-completing")
 _UNTRACED: Final = nullcontext()
 
 
@@ -63,7 +60,7 @@ class Owner(Protocol):
     def another_partition(self, executor: Executor, entries: list[Entry]) -> bool:
         """Move keyless `entries` to a partition on a healthier broker; returns False if there is none (SEND-2)."""
 
-    def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
+    async def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
         """Note a stored batch; `elsewhere`: the route is out of date, since keys or a logical queue have moved."""
 
     def attempt_failed(self, executor: Executor) -> None:
@@ -96,8 +93,8 @@ class Executor:
         self._path = path_of("topics", topic, "messages")
         self._shared = shared
         self._owner = owner
-        self._lock = threading.Lock()
-        self._arrived = threading.Condition(self._lock)
+        #: Guards the queue and what follows; notified when entries arrive while a batch lingers.
+        self._arrived = shared.shell.condition()
         self._queue = EntryQueue(
             messages_max=shared.settings.batch_messages_max, bytes_max=shared.settings.batch_bytes_max
         )
@@ -114,31 +111,38 @@ class Executor:
 
     # Queueing ---------------------------------------------------------------------------------------------------
 
-    def put(self, entry: Entry, *, here: bool = False) -> bool:
-        """Queue `entry`; returns False if this executor is retired and the caller must find another.
+    def put(self, entry: Entry) -> bool:
+        """Queue `entry`; returns False if this executor is retired and the caller must find another."""
+        taken, begins = self._taken(entry)
+        if begins:
+            self._shared.workers.submit(self._run)
+        return taken
 
-        With `here` the calling thread runs the turn if the executor is idle; `entry.future` is then done on return.
-        """
-        with self._lock:
+    async def put_here(self, entry: Entry) -> bool:
+        """Queue `entry` as `put` does; if the executor is idle the caller runs the turn, until the future is done."""
+        taken, begins = self._taken(entry)
+        if begins:
+            await self._run(entry.future)
+        return taken
+
+    def _taken(self, entry: Entry) -> tuple[bool, bool]:
+        """Queue an entry; returns whether it is queued, and whether a turn must begin."""
+        with self._arrived:
             if self._refusing is not None:
                 raise self._refusing()
             if self._retired:
-                return False
+                return False, False
             self._queue.append(entry)
             if self._busy or self._held:
                 if self._lingering:
                     self._arrived.notify()
-                return True
+                return True, False
             self._busy = True
-        if here:
-            self._run(entry.future)
-        else:
-            self._shared.workers.submit(self._run)
-        return True
+        return True, True
 
     def withdraw(self, entry: Entry) -> bool:
         """Fail `entry` as not sent if it is still queued; returns False if it is in flight or resolved already."""
-        with self._lock:
+        with self._arrived:
             if not self._queue.remove(entry):
                 return False
         self.fail([entry], timed_out_in_queue())
@@ -146,12 +150,12 @@ class Executor:
 
     def hold(self) -> None:
         """Start no further batch until `release`."""
-        with self._lock:
+        with self._arrived:
             self._held = True
 
     def release(self) -> None:
         """End a `hold`."""
-        with self._lock:
+        with self._arrived:
             self._held = False
             if self._busy or not self._queue:
                 return
@@ -163,35 +167,35 @@ class Executor:
 
         Returns False if nothing is left to do; then `drained` is not called.
         """
-        with self._lock:
+        with self._arrived:
             self._retired = True
             return self._busy or bool(self._queue)
 
     def take_over(self) -> list[Entry]:
         """Retire, and return the queued entries."""
-        with self._lock:
+        with self._arrived:
             self._retired = True
             return self._queue.take_all()
 
     def restart(self) -> None:
         """Accept new messages again after a stop."""
-        with self._lock:
+        with self._arrived:
             self._refusing = None
 
     def abandon(self) -> int:
         """Fail all queued messages, because the producer closes; returns their number."""
         entries = self.take_over()
-        with self._lock:
+        with self._arrived:
             self._refusing = producer_closed
         self.fail(entries, producer_closed())
         return sum(entry.count for entry in entries)
 
     # A turn -----------------------------------------------------------------------------------------------------
 
-    def _run(self, until: Future[Any] | None = None) -> None:
+    async def _run(self, until: Outcome[Any] | None = None) -> None:
         """Send batch after batch, until `until` is done or the queue is empty."""
         try:
-            self._take_turn(until)
+            await self._take_turn(until)
         except BaseException:
             # Ctrl-C in a waiting send, or a bug: the batch in flight is unknown, queued entries are still sent.
             interrupted, self._in_flight = self._in_flight, []
@@ -199,13 +203,13 @@ class Executor:
             self._hand_over()
             raise
 
-    def _take_turn(self, until: Future[Any] | None) -> None:
+    async def _take_turn(self, until: Outcome[Any] | None) -> None:
         linger_s = 0.0 if until is not None else self._shared.settings.linger_ms / 1000
         while True:
-            batch, expired = self._next_batch(linger_s)
+            batch, expired = await self._next_batch(linger_s)
             self.fail(expired, timed_out_in_queue())
             if batch:
-                self._send(batch)
+                await self._send(batch)
             elif not expired:
                 return
             if until is not None and until.done():
@@ -214,20 +218,22 @@ class Executor:
 
     def _hand_over(self) -> None:
         """End the turn of a waiting send; the workers send what was queued meanwhile."""
-        with self._lock:
+        with self._arrived:
             if not self._queue and not self._retired:
                 self._busy = False
                 return
         self._shared.workers.submit(self._run)
 
-    def _next_batch(self, linger_s: float) -> tuple[list[Entry], list[Entry]]:
+    async def _next_batch(self, linger_s: float) -> tuple[list[Entry], list[Entry]]:
         """Return the entries of the next request and the expired ones; if both are empty, the turn is over."""
-        with self._lock:
-            if linger_s and self._queue and not self._held:
-                self._lingering = True
-                self._arrived.wait_for(self._queue.fills_a_batch, linger_s)
-                self._lingering = False
-            expired = self._queue.take_expired(time.monotonic())
+        if linger_s:
+            with self._arrived:
+                self._lingering = bool(self._queue) and not self._held
+            if self._lingering:
+                await self._arrived.until(self._queue.is_due, linger_s)
+        with self._arrived:
+            self._lingering = False
+            expired = self._queue.take_expired(self._shared.shell.now())
             if self._queue and not self._held:
                 return self._queue.take_batch(), expired
             if expired:
@@ -240,7 +246,7 @@ class Executor:
 
     # A request --------------------------------------------------------------------------------------------------
 
-    def _send(self, batch: list[Entry]) -> None:
+    async def _send(self, batch: list[Entry]) -> None:
         self._in_flight = batch
         try:
             request = self._request(batch, self._named(batch))
@@ -249,7 +255,7 @@ class Executor:
             error.__cause__ = cause
             self._give_up(batch, error, AfterFailure.SPLIT if len(batch) > 1 else AfterFailure.FAIL)
             return
-        self._attempt(batch, request)
+        await self._attempt(batch, request)
 
     def _request(self, batch: list[Entry], partition: str | None) -> EncodedRequest:
         """Take the next sequence, and return the request of a batch under it."""
@@ -266,17 +272,17 @@ class Executor:
         """
         return None if any(entry.routed_by_key for entry in batch) else self.partition
 
-    def _attempt(self, batch: list[Entry], request: EncodedRequest) -> None:
+    async def _attempt(self, batch: list[Entry], request: EncodedRequest) -> None:
         attempts = self._attempts(batch)
         uncertain = False
         while True:
             try:
                 # A request of several traced messages belongs to the first one's span.
                 with _UNTRACED if batch[0].span is None else batch[0].span.current():
-                    ranges = self._post(request, attempts.timeout_s())
+                    ranges = await self._post(request, attempts.timeout_s())
             except DeltaMQError as error:
                 uncertain = uncertain or not certainly_not_applied(error)
-                may_go_on = is_worth_retrying(error) and attempts.may_go_on(error)
+                may_go_on = is_worth_retrying(error) and await attempts.may_go_on(error)
                 step = judge(error, uncertain=uncertain, calls=len(batch), may_go_on=may_go_on)
                 if step is not AfterFailure.RETRY:
                     self._give_up(batch, error, step)
@@ -294,13 +300,14 @@ class Executor:
                     error.code,
                 )
             else:
-                self._stored(batch, ranges)
+                await self._stored(batch, ranges)
                 return
 
     def _attempts(self, batch: list[Entry]) -> Attempts:
         patience = self._shared.settings.patience
         return Attempts(
             patience,
+            shell=self._shared.shell,
             deadline=max(entry.deadline for entry in batch),
             # Strict: to the same partition until the caller's deadline, without a limit of retries (SEND-2).
             retries=None if self.failing is Failing.STOP_UNRESOLVED else patience.retries,
@@ -308,11 +315,11 @@ class Executor:
             failures=max(entry.failures for entry in batch),
         )
 
-    def _post(self, request: EncodedRequest, timeout_s: float) -> list[SentRange]:
-        began = time.monotonic()
+    async def _post(self, request: EncodedRequest, timeout_s: float) -> list[SentRange]:
+        began = self._shared.shell.now()
         broker = self.broker
         try:
-            answer: Answer = self._shared.hosts.call(
+            answer: Answer = await self._shared.hosts.call(
                 "POST",
                 self._path,
                 role=broker or None,
@@ -324,12 +331,12 @@ class Executor:
             ranges = read_ranges(answer.body, request.count)
         except DeltaMQError as error:
             if is_worth_retrying(error):
-                now = time.monotonic()
+                now = self._shared.shell.now()
                 self._shared.health.failed(broker, now - began, now)
             raise
         finally:
             self._shared.counters.add(requests=1)
-        now = time.monotonic()
+        now = self._shared.shell.now()
         self._shared.health.answered(broker, now - began, now)
         return ranges
 
@@ -353,7 +360,7 @@ class Executor:
 
     # The end of a batch -----------------------------------------------------------------------------------------
 
-    def _stored(self, batch: list[Entry], ranges: list[SentRange]) -> None:
+    async def _stored(self, batch: list[Entry], ranges: list[SentRange]) -> None:
         self._in_flight = []
         try:
             with completing:
@@ -365,7 +372,7 @@ class Executor:
         moved = self.partition is not None and any(
             (r.partition != self.partition and not r.delayed) or r.is_undecided for r in ranges
         )
-        self._owner.batch_sent(self, elsewhere=moved)
+        await self._owner.batch_sent(self, elsewhere=moved)
 
     def _give_up(self, batch: list[Entry], error: DeltaMQError, step: AfterFailure) -> None:
         self._in_flight = []
@@ -383,12 +390,12 @@ class Executor:
         self.fail(batch, error)
 
     def _put_back(self, batch: list[Entry]) -> None:
-        with self._lock:
+        with self._arrived:
             self._queue.put_back(batch)
 
     def _stop(self, error: DeltaMQError) -> None:
         stopped = partial(sending_stopped, self.partition, error)
-        with self._lock:
+        with self._arrived:
             self._refusing = stopped
             queued = self._queue.take_all()
         self.fail(queued, stopped())

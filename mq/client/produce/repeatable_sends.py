@@ -16,7 +16,6 @@ the number of requests that the service remembers for each producer.
 from __future__ import annotations
 
 import random
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,10 +32,10 @@ from numpy.typing import NDArray
 from deltamq.mq.client.admin.topic_view import TopicView
 from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.client.messages.message import Message, SentBatch, SentRange
-from deltamq.mq.client.produce.entry import Entry, SendFuture
+from deltamq.mq.client.produce.entry import Entry
 from deltamq.mq.client.produce.executor import Executor, Failing
 from deltamq.mq.client.produce.progress_bar import row_bar
-from deltamq.mq.client.produce.routers import Parts
+from deltamq.mq.client.produce.routers import PartFuture, Parts
 from deltamq.mq.client.produce.shared import Shared
 from deltamq.mq.client.produce.slices import chunk_of, chunk_starts, split_rows
 from deltamq.mq.errors import DeltaMQError, Refused, Unknown
@@ -59,7 +58,7 @@ class FixedRequests:
         """Return False: messages stay with their partition."""
         return False
 
-    def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
+    async def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
         """Do nothing."""
 
     def attempt_failed(self, executor: Executor) -> None:
@@ -69,7 +68,7 @@ class FixedRequests:
         """Do nothing."""
 
 
-def send_fixed(
+async def send_fixed(
     shared: Shared,
     topic: str,
     messages: Sequence[Message],
@@ -78,7 +77,7 @@ def send_fixed(
     producer_seq: int,
     deadline: float,
     span: SendSpan | None = None,
-) -> SendFuture[tuple[SentRange, ...]]:
+) -> PartFuture:
     """Queue all of `messages` as one request with this name; the service chooses the partitions.
 
     Raises
@@ -86,12 +85,12 @@ def send_fixed(
     Refused
         The messages name different partitions: they cannot share a request.
     Overloaded
-        The producer's buffer is full until `deadline` (of `time.monotonic`).
+        The producer's buffer is full until `deadline` (of `Shell.now`).
     """
     partition = messages[0].partition
     if any(message.partition != partition for message in messages):
         raise Refused("messages for different partitions cannot share a request", field="partition")
-    future: SendFuture[tuple[SentRange, ...]] = SendFuture()
+    future: PartFuture = shared.shell.future()
     # Every copy of the request must have the same bytes: a message without a time of its own would get a new one.
     assert all(message.born_time is not None for message in messages), "the caller stores the time with the message"
     size = shared.buffer.fitted(sum(message.size_bytes() for message in messages))
@@ -105,7 +104,7 @@ def send_fixed(
         producer_id=producer_id,
         producer_seq=producer_seq,
     )
-    shared.buffer.take(size, entry.count, deadline=deadline, wait=True)
+    await shared.buffer.take(size, entry.count, deadline=deadline, wait=True)
     executor.put(entry)
     return future
 
@@ -221,51 +220,53 @@ class TableSend(FixedRequests):
         ]
         self._ranges: list[SentRange] = []
 
-    def run(self, progress: bool | Progress) -> SentBatch:
+    async def run(self, progress: bool | Progress) -> SentBatch:
         """Send the rows that are not stored yet, and wait for them; the result covers only the rows of this run."""
         in_flight: deque[_Chunk] = deque()
         with _reporting(progress, self._state) as report:
             try:
-                self._send_all(in_flight, report)
+                await self._send_all(in_flight, report)
             except DeltaMQError as error:
                 # A resumed send must not overlap with requests of this run: wait for them.
                 for chunk in in_flight:
-                    chunk.parts.wait(self._deadline())
+                    await chunk.parts.wait(self._deadline())
                 raise TableSendInterrupted(self._state, error) from error
         return SentBatch(tuple(self._ranges))
 
-    def _send_all(self, in_flight: deque[_Chunk], report: Progress) -> None:
+    async def _send_all(self, in_flight: deque[_Chunk], report: Progress) -> None:
         queued = self._state
         for low, high in pairwise(self._starts[self._state.chunk :]):
             if len(in_flight) >= _CHUNKS_IN_FLIGHT_MAX:
-                self._settle(in_flight.popleft(), report)
-            chunk = self._queue(queued, low, high)
+                await self._settle(in_flight.popleft(), report)
+            chunk = await self._queue(queued, low, high)
             queued = chunk.after
             in_flight.append(chunk)
         while in_flight:
-            self._settle(in_flight.popleft(), report)
+            await self._settle(in_flight.popleft(), report)
 
     def _deadline(self) -> float:
-        return time.monotonic() + self._shared.settings.patience.timeout_s
+        return self._shared.shell.now() + self._shared.settings.patience.timeout_s
 
-    def _queue(self, before: TableSendState, low: int, high: int) -> _Chunk:
+    async def _queue(self, before: TableSendState, low: int, high: int) -> _Chunk:
         deadline = self._deadline()
-        parts = Parts(len(self._rows), self._span)
+        parts = Parts(self._shared.shell, len(self._rows), self._span)
         seqs = list(before.producer_seqs)
         for piece in split_rows(chunk_of(self._rows, low, high), self._view, before.draw + before.chunk):
             assert piece.partition is not None and piece.rows is not None
             index = self._view.index_of[piece.partition]
-            self._put(parts, self._executors[index], piece.rows, piece.indexes + low, deadline)
+            await self._put(parts, self._executors[index], piece.rows, piece.indexes + low, deadline)
             seqs[index] += 1
         after = replace(before, rows_stored=high, producer_seqs=seqs, chunk=before.chunk + 1)
         return _Chunk(parts, after)
 
-    def _put(self, parts: Parts, executor: Executor, rows: pa.RecordBatch, indexes: Indexes, deadline: float) -> None:
-        future: SendFuture[tuple[SentRange, ...]] = SendFuture()
+    async def _put(
+        self, parts: Parts, executor: Executor, rows: pa.RecordBatch, indexes: Indexes, deadline: float
+    ) -> None:
+        future: PartFuture = self._shared.shell.future()
         size = self._shared.buffer.fitted(int(rows.nbytes))
         entry = Entry((), rows.num_rows, size, deadline, future, rows=rows, alone=True, span=parts.span)
         try:
-            self._shared.buffer.take(size, entry.count, deadline=deadline, wait=True)
+            await self._shared.buffer.take(size, entry.count, deadline=deadline, wait=True)
         except DeltaMQError as error:
             parts.failed(indexes, error)
             return
@@ -277,8 +278,8 @@ class TableSend(FixedRequests):
         else:
             parts.add(executor, entry, future, indexes)
 
-    def _settle(self, chunk: _Chunk, report: Progress) -> None:
-        sent = chunk.parts.result(self._deadline())
+    async def _settle(self, chunk: _Chunk, report: Progress) -> None:
+        sent = await chunk.parts.result(self._deadline())
         self._ranges += sent.ranges
         self._state = chunk.after
         report(TableProgress(rows_stored=self._state.rows_stored, rows=self._state.rows, state=self._state))

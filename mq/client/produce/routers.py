@@ -9,8 +9,6 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -19,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deltamq.mq.client.messages.message import Failure, Message, SentBatch, SentRange, summed_up
-from deltamq.mq.client.produce.entry import Entry, SendFuture
+from deltamq.mq.client.produce.entry import Entry
 from deltamq.mq.client.produce.executor import Executor
 from deltamq.mq.client.produce.shared import SendSettings, Shared
 from deltamq.mq.client.produce.slices import Slice, split_messages, split_rows
 from deltamq.mq.client.produce.topic_router import TopicRouter
+from deltamq.mq.client.shells.shell import Outcome, Shell
 from deltamq.mq.errors import DeltaMQError, Unavailable, Unknown
 from deltamq.mq.names import check_client_topic
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 _GRACE_S = 0.25
 
 Indexes = NDArray[np.int64]
-PartFuture: TypeAlias = SendFuture[tuple[SentRange, ...]]
+PartFuture: TypeAlias = Outcome[tuple[SentRange, ...]]
 Result = TypeVar("Result")
 
 
@@ -49,15 +48,14 @@ class _Part:
 class Parts:
     """The queued parts of a batch of `count` messages, and its failures; `span` is the batch's, if it is traced."""
 
-    def __init__(self, count: int, span: BatchSpan | None = None) -> None:
+    def __init__(self, shell: Shell, count: int, span: BatchSpan | None = None) -> None:
+        self._shell = shell
         self._count = count
         self.span = span
         self._parts: list[_Part] = []
         self._failures: list[Failure] = []
 
-    def add(
-        self, executor: Executor, entry: Entry, future: SendFuture[tuple[SentRange, ...]], indexes: Indexes
-    ) -> None:
+    def add(self, executor: Executor, entry: Entry, future: PartFuture, indexes: Indexes) -> None:
         """Note a queued part."""
         self._parts.append(_Part(executor, entry, future, indexes))
 
@@ -65,22 +63,22 @@ class Parts:
         """Note messages that are not stored, or not known to be."""
         self._failures.append(Failure(indexes=indexes, error=error))
 
-    def result(self, deadline: float) -> SentBatch:
+    async def result(self, deadline: float) -> SentBatch:
         """Wait for all parts; raises if one of them is not stored (`PartlySent` if others are)."""
         ranges: list[SentRange] = []
         for part in self._parts:
             try:
-                placed = wait_for(part.executor, part.entry, part.future, deadline)
+                placed = await wait_for(self._shell, part.executor, part.entry, part.future, deadline)
             except DeltaMQError as error:
                 self.failed(part.indexes, error)
             else:
                 ranges += [self._in_batch(r, part.indexes) for r in placed]
         return summed_up(ranges, self._failures)
 
-    def wait(self, deadline: float) -> None:
+    async def wait(self, deadline: float) -> None:
         """Wait until every part is resolved, with whatever outcome; at the deadline, queued parts are withdrawn."""
         with suppress(DeltaMQError):
-            self.result(deadline)
+            await self.result(deadline)
 
     def _in_batch(self, placed: SentRange, indexes: Indexes) -> SentRange:
         """Return the range with indexes counted from the batch's first message."""
@@ -89,14 +87,23 @@ class Parts:
         return replace(placed, indexes=None if whole else mine)
 
 
-def wait_for(executor: Executor, entry: Entry, future: Future[Result], deadline: float) -> Result:
-    """Return the future's result; at the deadline, a queued entry is withdrawn, and one in flight is unknown."""
+async def wait_for(shell: Shell, executor: Executor, entry: Entry, future: Outcome[Result], deadline: float) -> Result:
+    """Return the future's result; at the deadline, a queued entry is withdrawn, and one in flight is unknown.
+
+    If the caller gives up, a queued entry is withdrawn, too, and one in flight is sent and repeated as if it had not.
+    """
     try:
-        return future.result(timeout=max(0.0, deadline - time.monotonic()) + _GRACE_S)
-    except FutureTimeout:
+        return await shell.outcome(future, max(0.0, deadline - shell.now()) + _GRACE_S)
+    except TimeoutError:
         if future.done() or executor.withdraw(entry):
             return future.result()
         raise Unknown("no answer within the send's timeout; the outcome is not known") from None
+    except DeltaMQError:
+        raise
+    except BaseException:
+        if executor.withdraw(entry):
+            future.exception()  # it is known to the caller, and not logged as one that nobody has seen
+        raise
 
 
 _DRAW_BITS = 30
@@ -118,7 +125,7 @@ class Closed:
 
 
 class Routers:
-    """The topic routers of one producer. Safe for any number of threads."""
+    """The topic routers of one producer."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -146,34 +153,35 @@ class Routers:
                 router = self._routers.setdefault(topic, TopicRouter(topic, self._shared))
         return router
 
-    def put(self, router: TopicRouter, message: Message, entry: Entry, *, here: bool) -> Executor:
-        """Queue one message; with `here` the calling thread sends it if no message is ahead of it."""
-        executor = router.executor_for(message, entry.deadline)
-        self._take_room(entry, wait=here or self._settings.when_full == "wait")
+    async def put(self, router: TopicRouter, message: Message, entry: Entry, *, waits: bool, here: bool) -> Executor:
+        """Queue one message, for a caller that `waits` for it; `here`: the caller sends it if no other is ahead."""
+        executor = router.known_executor(message) or await router.executor_for(message, entry.deadline)
+        if not self._shared.buffer.try_take(entry.size, entry.count):
+            await self._take_room(entry, wait=waits or self._settings.when_full == "wait")
         try:
-            while not executor.put(entry, here=here):
-                executor = router.executor_for(message, entry.deadline)
+            while not (await executor.put_here(entry) if here else executor.put(entry)):
+                executor = await router.executor_for(message, entry.deadline)
         except DeltaMQError:
             self._shared.buffer.give_back(entry.size, entry.count)
             raise
         return executor
 
-    def put_slice(self, parts: Parts, router: TopicRouter, given: Slice, deadline: float) -> None:
+    async def put_slice(self, parts: Parts, router: TopicRouter, given: Slice, deadline: float) -> None:
         """Queue many messages, split by the current route; those that cannot be queued are noted in `parts`."""
         try:
-            pieces = [given] if given.named else self._split(router, given, deadline)
+            pieces = [given] if given.named else await self._split(router, given, deadline)
         except DeltaMQError as error:
             parts.failed(given.indexes, error)
             return
         for piece in pieces:
             for request in self._requests(piece):
                 try:
-                    self._put_request(parts, router, request, deadline)
+                    await self._put_request(parts, router, request, deadline)
                 except DeltaMQError as error:
                     parts.failed(request.indexes, error)
 
-    def _split(self, router: TopicRouter, given: Slice, deadline: float) -> list[Slice]:
-        view = router.bulk_view(deadline)
+    async def _split(self, router: TopicRouter, given: Slice, deadline: float) -> list[Slice]:
+        view = await router.bulk_view(deadline)
         draw = random.getrandbits(_DRAW_BITS)
         if given.rows is None:
             pieces = split_messages(given.messages, view, draw)
@@ -181,22 +189,22 @@ class Routers:
             pieces = split_rows(given.rows, view, draw)
         return [replace(piece, indexes=given.indexes[piece.indexes]) for piece in pieces]
 
-    def _put_request(self, parts: Parts, router: TopicRouter, request: Slice, deadline: float) -> None:
+    async def _put_request(self, parts: Parts, router: TopicRouter, request: Slice, deadline: float) -> None:
         """Queue the messages of one request; they are split again if the route has changed since."""
         while True:
             if request.named:
                 assert request.partition is not None
-                executor: Executor | None = router.named(request.partition, deadline)
+                executor: Executor | None = await router.named(request.partition, deadline)
             else:
                 executor = router.executor_of(request.partition)
             if executor is None:
-                self.put_slice(parts, router, request, deadline)
+                await self.put_slice(parts, router, request, deadline)
                 return
-            if self._put_part(parts, executor, request, deadline):
+            if await self._put_part(parts, executor, request, deadline):
                 return
 
-    def _put_part(self, parts: Parts, executor: Executor, request: Slice, deadline: float) -> bool:
-        future: SendFuture[tuple[SentRange, ...]] = SendFuture()
+    async def _put_part(self, parts: Parts, executor: Executor, request: Slice, deadline: float) -> bool:
+        future: PartFuture = self._shared.shell.future()
         entry = Entry(
             request.messages,
             len(request.indexes),
@@ -208,7 +216,7 @@ class Routers:
             named=request.named,
             span=parts.span,
         )
-        self._take_room(entry, wait=True)
+        await self._take_room(entry, wait=True)
         taken = False
         try:
             taken = executor.put(entry)
@@ -219,8 +227,8 @@ class Routers:
             parts.add(executor, entry, future, request.indexes)
         return taken
 
-    def _take_room(self, entry: Entry, *, wait: bool) -> None:
-        self._shared.buffer.take(entry.size, entry.count, deadline=entry.deadline, wait=wait)
+    async def _take_room(self, entry: Entry, *, wait: bool) -> None:
+        await self._shared.buffer.take(entry.size, entry.count, deadline=entry.deadline, wait=wait)
 
     def _requests(self, piece: Slice) -> Iterator[Slice]:
         """Cut a slice into halves until each fits a request."""
@@ -236,17 +244,18 @@ class Routers:
 
     # The end ----------------------------------------------------------------------------------------------------
 
-    def close(self, timeout_s: float) -> Closed:
+    async def close(self, timeout_s: float) -> Closed:
         """Wait at most `timeout_s` until every message is resolved, then fail queued messages and end all retries."""
         with self._lock:
             self._closed = True
             routers = list(self._routers.values())
         not_sent = 0
-        if not self._shared.buffer.wait_empty(time.monotonic() + timeout_s):
+        if not await self._shared.buffer.wait_empty(self._shared.shell.now() + timeout_s):
             self._shared.stop.set()
             not_sent = sum(router.abandon() for router in routers)
         unresolved = self._shared.buffer.messages
         self._shared.stop.set()
-        self._shared.workers.close()
-        self._shared.hosts.close()
+        await self._shared.workers.close()
+        await self._shared.hosts.close()
+        await self._shared.shell.close()
         return Closed(not_sent=not_sent, unresolved=unresolved)

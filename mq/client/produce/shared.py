@@ -16,11 +16,13 @@ import time
 import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal
 
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.http.threads import Workers, in_child
+from deltamq.mq.client.shells.forks import in_child
+from deltamq.mq.client.shells.shell import Shell, Stop, Workers, run_now
 from deltamq.mq.errors import Overloaded, Refused
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB, REQUEST_BYTES_MAX
 
@@ -30,13 +32,12 @@ log = logging.getLogger("deltamq.client")
 class Buffer:
     """Room for `bytes_max` bytes of unresolved messages."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, shell: Shell) -> None:
+        self._shell = shell
         self._bytes_max = bytes_max
         self._bytes = 0
         self._messages = 0
-        self._waiting = 0
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = shell.condition()
 
     @property
     def messages(self) -> int:
@@ -52,39 +53,35 @@ class Buffer:
         """Return the room for `size` bytes: an entry larger than the buffer takes all of it."""
         return min(size, self._bytes_max)
 
-    def take(self, size: int, messages: int, *, deadline: float, wait: bool) -> None:
-        """Take room for `size` bytes (see `fitted`), after a wait if `wait`; raises `Overloaded` if there is none."""
+    def try_take(self, size: int, messages: int) -> bool:
+        """Take room for `size` bytes (see `fitted`) if there is some."""
         assert size <= self._bytes_max
-        with self._lock:
+        with self._changed:
             if self._bytes + size > self._bytes_max:
-                self._wait_for(size, deadline if wait else 0.0)
+                return False
             self._bytes += size
             self._messages += messages
+            return True
 
-    def _wait_for(self, size: int, deadline: float) -> None:
-        self._waiting += 1
-        try:
-            timeout_s = max(0.0, deadline - time.monotonic())
-            if not self._changed.wait_for(lambda: self._bytes + size <= self._bytes_max, timeout_s):
-                raise Overloaded(
-                    f"the producer's buffer of {self._bytes_max:,} bytes is full; nothing was sent", code="buffer_full"
-                )
-        finally:
-            self._waiting -= 1
+    async def take(self, size: int, messages: int, *, deadline: float, wait: bool) -> None:
+        """Take room as `try_take` does, after a wait if `wait`; raises `Overloaded` if there is none."""
+        wait_s = deadline - self._shell.now() if wait else 0.0
+        if not await self._changed.until(partial(self.try_take, size, messages), wait_s):
+            raise Overloaded(
+                f"the producer's buffer of {self._bytes_max:,} bytes is full; nothing was sent", code="buffer_full"
+            )
 
     def give_back(self, size: int, messages: int) -> None:
         """Return room once messages are resolved."""
-        with self._lock:
+        with self._changed:
             self._bytes -= size
             self._messages -= messages
             assert self._bytes >= 0 and self._messages >= 0
-            if self._waiting or not self._messages:
-                self._changed.notify_all()
+            self._changed.notify()
 
-    def wait_empty(self, deadline: float) -> bool:
+    async def wait_empty(self, deadline: float) -> bool:
         """Wait until every message is resolved; returns False at the deadline."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._messages, max(0.0, deadline - time.monotonic()))
+        return await self._changed.until(lambda: not self._messages, deadline - self._shell.now())
 
 
 _AVOIDED: Final = ((15.0, 60.0), (5.0, 30.0), (3.0, 10.0), (2.0, 6.0), (1.0, 5.0), (0.55, 2.0))
@@ -209,15 +206,16 @@ class Counters:
 class Shared:
     """The objects that every executor of one producer uses."""
 
+    shell: Shell
     hosts: Hosts
     settings: SendSettings
     workers: Workers
     buffer: Buffer
+    #: Set when the producer stops waiting at its close; it ends all retries.
+    stop: Stop
     new_id: Callable[[], str]
     health: BrokerHealth = field(default_factory=BrokerHealth)
     counters: Counters = field(default_factory=Counters)
-    #: Set when the producer stops waiting at its close; it ends all retries.
-    stop: threading.Event = field(default_factory=threading.Event)
 
 
 EXIT_S: Final = 30.0
@@ -227,14 +225,14 @@ _buffers: Final[weakref.WeakSet[Buffer]] = weakref.WeakSet()
 
 
 def flushed_at_exit(buffer: Buffer) -> None:
-    """Wait at the end of the program until this buffer is empty."""
+    """Wait at the end of the program until this buffer, of a producer with threads, is empty."""
     _buffers.add(buffer)
 
 
 def flush_all(within_s: float = EXIT_S) -> None:
     """Wait at most `within_s` until all buffers are empty, and log how many messages are left."""
     deadline = time.monotonic() + within_s
-    left = sum(0 if buffer.wait_empty(deadline) else buffer.messages for buffer in list(_buffers))
+    left = sum(0 if run_now(buffer.wait_empty(deadline)) else buffer.messages for buffer in list(_buffers))
     if left:
         log.error(
             "event=ended_unsent messages=%d detail='the program ended %.0f s after its last send without close(): "

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -66,14 +65,15 @@ _TOPIC_NOT_FOUND: Final = "topic_not_found"
 
 
 class TopicRouter:
-    """The router of one topic, with its executors. Safe for any number of threads."""
+    """The router of one topic, with its executors."""
 
     def __init__(self, topic: str, shared: Shared) -> None:
         self.topic = topic
         self._shared = shared
         self._lock = threading.RLock()
-        #: Held by the thread that fetches the route from the service.
-        self._resolving = threading.Lock()
+        #: Whether the route is being fetched from the service; notified when it is not any more.
+        self._fetching = False
+        self._fetched = shared.shell.condition()
         self._view: TopicView | None = None
         self._executors: dict[str, Executor] = {}
         #: The executors of the partitions in `_view`, by index.
@@ -84,29 +84,33 @@ class TopicRouter:
 
     # Choosing ---------------------------------------------------------------------------------------------------
 
-    def executor_for(self, message: Message, deadline: float) -> Executor:
+    def known_executor(self, message: Message) -> Executor | None:
+        """Return the executor of a message that names no partition: by its key, or at random; None without a route."""
+        view, routed = self._view, self._routed
+        if message.partition is not None or view is None or self._unrouted is not None:
+            return None
+        self._refresh_when_due()
+        if message.key is not None:
+            return routed[view.table[view.slot_of(message.key)]]
+        return routed[self.random_index(view)]
+
+    async def executor_for(self, message: Message, deadline: float) -> Executor:
         """Return the executor of `message`, chosen by its partition, by its key, or at random."""
         if message.partition is not None:
-            return self.named(message.partition, deadline)
+            return await self.named(message.partition, deadline)
         while True:
-            view, routed = self._view, self._routed
-            if view is not None and self._unrouted is None:
-                self._refresh_when_due()
-                if message.key is not None:
-                    return routed[view.table[view.slot_of(message.key)]]
-                return routed[self.random_index(view)]
-            unrouted = self._unrouted
-            if unrouted is not None:
-                return unrouted
-            self._resolve(deadline)
+            executor = self.known_executor(message) or self._unrouted
+            if executor is not None:
+                return executor
+            await self._resolve(deadline)
 
-    def named(self, partition: str, deadline: float) -> Executor:
+    async def named(self, partition: str, deadline: float) -> Executor:
         """Return the executor of a partition that the caller names (ROUTE-7)."""
-        view = self.view(deadline)
+        view = await self.view(deadline)
         if partition not in view.index_of:
             # The partition may be newer than the known route.
-            self._fetch(deadline)
-            view = self.view(deadline)
+            await self._fetch(deadline)
+            view = await self.view(deadline)
         with self._lock:
             executor = self._executors.get(partition)
         if executor is None or partition not in view.index_of:
@@ -117,29 +121,29 @@ class TopicRouter:
             )
         return executor
 
-    def chosen(self, message: Message, selector: Selector, argument: object, deadline: float) -> Message:
+    async def chosen(self, message: Message, selector: Selector, argument: object, deadline: float) -> Message:
         """Return `message` with the partition that the caller's selector chooses (SEND-3)."""
-        partition = selected(selector, self.view(deadline).partitions, message, argument)
+        partition = selected(selector, (await self.view(deadline)).partitions, message, argument)
         return replace(message, partition=partition)
 
-    def view(self, deadline: float) -> TopicView:
+    async def view(self, deadline: float) -> TopicView:
         """Return the known route, or fetch it; raises `NotFound` while the topic does not exist."""
         view = self._view
         if view is None:
-            self._fetch(deadline)
+            await self._fetch(deadline)
             view = self._view
             assert view is not None
         self._refresh_when_due()
         return view
 
-    def bulk_view(self, deadline: float) -> TopicView | None:
+    async def bulk_view(self, deadline: float) -> TopicView | None:
         """Return the route for splitting many messages; None while the service has to route them."""
         while True:
             if self._unrouted is not None:
                 return None
             if self._view is not None:
                 return self._view
-            self._resolve(deadline)
+            await self._resolve(deadline)
 
     def executor_of(self, partition: str | None) -> Executor | None:
         """Return the executor of a slice that was split for `partition`; None if the route has changed since."""
@@ -151,17 +155,17 @@ class TopicRouter:
     def random_index(self, view: TopicView) -> int:
         """Return the index of a random partition; avoids slow and failing brokers (SEND-4)."""
         index = view.drawn[random.getrandbits(_LP_BITS)]
-        avoided = self._shared.health.avoided(view.target_brokers, time.monotonic())
+        avoided = self._shared.health.avoided(view.target_brokers, self._shared.shell.now())
         if view.brokers[index] in avoided or index in view.unserved:
             index = random.choice([i for i in view.places.targets if view.brokers[i] not in avoided])
         return index
 
     # The route --------------------------------------------------------------------------------------------------
 
-    def _resolve(self, deadline: float) -> None:
+    async def _resolve(self, deadline: float) -> None:
         """Fetch the route, or learn that the topic does not exist yet."""
         try:
-            self._fetch(deadline)
+            await self._fetch(deadline)
         except NotFound as error:
             if error.code != _TOPIC_NOT_FOUND:
                 raise
@@ -169,31 +173,43 @@ class TopicRouter:
                 if self._view is None and self._unrouted is None:
                     self._unrouted = Executor(self.topic, None, self._shared, self)
 
-    def _fetch(self, deadline: float) -> None:
+    async def _fetch(self, deadline: float) -> None:
         known = self._view
-        if not self._resolving.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        if not await self._fetched.until(self._begin_fetch, deadline - self._shared.shell.now()):
             raise Unavailable("the topic's route is not known in time; nothing was sent", code=NOT_SENT)
         try:
             if self._view is not known:
-                # Another thread fetched the route while this one waited for the lock.
+                # The route was fetched while this call waited.
                 return
-            attempts = Attempts(self._shared.settings.patience, deadline=deadline, retries=None, stop=self._shared.stop)
+            attempts = Attempts(
+                self._shared.settings.patience,
+                shell=self._shared.shell,
+                deadline=deadline,
+                retries=None,
+                stop=self._shared.stop,
+            )
             while True:
                 try:
-                    self._use(fetch_view(self._shared.hosts, self.topic, attempts.timeout_s()))
+                    self._use(await fetch_view(self._shared.hosts, self.topic, attempts.timeout_s()))
                     return
                 except DeltaMQError as error:
                     if not is_worth_retrying(error):
                         raise
-                    if not attempts.may_go_on(error):
+                    if not await attempts.may_go_on(error):
                         detail = f"the topic's route cannot be fetched, nothing was sent: {error.detail}"
                         raise Unavailable(detail, code=NOT_SENT) from error
         finally:
-            self._resolving.release()
+            with self._fetched:
+                self._fetching = False
+                self._fetched.notify()
+
+    def _begin_fetch(self) -> bool:
+        began, self._fetching = not self._fetching, True
+        return began
 
     def _refresh_when_due(self) -> None:
         """Fetch the route again, in the background, if it is due: the topic may have been expanded."""
-        now = time.monotonic()
+        now = self._shared.shell.now()
         if now < self._fresh_until:
             return
         with self._lock:
@@ -214,16 +230,16 @@ class TopicRouter:
             self._fresh_until = min(self._fresh_until, fetched + settings.route_age_s_min)
         self._refresh_when_due()
 
-    def _refresh(self) -> None:
+    async def _refresh(self) -> None:
         try:
-            self._use(fetch_view(self._shared.hosts, self.topic, _REFRESH_TIMEOUT_S))
+            self._use(await fetch_view(self._shared.hosts, self.topic, _REFRESH_TIMEOUT_S))
         except DeltaMQError:
             # The current route stays in use; the service reports a send for which it is wrong.
             return
 
     def _use(self, view: TopicView) -> None:
         with self._lock:
-            self._fresh_until = time.monotonic() + self._shared.settings.route_age_s_max
+            self._fresh_until = self._shared.shell.now() + self._shared.settings.route_age_s_max
             failing = Failing.STOP_UNRESOLVED if view.strict else Failing.GO_ON
             if self._view is not None and (view.partitioner, view.table) != (self._view.partitioner, self._view.table):
                 self._drain_all()
@@ -287,14 +303,14 @@ class TopicRouter:
                 assert taken, "a routed executor retires only under this lock"
         return True
 
-    def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
+    async def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
         """After the first success of an unrouted executor, fetch the topic's route and switch to it."""
         if executor is not self._unrouted:
             if elsewhere:
                 self._refresh_soon()
             return
         try:
-            view = fetch_view(self._shared.hosts, self.topic, _REFRESH_TIMEOUT_S)
+            view = await fetch_view(self._shared.hosts, self.topic, _REFRESH_TIMEOUT_S)
         except DeltaMQError:
             return  # the service continues to route; the next success tries again
         with self._lock:

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 from msgspec import UnsetType
 
-from deltamq.mq.client.http.endpoint import Body
 from deltamq.mq.client.messages.message import Message, SentRange, offset_after
 from deltamq.mq.client.produce.entry import Entry
+from deltamq.mq.client.shells.shell import Body
 from deltamq.mq.errors import Unknown
 from deltamq.mq.wire import produce as wire
 from deltamq.mq.wire.produce import ProduceAnswer, Producer

@@ -12,16 +12,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec.structs import replace
 
-from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.admin import AdminCalls
 from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.errors import Conflict, NotFound, Refused
 from deltamq.mq.names import member_name, split_member
@@ -33,7 +33,9 @@ log = logging.getLogger("deltamq.client")
 Start: TypeAlias = str | int | datetime | Mapping[str, int]
 
 
-def start_offsets(admin: Admin, info: TopicInfo, start: Start, names: Collection[str] | None = None) -> dict[str, int]:
+async def start_offsets(
+    admin: AdminCalls, info: TopicInfo, start: Start, names: Collection[str] | None = None
+) -> dict[str, int]:
     """Return the offset at which to start, for each of these partitions or logical queues, by default for all.
 
     Raises
@@ -43,7 +45,7 @@ def start_offsets(admin: Admin, info: TopicInfo, start: Start, names: Collection
     """
     wanted = [name for name in info.named if names is None or name in names]
     if isinstance(start, datetime):
-        offsets = admin.offsets_at(info.topic, start) if wanted else {}
+        offsets = await AdminCalls.offsets_at.core(admin, info.topic, start) if wanted else {}
         return _kept(offsets, wanted)
     if isinstance(start, Mapping):
         return {**info.min_offsets([name for name in wanted if name not in start]), **_kept(start, wanted)}
@@ -56,8 +58,8 @@ def start_offsets(admin: Admin, info: TopicInfo, start: Start, names: Collection
     return dict.fromkeys(wanted, start)
 
 
-def resume_offsets(
-    admin: Admin,
+async def resume_offsets(
+    admin: AdminCalls,
     info: TopicInfo,
     start: Start,
     kept: Mapping[str, int],
@@ -74,7 +76,7 @@ def resume_offsets(
     added = [] if names is not None or last is None else [name for name in everything[last + 1 :] if name not in named]
     stored = _kept(kept, everything if names is None else names)
     asked = [name for name in everything if (names is None or name in names) and name not in {*added, *stored}]
-    offsets = {**start_offsets(admin, info, start, asked), **info.min_offsets(added), **stored}
+    offsets = {**await start_offsets(admin, info, start, asked), **info.min_offsets(added), **stored}
     return {name: offsets[name] for name in everything if name in offsets}
 
 
@@ -92,13 +94,17 @@ class OffsetStore(Protocol):
     """A store of offsets by topic and partition: the next ones to be read.
 
     Offsets belong to one life of a topic, which `topic_id` names: a topic that was deleted and made again has another
-    (SPEC MODEL-6).
+    (SPEC MODEL-6). Its methods are plain functions, which may block, or coroutine functions.
     """
 
-    def load(self, admin: Admin, topic: str, topic_id: str) -> dict[str, int]:
+    def load(
+        self, admin: AdminCalls, topic: str, topic_id: str
+    ) -> dict[str, int] | Coroutine[Any, Any, dict[str, int]]:
         """Return the saved offsets by partition; empty at first, and if the saved ones belong to another life."""
 
-    def save(self, admin: Admin, topic: str, topic_id: str, offsets: Mapping[str, int]) -> None:
+    def save(
+        self, admin: AdminCalls, topic: str, topic_id: str, offsets: Mapping[str, int]
+    ) -> Coroutine[Any, Any, None] | None:
         """Save these offsets durably: once this returns, they survive a crash.
 
         Raises
@@ -118,12 +124,12 @@ class GroupOffsets:
     def __init__(self, group: str) -> None:
         self.group = group
         #: The group's place at the last load, by consumer and topic: each consumer notices a reset by itself.
-        self._places: WeakKeyDictionary[Admin, dict[str, FencedOffsets]] = WeakKeyDictionary()
+        self._places: WeakKeyDictionary[AdminCalls, dict[str, FencedOffsets]] = WeakKeyDictionary()
 
-    def load(self, admin: Admin, topic: str, topic_id: str) -> dict[str, int]:
+    async def load(self, admin: AdminCalls, topic: str, topic_id: str) -> dict[str, int]:
         """Return the group's offsets; empty if there is no such group yet."""
         try:
-            place = admin.fenced_offsets(self.group, topic)
+            place = await AdminCalls.fenced_offsets.core(admin, self.group, topic)
         except NotFound as error:
             if error.code != "group_not_found":
                 raise
@@ -133,11 +139,12 @@ class GroupOffsets:
         self._places.setdefault(admin, {})[topic] = replace(place, topic_id=topic_id)
         return dict(place.offsets)
 
-    def save(self, admin: Admin, topic: str, topic_id: str, offsets: Mapping[str, int]) -> None:
+    async def save(self, admin: AdminCalls, topic: str, topic_id: str, offsets: Mapping[str, int]) -> None:
         """Commit the offsets; a commit never moves a group back (CONS-4) and never undoes a reset (POP-18)."""
         places = self._places.setdefault(admin, {})
         loaded = places.get(topic, FencedOffsets(offsets={}))
-        now = admin.commit_fenced(self.group, topic, replace(loaded, offsets=dict(offsets), topic_id=topic_id))
+        wanted = replace(loaded, offsets=dict(offsets), topic_id=topic_id)
+        now = await AdminCalls.commit_fenced.core(admin, self.group, topic, wanted)
         # A partition in which the group had not begun had no epoch at the load; it gets this answer's.
         places[topic] = replace(now, epochs=now.epochs | loaded.epochs)
 
@@ -160,7 +167,7 @@ class BroadcastOffsets(GroupOffsets):
             )
         self._broadcast_group = group
 
-    def load(self, admin: Admin, topic: str, topic_id: str) -> dict[str, int]:
+    async def load(self, admin: AdminCalls, topic: str, topic_id: str) -> dict[str, int]:
         """Return the client's offsets; empty at first.
 
         Raises
@@ -169,16 +176,17 @@ class BroadcastOffsets(GroupOffsets):
             `group_not_broadcast`: the group is shared or exclusive.
         """
         try:
-            strategy = admin.get_group(self._broadcast_group).consume_strategy
+            info = await AdminCalls.get_group.core(admin, self._broadcast_group)
         except NotFound:
-            strategy = admin.create_group(self._broadcast_group, consume_strategy="broadcast").consume_strategy
+            info = await AdminCalls.create_group.core(admin, self._broadcast_group, consume_strategy="broadcast")
+        strategy = info.consume_strategy
         if strategy != "broadcast":
             raise Conflict(
                 f"group {self._broadcast_group} is {strategy}, not broadcast: its clients share one progress",
                 code="group_not_broadcast",
                 field="group",
             )
-        return super().load(admin, topic, topic_id)
+        return await super().load(admin, topic, topic_id)
 
 
 class _Kept(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -194,7 +202,7 @@ class FileOffsets:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
-    def load(self, admin: Admin, topic: str, topic_id: str) -> dict[str, int]:
+    def load(self, admin: AdminCalls, topic: str, topic_id: str) -> dict[str, int]:
         """Return the offsets in the file of this life of the topic; empty if there are none."""
         kept = self._read().get(topic)
         if kept is None:
@@ -204,7 +212,7 @@ class FileOffsets:
             return {}
         return kept.offsets
 
-    def save(self, admin: Admin, topic: str, topic_id: str, offsets: Mapping[str, int]) -> None:
+    def save(self, admin: AdminCalls, topic: str, topic_id: str, offsets: Mapping[str, int]) -> None:
         """Replace the file as a whole."""
         everything = {**self._read(), topic: _Kept(topic_id=topic_id, offsets=dict(offsets))}
         beside = self.path.with_name(f"{self.path.name}.new")

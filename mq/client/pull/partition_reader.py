@@ -15,7 +15,7 @@ from collections import deque
 import pyarrow as pa
 
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.pull.fetch import FetchConnection, Fetched
+from deltamq.mq.client.pull.fetch import Fetched
 from deltamq.mq.errors import DeltaMQError, Refused
 
 
@@ -26,7 +26,8 @@ class PartitionReader:
         self.partition = partition
         #: The broker to ask, which changes when a logical queue moves. None: any host.
         self.broker = broker
-        self.connection: FetchConnection | None = None
+        #: Whether a fetch is open.
+        self.is_asked = False
         #: Whether the open fetch has no wait: then a poll waits for its answer even after the poll's own time is over.
         self.immediate = False
         #: Whether the last answer brought messages, so that there may be more.
@@ -47,7 +48,7 @@ class PartitionReader:
 
     def seek(self, offset: int) -> None:
         """Move to `offset`; held messages are dropped."""
-        assert self.connection is None, "an open fetch would bring messages of the old position"
+        assert not self.is_asked, "an open fetch would bring messages of the old position"
         self._chunks.clear()
         self.position = self.fetch_offset = offset
         self.flowing = False

@@ -458,7 +458,7 @@ def test_sec_24_the_sdk_and_the_command_line_get_their_tokens_from_the_issuer(
 
     from deltamq import Admin, PullConsumer
     from deltamq.mq.client.cli.root import cli
-    from deltamq.mq.client.http.credentials import OidcClientCredentials
+    from deltamq.mq.client.http.oidc import OidcClientCredentials
 
     idp, url = world.idp, f"http://127.0.0.1:{world.admin.port}"
     idp.clients["reports"] = "s3cret"

@@ -87,7 +87,7 @@ def _rest(kafka: KafkaApi, topic: str) -> None:
 def _sdk(kafka: KafkaApi, topic: str) -> None:
     rows = pa.table({"body": [key.encode() for key in KEYS], "key": pa.array(KEYS)})
     with MqProducer(_url(kafka)) as producer:
-        futures = [producer.send_async(topic, key.encode(), key=key) for key in KEYS]
+        futures = [producer.send_soon(topic, key.encode(), key=key) for key in KEYS]
         producer.send_batch(topic, [Message(key.encode(), key) for key in KEYS])
         producer.send_arrow(topic, rows)
         producer.send_table(topic, rows, progress=False)
@@ -255,12 +255,12 @@ def test_kafka_12_another_topic_grows_and_its_keys_go_elsewhere_from_then_on(kaf
         bodies.append(message.body)
 
     with MqProducer(_url(kafka)) as producer, PopConsumer(_url(kafka), f"{topic}.billing", topic, take):
-        for future in [producer.send_async(topic, b"before", key=key) for key in KEYS]:
+        for future in [producer.send_soon(topic, b"before", key=key) for key in KEYS]:
             future.result(TIMEOUT_S)
         _done(admin.create_partitions([NewPartitions(topic, 5)]))
         assert kafka.api.call("GET", f"/v1/topics/{topic}").json["partitions"][2]["logical_partitions"] == []
         # the service places keys by the newest route, whatever the producer knows
-        for future in [producer.send_async(topic, b"after", key=key) for key in KEYS]:
+        for future in [producer.send_soon(topic, b"after", key=key) for key in KEYS]:
             future.result(TIMEOUT_S)
         until(lambda: len(bodies) == 2 * len(KEYS), TIMEOUT_S)  # nothing waits for what is elsewhere
     found = stored_messages(_url(kafka), topic)

@@ -122,7 +122,7 @@ def _produce(service: Service, ended: threading.Event) -> None:
     with Producer(f"http://{host}:{port}") as producer:
         number = 0
         while not ended.wait(_PERIOD_S):
-            producer.send_async(_TOPIC, b"x" * 100, key=f"k{number % _KEYS}")
+            producer.send_soon(_TOPIC, b"x" * 100, key=f"k{number % _KEYS}")
             number += 1
 
 

@@ -87,7 +87,7 @@ def _produce(service: Service, count: int) -> None:
     host, port = service.address
     with Producer(f"http://{host}:{port}") as producer:
         for number in range(count):
-            producer.send_async(_TOPIC, b"x" * 100, key=f"k{number % _KEYS}")
+            producer.send_soon(_TOPIC, b"x" * 100, key=f"k{number % _KEYS}")
 
 
 def _hear(service: Service, keys_in_parallel: int, count: int) -> float:

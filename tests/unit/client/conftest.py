@@ -5,16 +5,31 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from deltamq.mq.client.admin.admin import Admin, AsyncAdmin
 from deltamq.mq.client.cli import root as cli
-from deltamq.mq.client.pop.consumer import PopConsumer
-from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.orderly.consumer import AsyncOrderlyConsumer, OrderlyConsumer
+from deltamq.mq.client.pop.client import AsyncPopClient, PopClient
+from deltamq.mq.client.pop.consumer import AsyncPopConsumer, PopConsumer
+from deltamq.mq.client.produce.producer import AsyncProducer, Producer
+from deltamq.mq.client.pull.consumer import AsyncPullConsumer, PullConsumer
 from tests.unit.client.cli.cli_run import Done, Run
+from tests.unit.client.on_loop import InShell, LoopThread, OnLoop
 from tests.unit.client.pop.pop_consumers import QUICK, Consume, Seen
 from tests.unit.client.stub_service import StubService
+
+#: The client for an event loop of each one for threads.
+ON_LOOP: Final[dict[Any, Callable[..., Any]]] = {
+    Admin: AsyncAdmin,
+    OrderlyConsumer: AsyncOrderlyConsumer,
+    PopClient: AsyncPopClient,
+    PopConsumer: AsyncPopConsumer,
+    Producer: AsyncProducer,
+    PullConsumer: AsyncPullConsumer,
+}
 
 
 @pytest.fixture
@@ -23,14 +38,32 @@ def stub() -> Iterator[StubService]:
         yield service
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Play each case with both shells, unless it is about threads."""
+    if "in_shell" in metafunc.fixturenames:
+        shells = ["threads"] if metafunc.definition.get_closest_marker("threads") else ["threads", "loop"]
+        metafunc.parametrize("in_shell", shells, indirect=True)
+
+
 @pytest.fixture
-def make_producer(stub: StubService) -> Iterator[Callable[..., Producer]]:
+def in_shell(request: pytest.FixtureRequest) -> Iterator[InShell]:
+    """Make a client for threads, or for an event loop, by the class for threads."""
+    if request.param == "threads":
+        yield lambda kind, *args, **options: kind(*args, **options)
+        return
+    loop = LoopThread()
+    yield lambda kind, *args, **options: OnLoop(loop, ON_LOOP[kind], *args, **options)
+    loop.close()
+
+
+@pytest.fixture
+def make_producer(stub: StubService, in_shell: InShell) -> Iterator[Callable[..., Producer]]:
     """Make producers with short waits, so that tests of retries are quick."""
     made: list[Producer] = []
 
     def make(**settings: Any) -> Producer:
         defaults: dict[str, Any] = {"first_wait_ms": 1, "wait_ms_max": 5, "timeout_s": 60, "request_timeout_s": 30}
-        made.append(Producer(stub.url, **{**defaults, **settings}))
+        made.append(in_shell(Producer, stub.url, **{**defaults, **settings}))
         return made[-1]
 
     yield make
@@ -68,13 +101,15 @@ def seen(stub: StubService) -> Seen:
 
 
 @pytest.fixture
-def consume(stub: StubService) -> Iterator[Consume]:
+def consume(stub: StubService, in_shell: InShell) -> Iterator[Consume]:
     made: list[PopConsumer] = []
 
     def make(
         handler: Any, topics: str | Sequence[str] = "orders", *, start: bool = True, **settings: Any
     ) -> PopConsumer:
-        consumer = PopConsumer(stub.url, "billing", topics, handler, **{"patience": QUICK, **settings})
+        consumer: PopConsumer = in_shell(
+            PopConsumer, stub.url, "billing", topics, handler, **{"patience": QUICK, **settings}
+        )
         made.append(consumer)
         if start:
             consumer.start()

@@ -19,13 +19,15 @@ from typing import Any
 import pytest
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.http import threads
 from deltamq.mq.client.http.credentials import Credentials
+from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.orderly.consumer import OrderlyConsumer
 from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.client.produce.shared import Buffer, flush_all, flushed_at_exit
 from deltamq.mq.client.pull.consumer import PullConsumer
+from deltamq.mq.client.shells import forks
+from deltamq.mq.client.shells.threads import ThreadShell
 from deltamq.mq.errors import DeltaMQError
 from tests.unit.client.stub_service import StubService
 
@@ -55,6 +57,7 @@ def in_child(work: Callable[[], Any]) -> Any:
     return pickle.loads(raw)
 
 
+@pytest.mark.threads
 def test_send_08_parent_and_child_of_a_fork_send_under_ids_of_their_own(
     stub: StubService, make_producer: Callable[..., Producer]
 ) -> None:
@@ -68,13 +71,14 @@ def test_send_08_parent_and_child_of_a_fork_send_under_ids_of_their_own(
     assert len({post.producer_id for post in stub.posts}) == 3
 
 
+@pytest.mark.threads
 def test_send_08_what_was_queued_before_a_fork_is_sent_by_the_parent_alone(
     stub: StubService, make_producer: Callable[..., Producer]
 ) -> None:
     stub.create("orders", 1)
     producer = make_producer(linger_ms=60_000)
     producer.partitions("orders")
-    future = producer.send_async("orders", "queued", key="k")
+    future = producer.send_soon("orders", "queued", key="k")
 
     def child() -> tuple[int, str]:
         assert producer.stats().unresolved == 0 and producer.flush(0)
@@ -89,13 +93,14 @@ def test_send_08_what_was_queued_before_a_fork_is_sent_by_the_parent_alone(
     assert not producer.close(0) and future.done()
 
 
+@pytest.mark.threads
 def test_send_08_locks_that_a_thread_holds_at_the_fork_stop_nobody_in_the_child(
     stub: StubService, make_producer: Callable[..., Producer]
 ) -> None:
     stub.create("orders", 1)
     producer = make_producer(token=lambda: "t")
     producer.send("orders", "before")
-    held = [producer._hosts._lock, producer._shared.buffer._lock, producer._routers._lock]
+    held = [producer._hosts._lock, producer._shared.buffer._changed, producer._routers._lock]
     credentials: Credentials = producer._hosts._seeds[0].credentials
     with contextlib.ExitStack() as holding:
         for lock in (*held, credentials._lock):
@@ -110,7 +115,7 @@ def test_send_08_calls_use_connections_of_their_own_in_the_child(stub: StubServi
         (parents,) = list(stub.connections)
 
         def child() -> tuple[list[str], int]:
-            return admin.list_topics(), admin.hosts.endpoint()._pool.num_connections
+            return admin.list_topics(), admin.hosts.endpoint()._transport._pool.num_connections
 
         assert in_child(child) == (["orders"], 1), "one, opened in the child: the parent's was not used"
         assert parents in stub.connections
@@ -135,7 +140,7 @@ def test_send_08_consumers_refuse_in_the_child_and_leave_the_parents_work_alone(
 
 
 def test_send_08_the_refusal_names_the_object_and_both_processes(stub: StubService) -> None:
-    birthplace = threads.Birthplace("PopConsumer")
+    birthplace = forks.Birthplace("PopConsumer")
     parent = os.getpid()
 
     def child() -> str:
@@ -152,10 +157,10 @@ def test_send_08_the_refusal_names_the_object_and_both_processes(stub: StubServi
 
 def test_send_08_clients_that_are_gone_are_forgotten(stub: StubService) -> None:
     for _ in range(1_100):
-        Buffer(1)
-        threads.in_child(Credentials("t")._renew)
+        Endpoint("http://h:1")
+        forks.in_child(Credentials("t")._renew)
     gc.collect()
-    assert sum(one() is None for one in threads._renewals) < 1_100
+    assert sum(one() is None for one in forks._renewals) < 1_100
 
 
 # The end of a program ------------------------------------------------------------------------------------------
@@ -167,7 +172,7 @@ from deltamq import Producer
 def main():
     producer = Producer(sys.argv[1], linger_ms=50)
     for number in range(20):
-        producer.send_async("orders", str(number), key="k")
+        producer.send_soon("orders", str(number), key="k")
 
 main()
 """
@@ -181,8 +186,8 @@ def test_send_09_a_program_that_ends_without_close_has_sent_everything(stub: Stu
 
 
 def test_send_09_what_is_left_after_the_bound_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    full, empty = Buffer(10), Buffer(10)
-    full.take(1, 7, deadline=0, wait=False)
+    full, empty = Buffer(10, ThreadShell()), Buffer(10, ThreadShell())
+    assert full.try_take(1, 7)
     flushed_at_exit(full)
     flushed_at_exit(empty)
     began = time.monotonic()

@@ -30,6 +30,8 @@ from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import AFTER, Fault
 from tests.unit.client.test_forks import in_child
 
+pytestmark = pytest.mark.threads
+
 README = Path(__file__).parents[3] / "mq" / "client" / "README.md"
 SEND, BATCH, TABLE = "`send`, a future's `result()`", "`send_batch`, `send_arrow`", "`send_table`"
 RUN, READ, SETTLE, ADMIN = "`run` of a consumer", "`poll`, `pop`", "`ack`, `nack`, `dead`, `commit`", "`Admin`"
@@ -67,7 +69,7 @@ class Tried:
 
     def not_let_in(self) -> object:
         self.stub.valid_tokens = {"another"}
-        return self._producer.send_async("orders", b"x").result()
+        return self._producer.send_soon("orders", b"x").result()
 
     def behind_an_unresolved_message(self) -> object:
         self.stub.topics["orders"].strict = True
@@ -122,7 +124,7 @@ CALLS: dict[tuple[str, str], Callable[[Tried], object]] = {
     (SEND, "Unavailable"): lambda tried: tried.producer(Fault.CLOSED, Fault.CLOSED).send(
         "orders", b"x", partition=tried.first
     ),
-    (SEND, "Unknown"): lambda tried: tried.producer(*LOST).send_async("orders", b"x").result(),
+    (SEND, "Unknown"): lambda tried: tried.producer(*LOST).send_soon("orders", b"x").result(),
     (BATCH, "PartlySent"): lambda tried: tried.producer(Fault.REFUSE).send_batch("orders", tried.batch()),
     (BATCH, "Refused"): lambda tried: tried.producer(Fault.REFUSE, Fault.REFUSE).send_batch("orders", tried.batch()),
     (BATCH, "Unknown"): lambda tried: tried.producer(*LOST).send_arrow("orders", ARROW, partition=tried.first),
@@ -202,7 +204,7 @@ def test_send_11_a_batch_says_it_of_each_message(tried: Tried) -> None:
 def test_send_11_in_the_child_of_a_fork_the_outcome_of_the_parents_send_is_not_known(tried: Tried) -> None:
     sent = threading.Event()
     tried.stub.on_post = lambda post: sent.wait(10)
-    future = tried.producer().send_async("orders", b"x")
+    future = tried.producer().send_soon("orders", b"x")
     assert in_child(lambda: _outcome_of_a_fork(future.result)) == "unknown"
     sent.set()
     assert future.result(10).offset == 0

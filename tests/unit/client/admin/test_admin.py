@@ -13,13 +13,14 @@ from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unavailable, Unknown
 from deltamq.mq.wire.topics import TopicInfo
+from tests.unit.client.on_loop import InShell
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault
 
 
 @pytest.fixture
-def admin(stub: StubService) -> Iterator[Admin]:
-    with Admin(stub.url, patience=Patience(first_wait_ms=1, timeout_s=5)) as admin:
+def admin(stub: StubService, in_shell: InShell) -> Iterator[Admin]:
+    with in_shell(Admin, stub.url, patience=Patience(first_wait_ms=1, timeout_s=5)) as admin:
         yield admin
 
 

@@ -12,6 +12,7 @@ from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unprocessable
+from tests.unit.client.on_loop import InShell
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService
 
@@ -19,14 +20,14 @@ QUICK = Patience(first_wait_ms=1, wait_ms_max=5, timeout_s=5, request_timeout_s=
 
 
 @pytest.fixture
-def admin(stub: StubService) -> Iterator[Admin]:
-    with Admin(stub.url, patience=QUICK) as admin:
+def admin(stub: StubService, in_shell: InShell) -> Iterator[Admin]:
+    with in_shell(Admin, stub.url, patience=QUICK) as admin:
         yield admin
 
 
 @pytest.fixture
-def client(stub: StubService) -> Iterator[PopClient]:
-    with PopClient(stub.url, "billing", patience=QUICK) as client:
+def client(stub: StubService, in_shell: InShell) -> Iterator[PopClient]:
+    with in_shell(PopClient, stub.url, "billing", patience=QUICK) as client:
         yield client
 
 
@@ -135,7 +136,7 @@ def test_retry_04_a_delayed_message_is_delivered_later(
 ) -> None:
     stub.create("orders", 1)
     producer.send("orders", b"later", delay_ms=60_000)
-    producer.send_async("orders", b"at a time", deliver_time=datetime.now(UTC) + timedelta(hours=1)).result()
+    producer.send_soon("orders", b"at a time", deliver_time=datetime.now(UTC) + timedelta(hours=1)).result()
     producer.send_oneway("orders", b"now")
     assert producer.flush()
     assert [message.body for message in client.pop("orders").messages] == [b"now"]

@@ -9,7 +9,9 @@ import pytest
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.admin.topic_view import fetch_view
 from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.shells.shell import run_now
 from deltamq.mq.errors import Conflict, Corrupt, Unavailable, Unprocessable
+from tests.unit.client.on_loop import InShell
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_static import StubStatic
 
@@ -18,8 +20,8 @@ FIRST, SECOND = "0@__logical_queue_broker__", "1@__logical_queue_broker__"
 
 
 @pytest.fixture
-def admin(stub: StubService) -> Iterator[Admin]:
-    with Admin(stub.url, patience=Patience(first_wait_ms=1, timeout_s=5)) as admin:
+def admin(stub: StubService, in_shell: InShell) -> Iterator[Admin]:
+    with in_shell(Admin, stub.url, patience=Patience(first_wait_ms=1, timeout_s=5)) as admin:
         yield admin
 
 
@@ -135,6 +137,7 @@ def test_static_07_a_plain_topic_has_no_logical_queues(stub: StubService, admin:
         assert caught.value.code == "topic_not_static"
 
 
+@pytest.mark.threads
 def test_static_22_a_queue_that_cannot_be_had_keeps_its_place(
     stub: StubService, admin: Admin, static: StubStatic
 ) -> None:
@@ -146,10 +149,10 @@ def test_static_22_a_queue_that_cannot_be_had_keeps_its_place(
         info.min_offsets()
     assert caught.value.code == "queue_unserved"
     assert info.max_offsets([SECOND]) == {SECOND: 0}
-    view = fetch_view(admin.hosts, "orders", 5.0)
+    view = run_now(fetch_view(admin.hosts, "orders", 5.0))
     assert (view.partitions, view.brokers, view.places.targets) == ((FIRST, SECOND), ("", B), (1,))
     static.lose_mapping(B)
-    nothing = fetch_view(admin.hosts, "orders", 5.0)
+    nothing = run_now(fetch_view(admin.hosts, "orders", 5.0))
     assert nothing.places.targets == (0, 1), "the service refuses them"
 
 
@@ -166,9 +169,10 @@ def test_a_topic_with_a_damaged_partition_is_shown(stub: StubService, admin: Adm
     assert "orders@broker-a is damaged (corrupt)" in caught.value.detail
 
 
+@pytest.mark.threads
 def test_static_13_a_view_knows_the_leaders_and_where_older_segments_lie(admin: Admin, static: StubStatic) -> None:
     admin.remap("orders", [B])
-    view = fetch_view(admin.hosts, "orders", 5.0)
+    view = run_now(fetch_view(admin.hosts, "orders", 5.0))
     assert (view.partitions, view.brokers, view.is_static) == ((FIRST, SECOND), (B, B), True)
     assert view.stored_at == {A, B}
     assert [view.partitions[view.table[lp]] for lp in (0, 511, 512, 1023)] == [FIRST, FIRST, SECOND, SECOND]

@@ -17,7 +17,7 @@ from deltamq.mq.client.cli import root as cli
 from deltamq.mq.client.cli.consume import parse_start
 from deltamq.mq.client.cli.produce import _send_all, _Tally, decode_line
 from deltamq.mq.client.messages.message import Message, Sent
-from deltamq.mq.client.produce.entry import SendFuture
+from deltamq.mq.client.shells.send_future import SendFuture
 from deltamq.mq.errors import DeltaMQError, Overloaded, Refused, Unauthenticated, Unavailable, Unknown
 from tests.unit.client.cli.cli_run import Run
 from tests.unit.client.stub_service import StubService
@@ -178,7 +178,7 @@ class Failing:
         self._lines = lines
         self._futures: list[SendFuture[Sent]] = []
 
-    def send_async(self, topic: str, message: Message) -> SendFuture[Sent]:
+    def send_soon(self, topic: str, message: Message) -> SendFuture[Sent]:
         self._futures.append(SendFuture())
         if len(self._futures) == self._lines:
             self.fail()

@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.http.credentials import Credentials, check_token
+from deltamq.mq.client.http.credentials import Credentials
 from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.http.hosts import Hosts
+from deltamq.mq.client.http.tokens import check_token
 from deltamq.mq.client.messages.received import Result
 from deltamq.mq.client.orderly.consumer import OrderlyConsumer
 from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.client.pull.consumer import PullConsumer
+from deltamq.mq.client.shells.shell import run_now
 from deltamq.mq.errors import DeltaMQError, Refused, Unauthenticated, Unavailable
 from deltamq.mq.order.orderly import Verdict
 from tests.unit.client.stub_service import StubService
@@ -38,12 +40,12 @@ def rotating(stub: StubService) -> Callable[[], str]:
 
 def test_sec_20_the_token_comes_from_the_environment_unless_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELTAMQ_CLIENT_TOKEN", "from-env\n")
-    assert Credentials().token() == "from-env"
-    assert Credentials("given").token() == "given"
-    assert Credentials(lambda: "made").token() == "made"
-    assert Credentials("").token() is None and Credentials("").are_none
+    assert run_now(Credentials().token()) == "from-env"
+    assert run_now(Credentials("given").token()) == "given"
+    assert run_now(Credentials(lambda: "made").token()) == "made"
+    assert run_now(Credentials("").token()) is None and Credentials("").are_none
     monkeypatch.delenv("DELTAMQ_CLIENT_TOKEN")
-    assert Credentials().token() is None
+    assert run_now(Credentials().token()) is None
 
 
 @given(st.text() | st.none() | st.integers())
@@ -71,14 +73,14 @@ def test_sec_20_a_function_is_asked_once_and_again_when_its_token_is_refused() -
         return f"t{len(asked)}"
 
     credentials = Credentials(token)
-    assert [credentials.token() for _ in range(5)] == ["t1"] * 5
-    assert credentials.renew("t1") and credentials.token() == "t2"
+    assert [run_now(credentials.token()) for _ in range(5)] == ["t1"] * 5
+    assert run_now(credentials.renew("t1")) and run_now(credentials.token()) == "t2"
     # another thread's request with the old token comes later: the new one is there already
-    assert credentials.renew("t1") and credentials.token() == "t2"
+    assert run_now(credentials.renew("t1")) and run_now(credentials.token()) == "t2"
     assert len(asked) == 2
-    assert not Credentials("fixed").renew("fixed")
+    assert not run_now(Credentials("fixed").renew("fixed"))
     same = Credentials(lambda: "same")
-    assert not same.renew(same.token())
+    assert not run_now(same.renew(run_now(same.token())))
 
 
 def test_sec_20_a_function_that_fails_is_unavailable_and_its_message_is_kept_back() -> None:
@@ -86,7 +88,7 @@ def test_sec_20_a_function_that_fails_is_unavailable_and_its_message_is_kept_bac
         raise ValueError("the secret is s3cret")
 
     with pytest.raises(Unavailable) as caught:
-        Credentials(broken).token()
+        run_now(Credentials(broken).token())
     assert caught.value.code == "token_unavailable"
     assert "s3cret" not in str(caught.value) and "ValueError" in str(caught.value)
 
@@ -94,8 +96,8 @@ def test_sec_20_a_function_that_fails_is_unavailable_and_its_message_is_kept_bac
 def test_sec_20_many_threads_renew_a_token_once() -> None:
     asked: list[int] = []
     credentials = Credentials(lambda: f"t{asked.append(1) or len(asked)}")
-    assert credentials.token() == "t1"
-    threads = [threading.Thread(target=credentials.renew, args=("t1",)) for _ in range(16)]
+    assert run_now(credentials.token()) == "t1"
+    threads = [threading.Thread(target=lambda: run_now(credentials.renew("t1"))) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -197,7 +199,7 @@ def test_sec_22_a_token_is_sent_to_the_clusters_processes_and_not_in_the_clear_w
     with pytest.raises(Refused):
         hosts._not_below(Endpoint("http://10.0.0.7:8080"))
     assert hosts._not_below(Endpoint("https://10.0.0.7:8080")).url == "https://10.0.0.7:8080"
-    hosts.close()
+    run_now(hosts.close())
 
 
 def test_sec_22_the_token_goes_to_processes_that_the_cluster_names(stub: StubService) -> None:
@@ -206,16 +208,16 @@ def test_sec_22_the_token_goes_to_processes_that_the_cluster_names(stub: StubSer
         stub.create("orders")
         stub.valid_tokens = other.valid_tokens = {"good"}
         hosts = Hosts(stub.url, token="good")
-        assert hosts.look()
-        assert hosts.call("GET", "/v1/topics", role=BROKERS[1]).status == 200
+        assert run_now(hosts.look())
+        assert run_now(hosts.call("GET", "/v1/topics", role=BROKERS[1])).status == 200
         assert other.tokens == ["Bearer good"]
-        hosts.close()
+        run_now(hosts.close())
 
 
 def test_sec_22_a_redirect_is_not_followed(stub: StubService) -> None:
     endpoint = Endpoint(stub.url, credentials=Credentials("good"))
     assert "good" not in repr(vars(endpoint)) and "good" not in repr(endpoint)
-    endpoint.close()
+    run_now(endpoint.close())
 
 
 @pytest.mark.parametrize("arguments", [("topic", "list"), ("doctor",), ("cluster",)])

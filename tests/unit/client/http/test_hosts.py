@@ -13,6 +13,7 @@ from deltamq.mq.client.messages.received import PoppedMessage
 from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.client.pull.consumer import PullConsumer
+from deltamq.mq.client.shells.shell import run_now
 from deltamq.mq.errors import Refused, Unavailable, Unknown
 from tests.unit.client.pop.pop_consumers import QUICK, wait_done
 from tests.unit.client.stub_queue import QueueFault
@@ -34,7 +35,7 @@ def pair() -> Iterator[tuple[StubService, StubService]]:
 def hosts(pair: tuple[StubService, StubService]) -> Iterator[Hosts]:
     hosts = Hosts(pair[0].url)
     yield hosts
-    hosts.close()
+    run_now(hosts.close())
 
 
 def urls(hosts: Hosts, *roles: str) -> list[str]:
@@ -48,7 +49,7 @@ def test_before_the_view_is_known_the_given_url_answers_for_everything(
 
 
 def test_meta_01_one_call_tells_where_each_broker_is(hosts: Hosts, pair: tuple[StubService, StubService]) -> None:
-    assert hosts.look()
+    assert run_now(hosts.look())
     assert urls(hosts, "broker-a", "broker-b", META, "broker-c") == [pair[0].url, pair[1].url, pair[0].url, pair[0].url]
     assert [one.url for one in hosts.of(["broker-b", "broker-a"])] == [pair[0].url, pair[1].url]
     assert [one.url for one in hosts.of([])] == [pair[0].url]
@@ -59,28 +60,28 @@ def test_a_host_is_reached_by_the_url_that_was_given_not_by_the_one_that_it_tell
 ) -> None:
     one, other = pair
     hosts = Hosts(one.url.replace("127.0.0.1", "localhost"))
-    assert hosts.look()
+    assert run_now(hosts.look())
     assert urls(hosts, "broker-a", "broker-b") == [one.url.replace("127.0.0.1", "localhost"), other.url]
-    hosts.close()
+    run_now(hosts.close())
 
 
 def test_a_balancers_url_is_not_taken_for_one_of_its_hosts(hosts: Hosts, pair: tuple[StubService, StubService]) -> None:
     one, other = pair
-    hosts.look()
+    run_now(hosts.look())
     mine, one.host_id = one.host_id, other.host_id
     one.hosted = {}
     document = other.cluster_json()
     document["brokers"][0] |= {"host": mine, "address": "http://127.0.0.1:1"}
     document["meta"] |= {"host": mine, "address": "http://127.0.0.1:1"}
     one.cluster_json = lambda: {**document, "host": other.host_id}
-    hosts.look()
+    run_now(hosts.look())
     assert urls(hosts, "broker-a", "broker-b") == ["http://127.0.0.1:1", other.url]
 
 
 def test_a_host_that_cannot_be_reached_is_passed_over_and_asked_again_later(
     hosts: Hosts, pair: tuple[StubService, StubService]
 ) -> None:
-    hosts.look()
+    run_now(hosts.look())
     first = hosts.endpoint("broker-a")
     hosts.failed(first, Unavailable("no", code="connect_failed"))
     assert urls(hosts, "broker-a", "broker-b") == [pair[1].url, pair[1].url]
@@ -94,17 +95,17 @@ def test_a_single_host_is_never_passed_over(stub: StubService) -> None:
     hosts = Hosts(stub.url)
     hosts.failed(hosts.endpoint(), Unavailable("no", code="connect_failed"))
     assert hosts.endpoint("broker-a").url == stub.url
-    hosts.close()
+    run_now(hosts.close())
 
 
 def test_a_role_that_has_moved_is_asked_for_at_any_host_until_the_view_is_new(
     hosts: Hosts, pair: tuple[StubService, StubService]
 ) -> None:
-    hosts.look()
+    run_now(hosts.look())
     hosts.failed(hosts.endpoint("broker-b"), Unavailable("moved", code="not_owner"))
     assert urls(hosts, "broker-b", "broker-a") == [pair[0].url, pair[0].url]
     pair[0].hosted = {**pair[0].hosted, "broker-a": pair[1], "broker-b": pair[0]}
-    hosts.look()
+    run_now(hosts.look())
     assert urls(hosts, "broker-b", "broker-a") == [pair[0].url, pair[1].url]
 
 
@@ -113,17 +114,17 @@ def test_a_host_that_has_gone_is_forgotten_with_its_connections(
 ) -> None:
     """In a cluster whose processes get new addresses, a client kept the sockets of all that there ever were."""
     one, other = pair
-    hosts.look()
-    hosts.call("GET", "/v1/topics", role="broker-b")
+    run_now(hosts.look())
+    run_now(hosts.call("GET", "/v1/topics", role="broker-b"))
     hosts.failed(hosts.endpoint("broker-b"), Unknown("no", code="no_answer"))
     one.hosted = {"broker-a": one, META: one}
-    assert hosts.look()
+    assert run_now(hosts.look())
     one.queue.wait_for(lambda: not other.connections)
     assert urls(hosts, "broker-a", "broker-b") == [one.url, one.url]
     assert list(hosts._learned) == [] and not hosts._avoided and not hosts._failures
     one.hosted = {**one.hosted, "broker-b": other}
-    assert hosts.look()
-    assert hosts.call("GET", "/v1/topics", role="broker-b").status == 200
+    assert run_now(hosts.look())
+    assert run_now(hosts.call("GET", "/v1/topics", role="broker-b")).status == 200
     assert len(other.connections) == 1, "it is back, and asked as before"
 
 
@@ -131,14 +132,15 @@ def test_a_request_at_a_host_that_is_forgotten_meanwhile_ends_as_usual(
     hosts: Hosts, pair: tuple[StubService, StubService]
 ) -> None:
     one, other = pair
-    hosts.look()
+    run_now(hosts.look())
     other.queue.faults["ack"].append(QueueFault.GATE_AFTER)
     with ThreadPoolExecutor(1) as thread:
         body = b'{"handles":[]}'
-        answer = thread.submit(hosts.call, "POST", "/v1/groups/billing/ack", role="broker-b", body=body)
+        call = hosts.call("POST", "/v1/groups/billing/ack", role="broker-b", body=body)
+        answer = thread.submit(run_now, call)
         other.queue.wait_for(lambda: bool(other.queue.calls_of("ack")))
         one.hosted = {"broker-a": one, META: one}
-        assert hosts.look()
+        assert run_now(hosts.look())
         assert list(hosts._learned) == [] and not answer.done()
         other.queue.gate.set()
         assert answer.result(10).status == 200
@@ -149,11 +151,11 @@ def test_a_pull_consumer_keeps_no_connection_to_a_host_that_has_gone(pair: tuple
     one, other = pair
     one.create("orders", 2)
     with PullConsumer(one.url, "orders", patience=QUICK, partitions_age_s_max=0.01) as consumer:
-        consumer._hosts.look()
+        run_now(consumer._hosts.look())
         while not any("/partitions/" in path for path in other.gets):
             consumer.poll(wait_ms=10)
         one.hosted = {"broker-a": one, "broker-b": one, META: one}
-        assert consumer._hosts.look()
+        assert run_now(consumer._hosts.look())
         while other.connections:  # the test's own limit ends it
             consumer.poll(wait_ms=10)
 
@@ -162,10 +164,10 @@ def test_a_given_url_is_kept_although_no_host_answers_there_any_more(pair: tuple
     one, other = pair
     hosts = Hosts([one.url, other.url])
     one.hosted = {"broker-a": one, META: one}
-    assert hosts.look() and hosts.are_several
+    assert run_now(hosts.look()) and hosts.are_several
     hosts.failed(hosts.endpoint("broker-a"), Unknown("no", code="no_answer"))
     assert hosts.endpoint("broker-a").url == other.url
-    hosts.close()
+    run_now(hosts.close())
 
 
 @pytest.mark.parametrize("url", ["", ",", []])

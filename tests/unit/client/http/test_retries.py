@@ -9,6 +9,8 @@ import pytest
 
 from deltamq.mq.client.http.answers import error_of
 from deltamq.mq.client.http.retries import Attempts, Patience, asked_s, is_worth_retrying
+from deltamq.mq.client.shells.shell import Stop, run_now
+from deltamq.mq.client.shells.threads import ThreadShell
 from deltamq.mq.errors import (
     Corrupt,
     DeltaMQError,
@@ -23,7 +25,9 @@ from deltamq.mq.errors import (
 
 
 def attempts(patience: Patience, *, deadline_s: float = 10.0, retries: int | None = 3, failures: int = 0) -> Attempts:
-    return Attempts(patience, deadline=time.monotonic() + deadline_s, retries=retries, failures=failures)
+    return Attempts(
+        patience, shell=ThreadShell(), deadline=time.monotonic() + deadline_s, retries=retries, failures=failures
+    )
 
 
 def test_waits_double_up_to_the_longest_and_carry_jitter() -> None:
@@ -35,15 +39,15 @@ def test_waits_double_up_to_the_longest_and_carry_jitter() -> None:
 
 def test_retries_are_counted_also_those_of_another_partition() -> None:
     run = attempts(Patience(first_wait_ms=1), retries=2)
-    assert [run.may_go_on(Unavailable()) for _ in range(3)] == [True, True, False]
-    assert attempts(Patience(first_wait_ms=1), retries=2, failures=2).may_go_on(Unavailable()) is False
+    assert [run_now(run.may_go_on(Unavailable())) for _ in range(3)] == [True, True, False]
+    assert run_now(attempts(Patience(first_wait_ms=1), retries=2, failures=2).may_go_on(Unavailable())) is False
 
 
 def test_without_a_count_only_the_deadline_ends_it() -> None:
     run = attempts(Patience(first_wait_ms=1, wait_ms_max=1), deadline_s=0.2, retries=None)
     began = time.monotonic()
     count = 0
-    while run.may_go_on(Unavailable()):
+    while run_now(run.may_go_on(Unavailable())):
         count += 1
     assert count > 10
     assert 0.15 < time.monotonic() - began < 30
@@ -53,7 +57,7 @@ def test_retry_after_makes_the_wait_longer_but_never_longer_than_the_deadline() 
     error = Overloaded()
     error.extra = {"retry_after_s": 3600}
     began = time.monotonic()
-    assert attempts(Patience(first_wait_ms=1), deadline_s=600).may_go_on(error) is False
+    assert run_now(attempts(Patience(first_wait_ms=1), deadline_s=600).may_go_on(error)) is False
     assert time.monotonic() - began < 30, "it does not wait for what comes too late"
 
 
@@ -67,13 +71,17 @@ def test_sec_21_a_wait_is_at_least_as_long_as_the_service_asks() -> None:
 
 
 def test_a_closing_producer_ends_the_wait() -> None:
-    stop = threading.Event()
+    stop = Stop(ThreadShell())
     run = Attempts(
-        Patience(first_wait_ms=60_000, wait_ms_max=60_000), deadline=time.monotonic() + 600, retries=9, stop=stop
+        Patience(first_wait_ms=60_000, wait_ms_max=60_000),
+        shell=ThreadShell(),
+        deadline=time.monotonic() + 600,
+        retries=9,
+        stop=stop,
     )
     threading.Timer(0.05, stop.set).start()
     began = time.monotonic()
-    assert run.may_go_on(Unavailable()) is False
+    assert run_now(run.may_go_on(Unavailable())) is False
     assert time.monotonic() - began < 30
 
 

@@ -12,6 +12,7 @@ import pytest
 from deltamq.mq.client.messages.received import OrderedMessage
 from deltamq.mq.client.orderly.consumer import OrderlyConsumer
 from deltamq.mq.order.orderly import Verdict
+from tests.unit.client.on_loop import InShell
 from tests.unit.client.pop.pop_consumers import QUICK
 from tests.unit.client.stub_service import StubService
 
@@ -63,7 +64,7 @@ class Ear:
 
 
 @pytest.fixture
-def listen(stub: StubService) -> Iterator[Listen]:
+def listen(stub: StubService, in_shell: InShell) -> Iterator[Listen]:
     """Make ordered consumers of the exclusive group `ledger` that are closed at the end."""
     made: list[OrderlyConsumer] = []
     stub.order.strategies["ledger"] = "exclusive"
@@ -72,7 +73,7 @@ def listen(stub: StubService) -> Iterator[Listen]:
 
     def make(listener: Any, *, start: bool = True, **settings: Any) -> OrderlyConsumer:
         defaults = {"suspend_ms": 10, "commit_ms": 5, "patience": QUICK}
-        made.append(OrderlyConsumer(stub.url, "ledger", "orders", listener, **{**defaults, **settings}))
+        made.append(in_shell(OrderlyConsumer, stub.url, "ledger", "orders", listener, **{**defaults, **settings}))
         if start:
             made[-1].start()
         return made[-1]

@@ -7,6 +7,8 @@ import pytest
 from deltamq.mq.client.messages.received import OrderedMessage
 from deltamq.mq.client.orderly.listener import Listening
 from deltamq.mq.client.pop.telemetry import ConsumerCounters
+from deltamq.mq.client.shells.shell import run_now
+from deltamq.mq.client.shells.threads import ThreadShell
 from deltamq.mq.order.orderly import Verdict
 from tests.unit.client.orderly.orderly_consumers import PARTITION, Ear, Listen, fill, listen
 from tests.unit.client.stub_service import StubService
@@ -87,6 +89,7 @@ def test_cons_08_deaths_of_clients_set_nothing_aside_because_the_position_is_the
 @pytest.mark.parametrize("verdict", [Verdict.COMMIT, Verdict.ROLLBACK])
 def test_cons_08_verdicts_of_hand_commits_are_no_success_with_autocommit(verdict: Verdict) -> None:
     message = OrderedMessage(PARTITION, 0, b"0")
-    assert Listening(lambda _: verdict, ConsumerCounters()).run(message, 1, "0").verdict is Verdict.SUSPEND
-    by_hand = Listening(lambda _: verdict, ConsumerCounters(), by_hand=True)
-    assert by_hand.run(message, 1, "0").verdict is verdict
+    committing = Listening(ThreadShell(), lambda _: verdict, ConsumerCounters())
+    assert run_now(committing.run(message, 1, "0")).verdict is Verdict.SUSPEND
+    by_hand = Listening(ThreadShell(), lambda _: verdict, ConsumerCounters(), by_hand=True)
+    assert run_now(by_hand.run(message, 1, "0")).verdict is verdict

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deltamq.mq.client.messages.received import OrderedMessage
-from deltamq.mq.client.orderly.calls import OrderlyCalls
+from deltamq.mq.client.orderly.calls import BlockingOrderlyCalls
+from deltamq.mq.client.shells.shell import run_now
 from deltamq.mq.order.orderly import Verdict
 from tests.unit.client.orderly.orderly_consumers import Ear, Listen, listen
 from tests.unit.client.stub_service import StubService
@@ -85,11 +86,11 @@ def test_order_04_the_lock_of_a_moved_queue_is_claimed_at_the_host_of_its_new_le
 def test_static_02_locks_of_queues_are_asked_for_at_the_brokers_of_their_leaders(
     stub: StubService, static: StubStatic
 ) -> None:
-    with OrderlyCalls(stub.url, "ledger", "client-1") as calls:
+    with BlockingOrderlyCalls(stub.url, "ledger", "client-1") as calls:
         assert calls.broker("orders", FIRST) == "", "not known yet: any host forwards"
         assert calls.broker("orders", "orders@broker-b") == B
-        calls.view("orders")
+        run_now(calls.view("orders"))
         assert (calls.broker("orders", FIRST), calls.broker("orders", SECOND)) == (A, B)
         static.remap({"brokers": [B], "mode": "strict"})
-        calls.view("orders")
+        run_now(calls.view("orders"))
         assert calls.broker("orders", FIRST) == B

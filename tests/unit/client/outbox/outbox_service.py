@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from deltamq.mq.client.messages.message import Message, SentRange
-from deltamq.mq.client.produce.entry import SendFuture
+from deltamq.mq.client.shells.send_future import SendFuture
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Refused, Unavailable, Unknown
 from deltamq.mq.limits import PRODUCER_REQUESTS_KEPT
 

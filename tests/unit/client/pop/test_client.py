@@ -9,6 +9,7 @@ import pytest
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.pop.client import PopClient, parse_batch
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unavailable, Unknown, Unprocessable
+from tests.unit.client.on_loop import InShell
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService
 
@@ -16,8 +17,8 @@ QUICK = Patience(first_wait_ms=1, wait_ms_max=5, timeout_s=5, request_timeout_s=
 
 
 @pytest.fixture
-def client(stub: StubService) -> Iterator[PopClient]:
-    with PopClient(stub.url, "billing", client_id="me", patience=QUICK) as client:
+def client(stub: StubService, in_shell: InShell) -> Iterator[PopClient]:
+    with in_shell(PopClient, stub.url, "billing", client_id="me", patience=QUICK) as client:
         yield client
 
 

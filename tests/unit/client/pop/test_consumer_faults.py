@@ -99,7 +99,7 @@ def test_a_new_handle_that_is_lost_means_another_delivery(
         if message.delivery_attempt == 1:
             release.wait(20)
 
-    consumer = consume(handle, concurrency=2, invisible_ms=600)
+    consumer = consume(handle, concurrency=2, invisible_ms=1_500)
     stub.queue.wait_for(lambda: len(seen.messages) == 2)
     release.set()
     wait_done(stub)

@@ -38,6 +38,7 @@ def _run(consumer: PopConsumer | OrderlyConsumer) -> None:
     assert consumer.close(), "everything was finished and handed over"
 
 
+@pytest.mark.threads
 @pytest.mark.parametrize("kill", [_to_the_process, _to_this_thread])
 def test_cons_05_a_signal_stops_a_run_whichever_thread_gets_it(
     stub: StubService, consume: Consume, seen: Seen, kill: Callable[[], None]
@@ -53,6 +54,7 @@ def test_cons_05_a_signal_stops_a_run_whichever_thread_gets_it(
     assert stub.queue.is_done("billing", "orders")
 
 
+@pytest.mark.threads
 @pytest.mark.parametrize("kill", [_to_the_process, _to_this_thread])
 def test_order_05_a_signal_stops_a_run_whichever_thread_gets_it(
     stub: StubService, listen: Listen, kill: Callable[[], None]

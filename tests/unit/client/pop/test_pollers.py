@@ -1,17 +1,17 @@
-"""The threads of a consumer that pop, begun and ended by different threads."""
+"""The pollers of a consumer, begun and ended by different threads."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from deltamq.mq.client.pop.consumer import PopConsumer
+from deltamq.mq.client.shells.shell import Running, Work, run_now
 from tests.unit.client.pop.pop_consumers import QUICK
 from tests.unit.client.stub_service import StubService
 
 
 def test_an_end_that_comes_as_the_first_poller_begins_waits_for_it(stub: StubService) -> None:
-    """It found a thread that was not started, and failed: the consumer was not closed."""
+    """It once found a thread that was not started, and failed: the consumer was not closed."""
     stub.create("orders", 1)
     consumer = PopConsumer(stub.url, "billing", "orders", lambda _: None, patience=QUICK)
     pollers = consumer._pollers
@@ -19,24 +19,22 @@ def test_an_end_that_comes_as_the_first_poller_begins_waits_for_it(stub: StubSer
 
     def end() -> None:
         try:
-            pollers.end()
+            run_now(pollers.end())
         except BaseException as error:
             failures.append(error)
 
     ending = threading.Thread(target=end)
 
-    class Late(threading.Thread):
-        def start(self) -> None:
-            ending.start()
-            # As long as it takes to go wrong: an end that is right waits for this.
-            ending.join(0.2)
-            super().start()
+    begin = pollers._begin
 
-    def thread(name: str, work: Callable[[], None]) -> threading.Thread:
-        return Late(target=work, name=name, daemon=True)
+    def late(name: str, work: Work) -> Running:
+        ending.start()
+        # As long as it takes to go wrong: an end that is right waits for this.
+        ending.join(0.2)
+        return begin(name, work)
 
-    pollers._thread = thread
-    pollers.run(False)
+    pollers._begin = late
+    run_now(pollers.run(False))
     ending.join(10)
     assert not ending.is_alive() and failures == []
     consumer.close(timeout_s=1)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from deltamq.mq.client.pop.lease import Lease
+from deltamq.mq.client.shells.shell import run_now
 from tests.unit.client.pop.pop_consumers import Consume
 from tests.unit.client.stub_service import StubService
 
 A, B = "broker-a", "broker-b"
 
 
+@pytest.mark.threads
 def test_static_20_a_topic_is_popped_at_the_hosts_of_all_its_segments(stub: StubService, consume: Consume) -> None:
     """Both queues are led by one broker; messages that are not consumed yet lie at the other, too."""
     static = stub.create_static(2)
@@ -20,8 +24,8 @@ def test_static_20_a_topic_is_popped_at_the_hosts_of_all_its_segments(stub: Stub
         consumer = consume(lambda _: None)
         targets: Any = None
         while targets is None or len(targets) < 2:
-            consumer._client.hosts.look()
-            targets = consumer._pollers._wanted()
+            run_now(consumer._client.hosts.look())
+            targets = run_now(consumer._pollers._wanted())
         assert {host.url for _, host in targets} == {stub.url, other.url}
         consumer.close(timeout_s=5)
 

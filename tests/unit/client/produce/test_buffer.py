@@ -8,6 +8,8 @@ import time
 import pytest
 
 from deltamq.mq.client.produce.shared import Buffer
+from deltamq.mq.client.shells.shell import run_now
+from deltamq.mq.client.shells.threads import ThreadShell
 from deltamq.mq.errors import Overloaded
 
 
@@ -16,33 +18,33 @@ def soon(seconds: float = 5.0) -> float:
 
 
 def test_a_full_buffer_raises_at_once_when_told_not_to_wait() -> None:
-    buffer = Buffer(100)
-    buffer.take(100, 1, deadline=soon(), wait=False)
+    buffer = Buffer(100, ThreadShell())
+    run_now(buffer.take(100, 1, deadline=soon(), wait=False))
     with pytest.raises(Overloaded) as caught:
-        buffer.take(1, 1, deadline=soon(), wait=False)
+        run_now(buffer.take(1, 1, deadline=soon(), wait=False))
     assert caught.value.code == "buffer_full"
     assert (buffer.bytes, buffer.messages) == (100, 1)
 
 
 def test_a_full_buffer_waits_for_room_until_the_deadline() -> None:
-    buffer = Buffer(100)
-    buffer.take(100, 1, deadline=soon(), wait=True)
+    buffer = Buffer(100, ThreadShell())
+    run_now(buffer.take(100, 1, deadline=soon(), wait=True))
     with pytest.raises(Overloaded):
-        buffer.take(1, 1, deadline=soon(0.05), wait=True)
+        run_now(buffer.take(1, 1, deadline=soon(0.05), wait=True))
     threading.Timer(0.05, buffer.give_back, (100, 1)).start()
-    buffer.take(60, 1, deadline=soon(), wait=True)
+    run_now(buffer.take(60, 1, deadline=soon(), wait=True))
     assert buffer.bytes == 60
 
 
 def test_what_is_larger_than_the_buffer_takes_all_of_it() -> None:
-    assert Buffer(100).fitted(10_000) == 100
-    assert Buffer(100).fitted(10) == 10
+    assert Buffer(100, ThreadShell()).fitted(10_000) == 100
+    assert Buffer(100, ThreadShell()).fitted(10) == 10
 
 
 def test_waiting_until_empty_ends_with_the_last_message() -> None:
-    buffer = Buffer(100)
-    assert buffer.wait_empty(soon()) is True
-    buffer.take(10, 2, deadline=soon(), wait=True)
-    assert buffer.wait_empty(soon(0.02)) is False
+    buffer = Buffer(100, ThreadShell())
+    assert run_now(buffer.wait_empty(soon())) is True
+    run_now(buffer.take(10, 2, deadline=soon(), wait=True))
+    assert run_now(buffer.wait_empty(soon(0.02))) is False
     threading.Timer(0.05, buffer.give_back, (10, 2)).start()
-    assert buffer.wait_empty(soon()) is True
+    assert run_now(buffer.wait_empty(soon())) is True

@@ -12,6 +12,7 @@ import pytest
 
 from deltamq.mq.client.admin.topic_view import TopicView, fetch_view
 from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.shells.shell import run_now
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.routing import new_route
 from deltamq.mq.wire.topics import PartitionInfo, TopicInfo
@@ -67,7 +68,7 @@ def test_send_02_messages_without_a_key_go_to_partitions_that_the_route_shows_as
 
 def test_rely_10_messages_without_a_key_pass_over_partitions_that_the_route_shows_as_stopped() -> None:
     class Described:
-        def call(self, method: str, path: str, *, timeout_s: float) -> SimpleNamespace:
+        async def call(self, method: str, path: str, *, timeout_s: float) -> SimpleNamespace:
             states = {"t@a": "serving", "t@b": "corrupt"}
             described = TopicInfo(
                 topic="t",
@@ -91,5 +92,5 @@ def test_rely_10_messages_without_a_key_pass_over_partitions_that_the_route_show
             )
             return SimpleNamespace(body=msgspec.json.encode(described))
 
-    view = fetch_view(cast(Any, Described()), "t", 1.0)
+    view = run_now(fetch_view(cast(Any, Described()), "t", 1.0))
     assert view.partitions == ("t@a", "t@b") and view.places.targets == (0,)

@@ -14,6 +14,7 @@ from deltamq.mq.client.admin.topic_view import TopicView, fetch_view
 from deltamq.mq.client.messages.message import Message
 from deltamq.mq.client.produce.repeatable_sends import TableSendState
 from deltamq.mq.client.produce.slices import Slice, split_messages, split_rows
+from deltamq.mq.client.shells.shell import run_now
 from deltamq.mq.errors import Unknown
 from deltamq.mq.partitioners import kafka_hash
 from deltamq.mq.routing import new_route
@@ -82,7 +83,7 @@ def _described(stub: StubService, **told: object) -> TopicView:
         one["logical_partitions"] = []
     stub.describe = lambda _: {**described, "logical_partitions": 0, **told}  # type: ignore[method-assign]
     with Admin(stub.url) as admin:
-        return fetch_view(admin.hosts, "orders", 5.0)
+        return run_now(fetch_view(admin.hosts, "orders", 5.0))
 
 
 def test_kafka_12_the_description_of_a_topic_tells_its_partitioner(stub: StubService) -> None:

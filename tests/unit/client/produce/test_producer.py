@@ -48,7 +48,7 @@ def test_route_05_the_client_routes_as_the_service_would(stub: StubService, prod
 
 def test_route_05_messages_without_a_key_are_spread(stub: StubService, producer: Producer) -> None:
     stub.create("orders", 2)
-    futures = [producer.send_async("orders", b"x") for _ in range(200)]
+    futures = [producer.send_soon("orders", b"x") for _ in range(200)]
     counts = [f.result().partition for f in futures]
     assert 50 < counts.count("orders@broker-a") < 150
 
@@ -69,9 +69,9 @@ def test_send_01_what_arrives_during_a_request_is_the_next_batch_in_order(
     producer = make_producer()
     gate = threading.Event()
     stub.on_post = lambda post: gate.wait(30)
-    futures = [producer.send_async("orders", b"0")]
+    futures = [producer.send_soon("orders", b"0")]
     stub.wait_for(lambda: len(stub.posts) == 1)
-    futures += [producer.send_async("orders", str(n).encode()) for n in range(1, 500)]
+    futures += [producer.send_soon("orders", str(n).encode()) for n in range(1, 500)]
     gate.set()
     assert [f.result().offset for f in futures] == list(range(500))
     assert [post.count for post in stub.posts] == [1, 499]
@@ -83,7 +83,7 @@ def test_send_01_executors_of_different_partitions_run_in_parallel(stub: StubSer
     both = threading.Barrier(2)
     stub.on_post = lambda post: both.wait(30)
     partitions = stub.topics["orders"].route.partitions
-    futures = [producer.send_async("orders", b"x", partition=partition) for partition in partitions]
+    futures = [producer.send_soon("orders", b"x", partition=partition) for partition in partitions]
     assert {f.result().partition for f in futures} == set(partitions)
     assert len({post.producer_id for post in stub.posts}) == 2
 
@@ -120,7 +120,7 @@ def test_send_01_many_threads_keep_each_threads_order(stub: StubService, produce
             if n % 10 == 0:
                 producer.send("orders", f"{thread}:{n}", key=f"k{thread}")
             else:
-                producer.send_async("orders", f"{thread}:{n}", key=f"k{thread}")
+                producer.send_soon("orders", f"{thread}:{n}", key=f"k{thread}")
 
     threads = [threading.Thread(target=run, args=(thread,)) for thread in range(8)]
     for thread in threads:
@@ -138,7 +138,7 @@ def test_send_01_many_threads_keep_each_threads_order(stub: StubService, produce
 def test_linger_gathers_a_batch_and_a_full_batch_does_not_wait(stub: StubService, make_producer: MakeProducer) -> None:
     stub.create("orders", 1)
     producer = make_producer(linger_ms=10_000, batch_messages_max=5)
-    futures = [producer.send_async("orders", b"x") for _ in range(5)]
+    futures = [producer.send_soon("orders", b"x") for _ in range(5)]
     assert [f.result(timeout=30).offset for f in futures] == [0, 1, 2, 3, 4]
     assert [post.count for post in stub.posts] == [5]
 
@@ -228,9 +228,9 @@ def test_a_bad_message_does_not_fail_its_neighbours(stub: StubService, producer:
     gate = threading.Event()
     stub.on_post = lambda post: gate.wait(30)
     stub.refuses = lambda message: message["body"] == b"bad"
-    first = producer.send_async("orders", b"first")
+    first = producer.send_soon("orders", b"first")
     stub.wait_for(lambda: len(stub.posts) == 1)
-    futures = [producer.send_async("orders", body) for body in (b"a", b"b", b"bad", b"c", b"d")]
+    futures = [producer.send_soon("orders", body) for body in (b"a", b"b", b"bad", b"c", b"d")]
     gate.set()
     assert first.result().offset == 0
     with pytest.raises(Refused) as caught:
@@ -244,9 +244,9 @@ def test_text_that_cannot_be_encoded_fails_only_itself(stub: StubService, produc
     stub.create("orders", 1)
     gate = threading.Event()
     stub.on_post = lambda post: gate.wait(30)
-    first = producer.send_async("orders", b"first")
+    first = producer.send_soon("orders", b"first")
     stub.wait_for(lambda: len(stub.posts) == 1)
-    good, bad = producer.send_async("orders", b"good"), producer.send_async("orders", b"x", tag="\ud800")
+    good, bad = producer.send_soon("orders", b"good"), producer.send_soon("orders", b"x", tag="\ud800")
     gate.set()
     assert (first.result().offset, good.result().offset) == (0, 1)
     with pytest.raises(Refused) as caught:
@@ -268,7 +268,7 @@ def test_send_03_a_selector_chooses_the_partition(stub: StubService, producer: P
         return offered[argument]
 
     assert producer.send("orders", b"x", selector=pick, selector_argument=2).partition == partitions[2]
-    assert producer.send_async("orders", b"x", selector=pick, selector_argument=3).result().partition == partitions[3]
+    assert producer.send_soon("orders", b"x", selector=pick, selector_argument=3).result().partition == partitions[3]
     producer.send_oneway("orders", b"x", selector=pick, selector_argument=1)
     assert producer.flush()
     assert stub.bodies("orders", partitions[1]) == [b"x"]
@@ -283,7 +283,7 @@ def test_send_03_a_selector_that_fails_fails_the_send_before_anything_is_sent(
     stub: StubService, producer: Producer, selector: Callable[..., str]
 ) -> None:
     stub.create("orders", 2)
-    for send in (producer.send, producer.send_async, producer.send_oneway):
+    for send in (producer.send, producer.send_soon, producer.send_oneway):
         with pytest.raises(Refused) as caught:
             send("orders", b"x", selector=selector)
         assert caught.value.code == "selector_failed"
@@ -313,7 +313,7 @@ def test_send_06_an_oversized_message_is_refused_before_it_is_sent(
     stub.create("orders", 1)
     producer = make_producer(message_bytes_max=1_000)
     big = b"x" * 1_001
-    for send in (producer.send, producer.send_async, producer.send_oneway):
+    for send in (producer.send, producer.send_soon, producer.send_oneway):
         with pytest.raises(TooLarge):
             send("orders", big)
     with pytest.raises(TooLarge) as caught:
@@ -338,9 +338,9 @@ def test_a_full_buffer_raises_when_told_to_and_leaves_no_trace(stub: StubService
     stub.create("orders", 1)
     producer = make_producer(buffer_bytes_max=10_000, message_bytes_max=8_000, when_full="raise")
     stub.faults.append(Fault.HANG_BEFORE)
-    producer.send_async("orders", b"x" * 8_000)
+    producer.send_soon("orders", b"x" * 8_000)
     with pytest.raises(Overloaded) as caught:
-        producer.send_async("orders", b"x" * 8_000)
+        producer.send_soon("orders", b"x" * 8_000)
     assert caught.value.code == "buffer_full"
     assert producer.stats().unresolved == 1
 
@@ -348,7 +348,7 @@ def test_a_full_buffer_raises_when_told_to_and_leaves_no_trace(stub: StubService
 def test_a_full_buffer_waits_until_there_is_room(stub: StubService, make_producer: MakeProducer) -> None:
     stub.create("orders", 1)
     producer = make_producer(buffer_bytes_max=20_000, message_bytes_max=8_000)
-    futures = [producer.send_async("orders", bytes([n]) * 8_000) for n in range(30)]
+    futures = [producer.send_soon("orders", bytes([n]) * 8_000) for n in range(30)]
     assert [f.result().offset for f in futures] == list(range(30))
     assert producer.stats().unresolved == 0
 
@@ -397,15 +397,15 @@ def test_a_send_with_an_expected_offset_shares_its_request_with_nothing(stub: St
     partition = stub.create("orders", 1).route.partitions[0]
     gate = threading.Event()
     stub.on_post = lambda post: gate.wait(30)
-    first = producer.send_async("orders", b"0")
+    first = producer.send_soon("orders", b"0")
     stub.wait_for(lambda: len(stub.posts) == 1)
-    futures = [producer.send_async("orders", b"1"), producer.send_async("orders", b"2")]
+    futures = [producer.send_soon("orders", b"1"), producer.send_soon("orders", b"2")]
     thread = threading.Thread(
         target=producer.send, args=("orders", b"3"), kwargs={"partition": partition, "expected_offset": 3}
     )
     thread.start()
     stub.wait_for(lambda: producer.stats().unresolved == 4)
-    futures.append(producer.send_async("orders", b"4"))
+    futures.append(producer.send_soon("orders", b"4"))
     gate.set()
     thread.join(30)
     assert [first.result().offset, *(f.result().offset for f in futures)] == [0, 1, 2, 4]

@@ -86,7 +86,7 @@ def test_send_05_order_and_once_hold_under_any_mix_of_faults(
     draw = random.Random(seed)
     stub.faults.extend(draw.choice([*RETRIED, Fault.NONE, Fault.NONE]) for _ in range(120))
     producer = make_producer(retries=1_000, batch_messages_max=40)
-    futures = [producer.send_async("orders", str(n).encode(), key=f"k{n % 10}") for n in range(2_000)]
+    futures = [producer.send_soon("orders", str(n).encode(), key=f"k{n % 10}") for n in range(2_000)]
     places = [future.result(timeout=30) for future in futures]
     for n, place in enumerate(places):
         assert stub.topics["orders"].log(place.partition)[place.offset]["body"] == str(n).encode()
@@ -190,7 +190,7 @@ def test_a_message_that_times_out_in_the_queue_was_not_sent(stub: StubService, m
     stub.create("orders", 1)
     producer = make_producer(timeout_s=60, request_timeout_s=60)
     stub.faults.append(Fault.HANG_BEFORE)
-    producer.send_async("orders", b"in flight")
+    producer.send_soon("orders", b"in flight")
     stub.wait_for(lambda: len(stub.posts) == 1)
     began = time.monotonic()
     with pytest.raises(Unavailable) as caught:
@@ -207,9 +207,9 @@ def test_a_waiting_send_in_flight_with_others_is_unknown_at_its_own_deadline(
     producer = make_producer(request_timeout_s=5)
     gate = threading.Event()
     stub.on_post = lambda post: gate.wait(30)
-    producer.send_async("orders", b"0")
+    producer.send_soon("orders", b"0")
     stub.wait_for(lambda: len(stub.posts) == 1)
-    patient = producer.send_async("orders", b"1")
+    patient = producer.send_soon("orders", b"1")
     caught: list[BaseException] = []
 
     def impatient() -> None:
@@ -273,9 +273,9 @@ def test_send_02_best_tried_fails_after_its_retries_and_goes_on(stub: StubServic
     stub.faults.extend([Fault.UNAVAILABLE] * 3)
     gate = threading.Event()
     stub.on_post = lambda post: gate.wait(30)
-    first = producer.send_async("orders", b"first", key="k")
+    first = producer.send_soon("orders", b"first", key="k")
     stub.wait_for(lambda: len(stub.posts) == 1)
-    second = producer.send_async("orders", b"second", key="k")
+    second = producer.send_soon("orders", b"second", key="k")
     gate.set()
     with pytest.raises(Unknown):
         first.result()
@@ -297,16 +297,16 @@ def test_send_02_strict_stops_at_the_deadline_and_says_so_until_resumed(
     stub.create("orders", 1, strict=True)
     producer = make_producer(timeout_s=0.5)
     stub.faults.extend([Fault.UNAVAILABLE] * 10_000)
-    first = producer.send_async("orders", b"1", key="k")
+    first = producer.send_soon("orders", b"1", key="k")
     stub.wait_for(lambda: len(stub.posts) >= 1)
-    behind = producer.send_async("orders", b"2", key="k")
+    behind = producer.send_soon("orders", b"2", key="k")
     with pytest.raises(Unknown):
         first.result()
     with pytest.raises(Conflict) as caught:
         behind.result()
     assert caught.value.code == "executor_stopped"
     stub.faults.clear()
-    for send in (producer.send, producer.send_async):
+    for send in (producer.send, producer.send_soon):
         with pytest.raises(Conflict) as caught:
             send("orders", b"3", key="k")
         assert caught.value.code == "executor_stopped"

@@ -43,7 +43,7 @@ def test_send_02_a_named_message_and_a_routed_one_are_not_of_one_request(
     stub.create("orders", 1, strict=True)
     producer = make_producer(linger_ms=20)
     futures = [
-        producer.send_async("orders", b"%d" % at, key="k", partition="orders@broker-a" if at % 2 else None)
+        producer.send_soon("orders", b"%d" % at, key="k", partition="orders@broker-a" if at % 2 else None)
         for at in range(4)
     ]
     assert [future.result(10).offset for future in futures] == [0, 1, 2, 3]
@@ -58,11 +58,11 @@ def test_route_06_after_an_expansion_new_executors_wait_for_what_was_queued_by_t
     producer = make_producer(route_age_s_max=0.05, batch_messages_max=8)
     gate = threading.Event()
     stub.on_post = lambda post: gate.wait(4) and None
-    futures = [producer.send_async("orders", b"0", key=key) for key in keys]
+    futures = [producer.send_soon("orders", b"0", key=key) for key in keys]
     stub.wait_for(lambda: len(stub.posts) == 1)
     stub.expand("orders", 2)
     stub.queue.wait_for(lambda: producer.partitions("orders") == topic.route.partitions)
-    futures += [producer.send_async("orders", b"1", key=key) for key in keys]
+    futures += [producer.send_soon("orders", b"1", key=key) for key in keys]
     assert len(stub.posts) == 1, "the first request by the old route is still under way"
     gate.set()
     for future in futures:
@@ -85,7 +85,7 @@ def test_send_02_a_strict_topic_is_retried_by_the_same_request_wherever_it_goes(
 def test_send_03_a_selector_keeps_what_the_message_has(stub: StubService, producer: Producer) -> None:
     stub.create("orders", 2)
     message = Message(b"0", "k", delay_ms=5_000, message_id="m-1")
-    chosen = producer.send_async("orders", message, selector=lambda partitions, message, _: partitions[1]).result(10)
+    chosen = producer.send_soon("orders", message, selector=lambda partitions, message, _: partitions[1]).result(10)
     assert chosen.partition == "orders@broker-b"
     (stored,) = stub.topics["orders"].log("orders@broker-b")
     assert (stored["delay_ms"], stored["message_id"]) == (5_000, "m-1")

@@ -26,10 +26,10 @@ def test_a_topic_that_a_send_creates_keeps_the_order_of_its_first_messages(
 ) -> None:
     gate = threading.Event()
     stub.on_post = lambda post: gate.wait(30)
-    futures = [producer.send_async("fresh", str(n).encode(), key=f"k{n % 5}") for n in range(50)]
+    futures = [producer.send_soon("fresh", str(n).encode(), key=f"k{n % 5}") for n in range(50)]
     stub.wait_for(lambda: len(stub.posts) == 1)
     gate.set()
-    futures += [producer.send_async("fresh", str(n).encode(), key=f"k{n % 5}") for n in range(50, 500)]
+    futures += [producer.send_soon("fresh", str(n).encode(), key=f"k{n % 5}") for n in range(50, 500)]
     for n, future in enumerate(futures):
         sent = future.result(timeout=10)
         assert stub.topics["fresh"].log(sent.partition)[sent.offset]["body"] == str(n).encode()
@@ -71,7 +71,7 @@ def test_a_topic_made_anew_gets_its_new_route_in_order(stub: StubService, produc
     stub.create("orders", 1)
     gate = threading.Event()
     stub.on_post = lambda post: gate.wait(30)
-    futures = [producer.send_async("orders", str(n).encode(), key=f"k{n % 20}") for n in range(200)]
+    futures = [producer.send_soon("orders", str(n).encode(), key=f"k{n % 20}") for n in range(200)]
     gate.set()
     assert {future.result(timeout=10).partition for future in futures} == {"orders@broker-a"}
     by_key: dict[str, list[int]] = defaultdict(list)
@@ -100,12 +100,12 @@ def test_nothing_overtakes_what_the_service_still_has_to_route(stub: StubService
 
     switched = threading.Event()
     stub.on_post = hold
-    first = [producer.send_async("fresh", str(n).encode(), key="k") for n in range(6)]
+    first = [producer.send_soon("fresh", str(n).encode(), key="k") for n in range(6)]
     stub.wait_for(lambda: len(stub.posts) == 1)
     gate.set()
     first[0].result(timeout=30)
     stub.wait_for(lambda: len(stub.posts) == 2)
-    rest = [producer.send_async("fresh", str(n).encode(), key="k") for n in range(6, 9)]
+    rest = [producer.send_soon("fresh", str(n).encode(), key="k") for n in range(6, 9)]
     switched.set()
     home = {future.result(timeout=30).partition for future in [*first, *rest]}
     assert [body for partition in home for body in stub.bodies("fresh", partition)] == [
@@ -134,15 +134,15 @@ def test_route_06_what_is_queued_by_the_old_route_goes_to_the_new_partition_and_
             overtaken.wait(0.2)
 
     stub.on_post = hold
-    first = [producer.send_async("orders", b"0", key=moved)]
+    first = [producer.send_soon("orders", b"0", key=moved)]
     stub.wait_for(lambda: len(stub.posts) == 1)
-    first += [producer.send_async("orders", str(n).encode(), key=moved) for n in range(1, 6)]
+    first += [producer.send_soon("orders", str(n).encode(), key=moved) for n in range(1, 6)]
     stub.expand("orders", 4)
     gate.set()
     assert first[0].result(timeout=30).partition == home
     # The route's age is half a minute: the answer has told that it is old.
     stub.queue.wait_for(lambda: producer.partitions("orders") == new.partitions)
-    rest = [producer.send_async("orders", str(n).encode(), key=moved) for n in range(6, 9)]
+    rest = [producer.send_soon("orders", str(n).encode(), key=moved) for n in range(6, 9)]
     switched.set()
     assert {future.result(timeout=30).partition for future in [*first, *rest]} == {home}
     assert stub.bodies("orders", home) == [str(n).encode() for n in range(9)]

@@ -83,7 +83,7 @@ def test_static_10_calls_that_share_a_request_all_learn_that_nothing_is_decided(
     begin_remap(static, B)
     with stub.changed:
         # The first request waits for the lock of the stub; the others gather into the next one.
-        futures = [producer.send_async("orders", b"x", key=KEYS[FIRST]) for _ in range(9)]
+        futures = [producer.send_soon("orders", b"x", key=KEYS[FIRST]) for _ in range(9)]
     assert [future.result(10).offset for future in futures] == [-1] * 9
 
 
@@ -95,7 +95,7 @@ def test_static_08_sends_go_on_while_queues_move_and_keys_keep_their_order(
     for turn in range(40):
         with stub.changed:
             static.remap({"brokers": [A, B][turn % 2 :][:1], "mode": "strict" if turn % 3 else "available"})
-        futures += [producer.send_async("orders", f"{turn}".encode(), key=key) for key in KEYS.values()]
+        futures += [producer.send_soon("orders", f"{turn}".encode(), key=key) for key in KEYS.values()]
     for name in KEYS:
         queue = static.queue(name)
         assert queue is not None

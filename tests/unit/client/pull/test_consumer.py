@@ -13,11 +13,12 @@ import pytest
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.messages.message import Message
 from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.pull.blocking_fetches import FetchConnection
 from deltamq.mq.client.pull.consumer import PullConsumer
-from deltamq.mq.client.pull.fetch import FetchConnection
 from deltamq.mq.client.pull.partition_reader import OffsetOutOfRange
 from deltamq.mq.errors import NotFound, Refused, Unavailable
 from deltamq.mq.limits import FETCH_MESSAGES_MAX
+from tests.unit.client.on_loop import InShell
 from tests.unit.client.stub_service import StubService
 
 MakeConsumer = Callable[..., PullConsumer]
@@ -25,11 +26,11 @@ QUICK = Patience(first_wait_ms=1, wait_ms_max=5, timeout_s=5, request_timeout_s=
 
 
 @pytest.fixture
-def make_consumer(stub: StubService) -> Iterator[MakeConsumer]:
+def make_consumer(stub: StubService, in_shell: InShell) -> Iterator[MakeConsumer]:
     made: list[PullConsumer] = []
 
     def make(topic: str = "orders", **settings: Any) -> PullConsumer:
-        made.append(PullConsumer(stub.url, topic, **{"patience": QUICK, **settings}))
+        made.append(in_shell(PullConsumer, stub.url, topic, **{"patience": QUICK, **settings}))
         return made[-1]
 
     yield make
@@ -378,6 +379,7 @@ def test_a_service_that_stays_away_is_told_after_the_timeout(make_consumer: Make
     consumer.close()
 
 
+@pytest.mark.threads
 def test_messages_are_returned_although_the_next_fetch_fails_at_once_which_the_next_call_tells(
     stub: StubService, producer: Producer, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,10 +388,10 @@ def test_messages_are_returned_although_the_next_fetch_fails_at_once_which_the_n
     consumer = make_consumer(fetch_messages=5, patience=Patience(retries=0))
     ask, fails = FetchConnection.ask, [False, True]
 
-    def asked(self: FetchConnection, *args: Any) -> None:
+    async def asked(self: FetchConnection, *args: Any) -> None:
         if fails and fails.pop(0):
             raise Unavailable("no host is there", code="connect_failed")
-        ask(self, *args)
+        await ask(self, *args)
 
     monkeypatch.setattr(FetchConnection, "ask", asked)
     assert [int(message.body) for message in consumer.poll(5)] == list(range(5))

@@ -12,6 +12,7 @@ import pytest
 from deltamq.mq.client.pull.consumer import PullConsumer
 from deltamq.mq.client.pull.offsets import FileOffsets
 from deltamq.mq.errors import Corrupt, NotFound, Unavailable
+from tests.unit.client.on_loop import InShell
 from tests.unit.client.pop.pop_consumers import QUICK
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_static import StubStatic
@@ -28,11 +29,11 @@ def static(stub: StubService) -> StubStatic:
 
 
 @pytest.fixture
-def make_consumer(stub: StubService) -> Iterator[MakeConsumer]:
+def make_consumer(stub: StubService, in_shell: InShell) -> Iterator[MakeConsumer]:
     made: list[PullConsumer] = []
 
     def make(**settings: Any) -> PullConsumer:
-        made.append(PullConsumer(stub.url, "orders", **{"patience": QUICK, **settings}))
+        made.append(in_shell(PullConsumer, stub.url, "orders", **{"patience": QUICK, **settings}))
         return made[-1]
 
     yield make

@@ -162,7 +162,7 @@ def test_look_15_a_send_is_a_child_of_the_callers_span(make_producer: MakeProduc
     producer = make_producer(tracer_provider=recorded.provider)
     with recorded.provider.get_tracer("shop").start_as_current_span("checkout") as checkout:
         producer.send("orders", b"1")
-        producer.send_async("orders", b"2").result()
+        producer.send_soon("orders", b"2").result()
         producer.send_oneway("orders", b"3")
         producer.send_batch("orders", [b"4", b"5"])
         producer.flush()
@@ -260,6 +260,7 @@ def test_look_15_messages_stay_as_they_are_if_the_send_is_not_sampled_or_may_be_
     assert (recorded.one("send orders").attributes or {})[semconv.MESSAGING_BATCH_MESSAGE_COUNT] == 2
 
 
+@pytest.mark.threads
 def test_look_15_a_message_of_an_outbox_has_the_context_of_where_it_was_put(
     stub: StubService, make_producer: MakeProducer, recorded: Recorded, tmp_path: Any
 ) -> None:

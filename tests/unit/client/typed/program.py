@@ -119,7 +119,7 @@ URL = "http://127.0.0.1:8080"
 
 def send(producer: Producer) -> list[str]:
     sent: Sent = producer.send("orders", b"paid", key="order-17", tag="paid", headers={"region": "eu"})
-    later = producer.send_async("orders", "paid", delay_ms=5_000)
+    later = producer.send_soon("orders", "paid", delay_ms=5_000)
     later.add_done_callback(lambda future: print(future.result().offset))
     producer.send_oneway("orders", Message(b"paid", "order-17"))
     chosen = producer.send("orders", b"x", selector=lambda partitions, message, argument: partitions[0])

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from deltamq.mq.client.produce.entry import SendFuture
+from deltamq.mq.client.shells.send_future import SendFuture
 from deltamq.mq.errors import Refused
 
 

@@ -1,0 +1,237 @@
+"""The shell of an event loop: its calls wait for the loop, and what is in the background are tasks.
+
+A client belongs to the loop in which it is first used, and to this process. When the loop ends, as `asyncio.run` does
+by cancelling all tasks, nothing new is begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from ssl import SSLContext
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from deltamq.mq.client.shells.forks import Birthplace
+from deltamq.mq.client.shells.loop_transport import LoopTransport
+from deltamq.mq.client.shells.shell import Outcome, Work
+from deltamq.mq.errors import Refused
+
+T = TypeVar("T")
+
+log = logging.getLogger("deltamq.client")
+
+#: Seconds that cancelled tasks may take to end.
+_CANCELLED_S: Final = 2.0
+
+
+class LoopCondition:
+    """A condition of coroutines: there is no lock, since nothing else runs between two of their waits."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def __enter__(self) -> object:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    async def until(self, attempt: Callable[[], T], timeout_s: float | None = None) -> T:
+        """Attempt until it succeeds, or the time is over; see `Condition`."""
+        result = attempt()
+        if result or (timeout_s is not None and timeout_s <= 0):
+            return result
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        over = False
+
+        def end() -> None:
+            nonlocal over
+            over = True
+            _wake(waiter)
+
+        timer = None if timeout_s is None else loop.call_later(timeout_s, end)
+        try:
+            while True:
+                self._waiters.append(waiter)
+                try:
+                    await waiter
+                finally:
+                    if waiter in self._waiters:
+                        self._waiters.remove(waiter)
+                result = attempt()
+                if result or over:
+                    return result
+                waiter = loop.create_future()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def notify(self) -> None:
+        """Let every `until` attempt again."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            _wake(waiter)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class LoopWorkers:
+    """Up to `most` tasks, each for one piece of work after another."""
+
+    def __init__(self, most: int, name: str) -> None:
+        assert most >= 1
+        self._most = most
+        self._name = name
+        self._queued: deque[Work] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = False
+
+    def submit(self, work: Work) -> None:
+        """Run the work soon. Once the loop is ending, nothing runs any more."""
+        if self._ended:
+            return
+        self._queued.append(work)
+        if len(self._tasks) < self._most:
+            task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self) -> None:
+        while self._queued:
+            work = self._queued.popleft()
+            try:
+                await work()
+            except asyncio.CancelledError:
+                self._ended = True
+                self._queued.clear()
+                raise
+            except Exception:
+                # Work resolves its own futures; an exception that still escapes must not end the task.
+                log.exception("event=client_task_failed")
+
+    async def close(self) -> None:
+        """Cancel the tasks that still run, and wait for their end, but not for ever."""
+        self._ended = True
+        await _cancelled(self._tasks)
+
+
+async def _cancelled(tasks: set[asyncio.Task[None]]) -> None:
+    """Cancel tasks, and wait for their end, but not for ever."""
+    others = {task for task in tasks if task is not asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=_CANCELLED_S)
+
+
+_OTHER_LOOP: Final = "another_event_loop"
+
+
+class LoopShell:
+    """The shell of clients on an event loop."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._birthplace = Birthplace(kind)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Most plain functions of the user that are called at once.
+        self.threads_max = 32
+        self._threads: ThreadPoolExecutor | None = None
+
+    def check(self) -> None:
+        """Refuse a call outside an event loop, from another loop than the first call's, or in the child of a fork."""
+        self._birthplace.check()
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError as error:
+            raise Refused(
+                f"{self._kind} works on an event loop: call it in a coroutine", code="no_event_loop", field="loop"
+            ) from error
+        if self._loop is None:
+            self._loop = running
+        elif self._loop is not running:
+            raise Refused(
+                f"this {self._kind} belongs to another event loop: make one in each", code=_OTHER_LOOP, field="loop"
+            )
+
+    def now(self) -> float:
+        """Return seconds of a monotonic clock."""
+        return time.monotonic()
+
+    def condition(self) -> LoopCondition:
+        """Return a new condition."""
+        return LoopCondition()
+
+    def workers(self, most: int, name: str) -> LoopWorkers:
+        """Return up to `most` tasks."""
+        return LoopWorkers(most, name)
+
+    def spawn(self, name: str, work: Work) -> None:
+        """Run the work in a task of its own."""
+        task = asyncio.get_running_loop().create_task(work(), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def future(self) -> asyncio.Future[Any]:
+        """Return a future of the loop."""
+        return asyncio.get_running_loop().create_future()
+
+    async def outcome(self, future: Outcome[T], timeout_s: float) -> T:
+        """Wait for the result of a future, which goes on if the wait is given up."""
+        assert isinstance(future, asyncio.Future)
+        if future.done():
+            settled: T = future.result()
+            return settled
+        async with asyncio.timeout(timeout_s):
+            result: T = await asyncio.shield(future)
+        return result
+
+    async def call(self, function: Callable[[Any], object], argument: object) -> object:
+        """Await a coroutine function; call another one in one of `threads_max` threads."""
+        try:
+            if inspect.iscoroutinefunction(function):
+                return await function(argument)
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self.threads_max, "deltamq-handler")
+            context = contextvars.copy_context()
+            result = await asyncio.get_running_loop().run_in_executor(self._threads, context.run, function, argument)
+            return await result if inspect.isawaitable(result) else result
+        except asyncio.CancelledError as error:
+            if self.gives_up(error):
+                raise
+            raise RuntimeError("what the handler waited for was cancelled") from error
+
+    def gives_up(self, error: BaseException) -> bool:
+        """Return whether the running task is being cancelled."""
+        task = asyncio.current_task()
+        return isinstance(error, asyncio.CancelledError) and task is not None and bool(task.cancelling())
+
+    async def close(self) -> None:
+        """Cancel what runs in the background, and end the threads as they become idle."""
+        await _cancelled(self._tasks)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+
+    async def blocking(self, function: Callable[[], T]) -> T:
+        """Call the function in a thread."""
+        return await asyncio.to_thread(function)
+
+    def transport(self, scheme: str, host: str, port: int, ssl_context: SSLContext | None) -> LoopTransport:
+        """Return connections to this address."""
+        return LoopTransport(scheme, host, port, ssl_context)
