@@ -16,6 +16,12 @@ from deltamq import (
     AclInfo,
     ActInfo,
     Admin,
+    AsyncAdmin,
+    AsyncOrderlyConsumer,
+    AsyncPopClient,
+    AsyncPopConsumer,
+    AsyncProducer,
+    AsyncPullConsumer,
     BroadcastOffsets,
     BrokerInfo,
     Closed,
@@ -361,3 +367,38 @@ def test_billing(deltamq_memory: MemoryQueue, deltamq_service: ServiceProcess) -
         producer.send("orders", b"paid")
     deltamq_service.kill()
     deltamq_service.start()
+
+
+async def on_a_loop() -> int:
+    async def book(message: PoppedMessage) -> Result | None:
+        return None if message.body else Result.DEAD("empty")
+
+    async def listen(message: OrderedMessage) -> Verdict:
+        return Verdict.SUCCESS if message.offset >= 0 else Verdict.SUSPEND
+
+    async with AsyncProducer(URL, linger_ms=5) as producer, AsyncAdmin(URL) as admin:
+        sent = await producer.send("orders", "paid", key="order-17")
+        later = await producer.send_soon("orders", b"paid", delay_ms=5_000)
+        await producer.send_oneway("orders", "paid")
+        batch = await producer.send_batch("orders", [Message(b"1"), "2"])
+        offset: int = sent.offset + (await later).offset + batch.ranges[0].base_offset
+        topics: list[str] = await admin.list_topics()
+        async for found in admin.search(topics[0], key="order-17"):
+            offset += found.offset
+    async with AsyncPullConsumer(URL, "orders", start="first", offsets=GroupOffsets("audit")) as pull:
+        async for received in pull:
+            positions: dict[str, int] = await pull.commit()
+            return received.offset + sum(positions.values())
+    async with AsyncPopConsumer(URL, "billing", "orders", book, concurrency=100) as consumer:
+        await consumer.run()
+        closed: ConsumerClosed = await consumer.close(timeout_s=5)
+        offset += closed.untold
+    async with AsyncPopConsumer(URL, "billing", "orders") as consumer:
+        async for popped in consumer:
+            offset += popped.offset
+    async with AsyncOrderlyConsumer(URL, "ledger", "orders", listen) as ordered:
+        await ordered.run()
+    async with AsyncPopClient(URL, "billing") as client:
+        pops: PopBatch = await client.pop("orders", 10, wait_ms=1_000)
+        failed: list[FailedHandle] = await client.ack([message.handle for message in pops.messages])
+        return offset + len(failed)
