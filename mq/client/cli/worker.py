@@ -8,6 +8,7 @@ a process again that was killed. One that ends by an error of its own ends all.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -17,7 +18,6 @@ import time
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import click
@@ -71,30 +71,41 @@ def worker(
     declared = [each for module in modules for each in _declared(module)]
     if number in (None, "0"):
         _print(declared)
+    asyncio.run(_run(declared, url, access, metrics_host, metrics_port, int(number or 0)))
+    return 0
+
+
+async def _run(
+    declared: Sequence[Declared],
+    url: str,
+    access: ClientAccess,
+    metrics_host: str,
+    metrics_port: int | None,
+    number: int,
+) -> None:
     running = Worker(declared, url, access)
-    with running, contextlib.ExitStack() as ending:
+    with contextlib.ExitStack() as ending:
         _stop_at_signals(running)
         if metrics_port is not None:
-            at = metrics_port + int(number or 0) if metrics_port else 0
+            at = metrics_port + number if metrics_port else 0
             port = ending.enter_context(observed(running, metrics_host, at))
             click.echo(f"metrics at http://{metrics_host}:{port}/metrics")
         sys.stdout.flush()
-        running.run()
-    return 0
+        await running.run()
 
 
 def _stop_at_signals(running: Worker) -> None:
     """Let SIGTERM and Ctrl-C stop a worker, and a second one the process, whose messages come again."""
     asked: list[int] = []
 
-    def stop(number: int, _frame: FrameType | None) -> None:
+    def stop(number: int) -> None:
         asked.append(number)
         if len(asked) > 1:
             os._exit(128 + number)
         running.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
 
 
 def _declared(argument: str) -> list[Declared]:

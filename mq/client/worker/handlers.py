@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -35,11 +35,11 @@ log = logging.getLogger("deltamq.worker")
 
 F = TypeVar("F", bound=Callable[..., object])
 #: What a middleware wraps: the rest of them and the handler.
-Call: TypeAlias = Callable[[], Result | None]
-#: Calls what it wraps; it may look at the message before, and at the result or the exception after, and change it.
-Middleware: TypeAlias = Callable[[PoppedMessage, Call], Result | None]
-#: Waits for a coroutine of a handler; returns its result.
-Awaits: TypeAlias = Callable[[Awaitable[Result | None]], Result | None]
+Call: TypeAlias = Callable[[], Coroutine[Any, Any, Result | None]]
+#: Awaits what it wraps; it may look at the message before, and at the result or the exception after, and change it.
+Middleware: TypeAlias = Callable[[PoppedMessage, Call], Coroutine[Any, Any, Result | None]]
+#: Calls a function of the user's with one argument: awaits a coroutine function, and calls another one in a thread.
+Caller: TypeAlias = Callable[[Callable[[Any], object], object], Coroutine[Any, Any, object]]
 
 #: Where a function keeps its declarations.
 _ATTRIBUTE: Final = "__deltamq_handlers__"
@@ -78,20 +78,21 @@ class Declared:
         """Module and name of the function."""
         return f"{self.function.__module__}:{self.function.__qualname__}"
 
-    def handle(self, message: PoppedMessage, awaits: Awaits) -> Result | None:
+    async def handle(self, message: PoppedMessage, caller: Caller) -> object:
         """Decode a message and call the function, inside of the middleware; raises what these raise."""
 
-        def call() -> Result | None:
+        async def call() -> Any:
             try:
                 value = self.decode(message)
             except (msgspec.MsgspecError, ValueError) as error:
                 return Result.DEAD(_reason(f"the body is no {self.takes}: {error}"))
-            returned = self.function(value, message) if self.with_message else self.function(value)
-            return awaits(returned) if inspect.isawaitable(returned) else returned
+            if self.with_message:
+                return await caller(partial(self.function, value), message)
+            return await caller(self.function, value)
 
         for outer in reversed(self.middleware):
             call = partial(outer, message, call)
-        return call()
+        return await call()
 
 
 def handler(
@@ -115,9 +116,9 @@ def handler(
     order, tags, filter, invisible_ms, renew_for_s
         As those of `PopConsumer`.
     middleware
-        Functions `(message, call)` around the handler, the outermost first: they return what `call()` returns, or
-        another `Result`. What they raise brings the message again, as what the handler raises. There are `logged`,
-        `dead_letter_on` and `retry_on`.
+        Coroutine functions `(message, call)` around the handler, the outermost first: they return what `await call()`
+        returns, or another `Result`. What they raise brings the message again, as what the handler raises. There are
+        `logged`, `dead_letter_on` and `retry_on`.
 
     Raises
     ------
@@ -125,6 +126,8 @@ def handler(
         A name or an option is not valid, or the function takes more than a value and the message.
     """
     topics, checked = checked_topics(topic), check_group(group)
+    if any(not inspect.iscoroutinefunction(each) for each in middleware):
+        raise Refused("middleware must be coroutine functions: async def f(message, call)", field="middleware")
     options = HandlerOptions(
         concurrency=concurrency,
         order=order,
@@ -183,11 +186,11 @@ def handlers_of(module: ModuleType, names: Sequence[str] = ()) -> list[Declared]
 # Middleware ---------------------------------------------------------------------------------------------------------
 
 
-def logged(message: PoppedMessage, call: Call) -> Result | None:
+async def logged(message: PoppedMessage, call: Call) -> Result | None:
     """Log a line for each message (`deltamq.worker`, INFO): what became of it and how long that took."""
     began, outcome = time.monotonic(), "raised"
     try:
-        result = call()
+        result = await call()
         outcome = "ok" if result is None or result == Result.OK else type(result).__name__.lower()
         return result
     finally:
@@ -204,9 +207,9 @@ def logged(message: PoppedMessage, call: Call) -> Result | None:
 def dead_letter_on(*errors: type[Exception]) -> Middleware:
     """Make a dead letter, with the reason, of a message whose handler raises one of these: a repeat is no use."""
 
-    def outer(message: PoppedMessage, call: Call) -> Result | None:
+    async def outer(message: PoppedMessage, call: Call) -> Result | None:
         try:
-            return call()
+            return await call()
         except errors as error:
             return Result.DEAD(_reason(f"{type(error).__name__}: {error}"))
 
@@ -217,9 +220,9 @@ def retry_on(*errors: type[Exception], delay_ms: int) -> Middleware:
     """Bring a message again after `delay_ms` if its handler raises one of these; others follow the group's policy."""
     later = Result.RETRY(delay_ms)
 
-    def outer(message: PoppedMessage, call: Call) -> Result | None:
+    async def outer(message: PoppedMessage, call: Call) -> Result | None:
         try:
-            return call()
+            return await call()
         except errors:
             log.warning(
                 "event=retried message=%s@%d delay_ms=%d", message.partition, message.offset, delay_ms, exc_info=True

@@ -1,78 +1,42 @@
-"""One process of `deltamq worker`: a consumer for each handler, a loop for coroutines, health and metrics."""
+"""One process of `deltamq worker`: a consumer for each handler, on one event loop; health and metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 from deltamq.mq.client.http.calls import ClientAccess
-from deltamq.mq.client.messages.received import Result
-from deltamq.mq.client.pop.consumer import PopConsumer
+from deltamq.mq.client.messages.received import PoppedMessage
+from deltamq.mq.client.pop.consumer import AsyncPopConsumer
 from deltamq.mq.client.worker.handlers import Declared
-from deltamq.mq.errors import DeltaMQError
 
 #: Counters of a consumer's statistics, by their labels in the metrics.
 _OUTCOMES: Final = ("ok", "retried", "dead", "released", "expired")
-#: Seconds between two looks for a consumer that has ended.
-_LOOK_S: Final = 0.2
-
-
-class LoopThread:
-    """An event loop in a thread: handlers that are coroutines run there, together."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="deltamq-handlers", daemon=True)
-        self._thread.start()
-
-    def wait(self, awaitable: Awaitable[Result | None]) -> Result | None:
-        """Run a coroutine; returns its result, or raises its error."""
-
-        async def run() -> Result | None:
-            return await awaitable
-
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
-
-    def close(self) -> None:
-        """End the loop; no coroutine runs any more."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 class Worker:
-    """Runs handlers until `stop`; closing finishes those that run.
+    """Runs handlers on one event loop until `stop`; then it finishes those that run.
 
-    Parameters
-    ----------
-    declared
-        The handlers; each gets a consumer of its own, so one that is slow does not hold up another.
+    Each handler gets a consumer of its own, so one that is slow does not hold up another.
     """
 
     def __init__(self, declared: Sequence[Declared], url: str, access: ClientAccess) -> None:
-        self._loop = LoopThread()
-        self._stopped = threading.Event()
-        self._consumers: list[tuple[Declared, PopConsumer]] = []
-        try:
-            for each in declared:
-                self._consumers.append((each, self._consumer(each, url, access)))
-        except BaseException:
-            self.close()
-            raise
+        self._consumers = [(each, self._consumer(each, url, access)) for each in declared]
 
-    def _consumer(self, declared: Declared, url: str, access: ClientAccess) -> PopConsumer:
+    def _consumer(self, declared: Declared, url: str, access: ClientAccess) -> AsyncPopConsumer:
+        async def handle(message: PoppedMessage) -> object:
+            return await declared.handle(message, consumer.shell.call)
+
         options = declared.options
-        return PopConsumer(
+        consumer = AsyncPopConsumer(
             url,
             declared.group,
             declared.topics,
-            partial(declared.handle, awaits=self._loop.wait),
+            handle,
             concurrency=options.concurrency,
             order=options.order,
             tags=options.tags,
@@ -81,43 +45,36 @@ class Worker:
             renew_for_s=options.renew_for_s,
             **access,
         )
+        return consumer
 
     def stop(self) -> None:
-        """Make `run` end; returns at once, also from a signal handler."""
-        self._stopped.set()
+        """Make `run` end; returns at once."""
+        for _, consumer in self._consumers:
+            consumer.stop()
 
-    def run(self) -> None:
-        """Consume until `stop`, then close.
+    async def run(self) -> None:
+        """Consume until `stop`, then finish and acknowledge what is handled.
 
         Raises
         ------
         DeltaMQError
             The service refuses one of the consumers for good.
         """
-        for _, consumer in self._consumers:
-            consumer.start()
-        error: DeltaMQError | None = None
-        while error is None and not self._stopped.wait(_LOOK_S):
-            error = next((consumer.error for _, consumer in self._consumers if consumer.error is not None), None)
-        self.close()
-        if error is not None:
-            raise error
-
-    def close(self) -> None:
-        """Take no more messages, finish those that are handled, and acknowledge them."""
-        threads = [threading.Thread(target=consumer.close) for _, consumer in self._consumers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self._consumers.clear()
-        self._loop.close()
+        runs = [asyncio.create_task(consumer.run()) for _, consumer in self._consumers]
+        try:
+            await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.stop()
+            ended = await asyncio.gather(*runs, return_exceptions=True)
+        for error in ended:
+            if error is not None:
+                raise error
 
     def metrics(self) -> str:
         """Return the counts of each handler in Prometheus' text format."""
         lines = ["# TYPE deltamq_worker_messages_total counter"]
         held = ["# TYPE deltamq_worker_held_messages gauge"]
-        for declared, consumer in list(self._consumers):
+        for declared, consumer in self._consumers:
             stats = consumer.stats()
             about = f'handler="{declared.name}",group="{declared.group}"'
             lines += [
@@ -126,15 +83,6 @@ class Worker:
             ]
             held.append(f"deltamq_worker_held_messages{{{about}}} {stats.held}")
         return "\n".join((*lines, *held, ""))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._consumers:
-            self.close()
 
 
 @contextmanager

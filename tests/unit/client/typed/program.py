@@ -6,7 +6,7 @@ Nothing here runs. What takes or gives Arrow's tables is in `arrow_program.py`: 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -257,9 +257,9 @@ class Order:
     amount: float
 
 
-def timed(message: PoppedMessage, call: Callable[[], Result | None]) -> Result | None:
+async def timed(message: PoppedMessage, call: Callable[[], Awaitable[Result | None]]) -> Result | None:
     try:
-        return call()
+        return await call()
     except KeyError:
         return Result.DEAD(f"{message.message_id} lacks a field")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -15,8 +15,9 @@ import pydantic
 import pytest
 
 from deltamq.mq.client.messages.received import Dead, PoppedMessage, ReceivedMessage, Result
+from deltamq.mq.client.shells.loop import LoopShell
 from deltamq.mq.client.worker import handlers
-from deltamq.mq.client.worker.handlers import Declared, dead_letter_on, handler, handlers_of, logged, retry_on
+from deltamq.mq.client.worker.handlers import Call, Declared, dead_letter_on, handler, handlers_of, logged, retry_on
 from deltamq.mq.errors import DeltaMQError, Refused
 from deltamq.mq.limits import REASON_LENGTH_MAX
 
@@ -54,10 +55,9 @@ def declared(function: Callable[..., object], **options: Any) -> Declared:
 
 
 def handled(found: Declared, message: PoppedMessage = MESSAGE) -> Result | None:
-    async def run(awaitable: Awaitable[Result | None]) -> Result | None:
-        return await awaitable
-
-    return found.handle(message, lambda awaitable: asyncio.run(run(awaitable)))
+    result = asyncio.run(found.handle(message, LoopShell("test").call))
+    assert result is None or isinstance(result, Result)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -118,16 +118,16 @@ def test_cons_14_what_does_not_decode_is_a_dead_letter_with_the_reason(kind: Any
 def test_cons_14_middleware_is_around_the_handler_and_may_change_the_result() -> None:
     seen: list[str] = []
 
-    def outer(message: PoppedMessage, call: Callable[[], Result | None]) -> Result | None:
+    async def outer(message: PoppedMessage, call: Call) -> Result | None:
         seen.append("outer")
         try:
-            return call()
+            return await call()
         except KeyError as error:
             return Result.DEAD(f"no {error}")
 
-    def inner(message: PoppedMessage, call: Callable[[], Result | None]) -> Result | None:
+    async def inner(message: PoppedMessage, call: Call) -> Result | None:
         seen.append(f"inner {message.offset}")
-        return call()
+        return await call()
 
     def book(message: PoppedMessage) -> None:
         seen.append("book")
@@ -250,3 +250,8 @@ def test_the_examples_for_who_comes_from_elsewhere_declare_a_handler(code: str) 
     assert (found.topics, found.group) == (("orders",), "billing")
     result = handled(found, msgspec.structs.replace(MESSAGE, body=b'{"id": 17, "amount": 12}'))
     assert result is None and len(EXAMPLES) == 3
+
+
+def test_cons_14_middleware_is_a_coroutine_function() -> None:
+    with pytest.raises(Refused, match="async def"):
+        handler(topic="orders", group="billing", middleware=[lambda message, call: None])  # type: ignore[list-item,return-value]
