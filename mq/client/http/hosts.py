@@ -174,6 +174,8 @@ class Hosts:
         role
             The broker that the request concerns, or `META`; the request goes to its host, if that is known.
         """
+        if self._closed:
+            raise Refused("the client is closed; make another one", code="client_closed")
         endpoint = self.endpoint(role)
         try:
             answer = await endpoint.call(method, path, query=query, headers=headers, body=body, timeout_s=timeout_s)

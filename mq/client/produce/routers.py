@@ -158,13 +158,19 @@ class Routers:
         executor = router.known_executor(message) or await router.executor_for(message, entry.deadline)
         if not self._shared.buffer.try_take(entry.size, entry.count):
             await self._take_room(entry, wait=waits or self._settings.when_full == "wait")
-        try:
-            while not (await executor.put_here(entry) if here else executor.put(entry)):
+        while True:
+            try:
+                taken = await executor.put_here(entry) if here else executor.put(entry)
+            except DeltaMQError:
+                self._shared.buffer.give_back(entry.size, entry.count)
+                raise
+            if taken:
+                return executor
+            try:
                 executor = await router.executor_for(message, entry.deadline)
-        except DeltaMQError:
-            self._shared.buffer.give_back(entry.size, entry.count)
-            raise
-        return executor
+            except BaseException:  # the caller's task may be cancelled while it waits for a route
+                self._shared.buffer.give_back(entry.size, entry.count)
+                raise
 
     async def put_slice(self, parts: Parts, router: TopicRouter, given: Slice, deadline: float) -> None:
         """Queue many messages, split by the current route; those that cannot be queued are noted in `parts`."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.produce.entry import Entry
+from deltamq.mq.client.produce.producer import AsyncProducer
 from deltamq.mq.client.produce.shared import Buffer
 from deltamq.mq.client.shells.shell import run_now
 from deltamq.mq.client.shells.threads import ThreadShell
@@ -48,3 +53,33 @@ def test_waiting_until_empty_ends_with_the_last_message() -> None:
     assert run_now(buffer.wait_empty(soon(0.02))) is False
     threading.Timer(0.05, buffer.give_back, (10, 2)).start()
     assert run_now(buffer.wait_empty(soon())) is True
+
+
+class Moving:
+    """A topic whose executor has just retired, and whose route does not come: its own executor, too."""
+
+    def known_executor(self, _message: Message) -> Moving:
+        return self
+
+    def put(self, _entry: Entry) -> bool:
+        return False
+
+    async def executor_for(self, _message: Message, _deadline: float) -> Moving:
+        await asyncio.Event().wait()
+        return self
+
+
+def test_a_task_that_is_cancelled_while_it_looks_for_another_executor_returns_its_room() -> None:
+    async def main() -> None:
+        producer = AsyncProducer("http://127.0.0.1:9")
+        message = Message(b"x")
+        entry = producer._entry(message, soon(), None, None, waits=True)
+        moving: Any = Moving()
+        put = asyncio.create_task(producer._routers.put(moving, message, entry, waits=True, here=False))
+        await asyncio.sleep(0)
+        assert producer.stats().unresolved == 1
+        put.cancel()
+        await asyncio.gather(put, return_exceptions=True)
+        assert await producer.close(timeout_s=0)
+
+    asyncio.run(main())
