@@ -6,11 +6,11 @@ import logging
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -160,7 +160,7 @@ class ProducerCalls(ABC):
         executor, entry = await self._put(router, message, deadline, future, expected_offset, waits=True)
         return await wait_for(self.shell, executor, entry, future, deadline)
 
-    async def _queue(
+    def _queued(
         self,
         topic: str,
         body: bytes | str | Message,
@@ -168,13 +168,30 @@ class ProducerCalls(ABC):
         selector: Selector | None,
         selector_argument: object,
         options: MessageOptions,
-    ) -> None:
+    ) -> Coroutine[Any, Any, object] | None:
+        """Queue one message; returns what is to be awaited if it cannot be queued at once."""
         message = body if isinstance(body, Message) else Message(as_bytes(body), **options)
         deadline = self._deadline(None)
         self._check(message)
         router = self._routers.router(topic)
         if selector is not None:
-            message = await router.chosen(message, selector, selector_argument, deadline)
+            return self._queue_chosen(router, message, deadline, future, selector, selector_argument)
+        if self._hosts.tracing.spans is None and (executor := router.known_executor(message)) is not None:
+            entry = self._entry(message, deadline, future, None, waits=False)
+            if self._routers.put_at_once(executor, entry):
+                return None
+        return self._put(router, message, deadline, future)
+
+    async def _queue_chosen(
+        self,
+        router: TopicRouter,
+        message: Message,
+        deadline: float,
+        future: Outcome[Sent] | None,
+        selector: Selector,
+        selector_argument: object,
+    ) -> None:
+        message = await router.chosen(message, selector, selector_argument, deadline)
         await self._put(router, message, deadline, future)
 
     @both
@@ -188,7 +205,9 @@ class ProducerCalls(ABC):
         **options: Unpack[MessageOptions],
     ) -> None:
         """Queue one message without a result; a lost one is logged and counted (`stats().oneway_lost`)."""
-        await self._queue(topic, body, None, selector, selector_argument, options)
+        waiting = self._queued(topic, body, None, selector, selector_argument, options)
+        if waiting is not None:
+            await waiting
 
     # Many messages ----------------------------------------------------------------------------------------------
 

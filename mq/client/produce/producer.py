@@ -97,7 +97,9 @@ class Producer(ProducerCalls, Blocking):
         between two requests: they must be quick, and must not wait for another send.
         """
         future: SendFuture[Sent] = SendFuture()
-        run_now(self._queue(topic, body, future, selector, selector_argument, options))
+        waiting = self._queued(topic, body, future, selector, selector_argument, options)
+        if waiting is not None:
+            run_now(waiting)
         return future
 
     def send_fixed(
@@ -153,7 +155,9 @@ class AsyncProducer(ProducerCalls, Awaiting):
         """Queue one message, after a wait for room if the buffer is full; the future's result is where it is stored."""
         self.shell.check()
         future: asyncio.Future[Sent] = self.shell.future()  # type: ignore[assignment]  # the loop's
-        await self._queue(topic, body, future, selector, selector_argument, options)
+        waiting = self._queued(topic, body, future, selector, selector_argument, options)
+        if waiting is not None:
+            await waiting
         return future
 
     async def __aenter__(self) -> Self:

@@ -172,6 +172,18 @@ class Routers:
                 self._shared.buffer.give_back(entry.size, entry.count)
                 raise
 
+    def put_at_once(self, executor: Executor, entry: Entry) -> bool:
+        """Queue one message if there is room for it, and the executor takes it; returns whether it is queued."""
+        if not self._shared.buffer.try_take(entry.size, entry.count):
+            return False
+        taken = False
+        try:
+            taken = executor.put(entry)
+        finally:
+            if not taken:
+                self._shared.buffer.give_back(entry.size, entry.count)
+        return taken
+
     async def put_slice(self, parts: Parts, router: TopicRouter, given: Slice, deadline: float) -> None:
         """Queue many messages, split by the current route; those that cannot be queued are noted in `parts`."""
         try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import pytest
+from blockbuster import blockbuster_ctx
 
 from deltamq.mq.client.admin.admin import Admin, AsyncAdmin
 from deltamq.mq.client.cli import root as cli
@@ -51,9 +52,11 @@ def in_shell(request: pytest.FixtureRequest) -> Iterator[InShell]:
     if request.param == "threads":
         yield lambda kind, *args, **options: kind(*args, **options)
         return
-    loop = LoopThread()
-    yield lambda kind, *args, **options: OnLoop(loop, ON_LOOP[kind], *args, **options)
-    loop.close()
+    # What blocks the loop raises an error there: a wait for a lock or a socket, a sleep, a file.
+    with blockbuster_ctx("deltamq.mq.client"):
+        loop = LoopThread()
+        yield lambda kind, *args, **options: OnLoop(loop, ON_LOOP[kind], *args, **options)
+        loop.close()
 
 
 @pytest.fixture

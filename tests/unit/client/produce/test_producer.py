@@ -291,6 +291,7 @@ def test_send_03_a_selector_that_fails_fails_the_send_before_anything_is_sent(
     assert producer.stats().unresolved == 0
 
 
+@pytest.mark.threads
 def test_send_03_a_selectors_time_counts_against_the_timeout(stub: StubService, make_producer: MakeProducer) -> None:
     stub.create("orders", 2)
 
