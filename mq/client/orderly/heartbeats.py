@@ -82,7 +82,7 @@ class Heartbeats:
                 self._failures = 0
                 await self._heard(answer)
             finally:
-                with self._idle:
+                with self._idle.lock:
                     self._under_way = False
                     self._idle.notify()
 

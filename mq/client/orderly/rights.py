@@ -78,7 +78,7 @@ class Rights:
 
     def allocated(self, allocation: Mapping[str, Sequence[str]]) -> None:
         """Take in a new allocation: the partitions that the meta role has given to this client."""
-        with self._changed:
+        with self._changed.lock:
             if self._leaving:
                 return
             wanted = frozenset((topic, name) for topic, names in allocation.items() for name in names)
@@ -94,7 +94,7 @@ class Rights:
 
     def leave(self) -> None:
         """Begin no further works, and release each lock once its work is finished."""
-        with self._changed:
+        with self._changed.lock:
             self._leaving = True
             self._allocation = frozenset()
             works = list(self._works.values())
@@ -106,7 +106,7 @@ class Rights:
 
     def works(self) -> list[OrderlyWork]:
         """Return the works of all locks held now."""
-        with self._changed:
+        with self._changed.lock:
             return list(self._works.values())
 
     async def wait_given_back(self, timeout_s: float) -> bool:
@@ -119,7 +119,7 @@ class Rights:
     @property
     def unreleased(self) -> int:
         """Number of locks whose release is not confirmed."""
-        with self._changed:
+        with self._changed.lock:
             return len(self._releases.keys() | self._works.keys())
 
     # What is due ------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Rights:
     def tick(self) -> None:
         """Send the requests that are due: ask for allocated locks, renew held ones, release locks of ended works."""
         now_ms = monotonic_ms()
-        with self._changed:
+        with self._changed.lock:
             taken = self._to_take(now_ms)
             renewed = self._to_renew(now_ms)
             released = [key for key, (_, after) in self._releases.items() if after <= now_ms]
@@ -180,7 +180,7 @@ class Rights:
         works = [self._work(key, given, settings, sent_ms, lapses) for key in keys if key[1] in given.locks]
         unanswered = [key for key in keys if key[1] in given.unanswered]
         self._not_taken(unanswered, perhaps_given=True)
-        with self._changed:
+        with self._changed.lock:
             self._asking.difference_update(keys)
             self._changed.notify()
         for work in works:
@@ -199,7 +199,7 @@ class Rights:
         number = given.locks[key[1]]
         lock = ClientLock(number, sent_ms)
         right = Right(self._authorization, lock)
-        with self._changed:
+        with self._changed.lock:
             if self._authorization.lapses != lapses or not right.holds(now_ms) or key[1] not in given.offsets:
                 self._releases[key] = (number, now_ms)
                 return None
@@ -215,7 +215,7 @@ class Rights:
     def _not_taken(self, keys: Sequence[Key], *, perhaps_given: bool) -> None:
         """After a failure, or no answer: release locks that may have been granted, and ask again later."""
         after_ms = monotonic_ms() + _AGAIN_MS
-        with self._changed:
+        with self._changed.lock:
             for key in keys:
                 self._ask_after_ms[key] = after_ms
                 if perhaps_given:
@@ -226,7 +226,7 @@ class Rights:
 
     def doubt(self, work: OrderlyWork) -> None:
         """Claim a lock that the broker does not know: after a takeover, or a move of the queue, this restores it."""
-        with self._changed:
+        with self._changed.lock:
             if work.renewing or self._works.get(work.key) is not work:
                 return
             work.renewing = True
@@ -245,7 +245,7 @@ class Rights:
         now_ms = monotonic_ms()
         for work in works:
             number = given.locks.get(work.partition)
-            with self._changed:
+            with self._changed.lock:
                 work.renewing = False
                 work.renew_after_ms = now_ms + _AGAIN_MS
                 if number is not None:
@@ -287,7 +287,7 @@ class Rights:
 
     async def ended(self, work: OrderlyWork, *, lost: bool) -> None:
         """End a work, and release its lock."""
-        with self._changed:
+        with self._changed.lock:
             if self._works.get(work.key) is not work:
                 return
             del self._works[work.key]
@@ -307,7 +307,7 @@ class Rights:
             await self._release(work.key)
 
     async def _release(self, key: Key) -> None:
-        with self._changed:
+        with self._changed.lock:
             number = self._releases[key][0]
         again = False
         try:
@@ -321,7 +321,7 @@ class Rights:
                 error.code,
                 again,
             )
-        with self._changed:
+        with self._changed.lock:
             self._releasing.discard(key)
             if again:
                 self._releases[key] = (self._releases[key][0], monotonic_ms() + _AGAIN_MS)

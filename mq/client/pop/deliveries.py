@@ -47,7 +47,7 @@ class Slots:
 
     def grow(self, count: int) -> None:
         """Add slots; a negative number removes slots, as they become free."""
-        with self._freed:
+        with self._freed.lock:
             self._count += count
             self._free += count
             self._freed.notify()
@@ -67,7 +67,7 @@ class Slots:
     def give_back(self, count: int) -> None:
         """Give slots back."""
         if count:
-            with self._freed:
+            with self._freed.lock:
                 self._free += count
                 assert self._free <= self._count, "more came back than was taken"
                 self._freed.notify()
@@ -78,7 +78,7 @@ class Slots:
 
     def close(self) -> None:
         """Let every `take` return 0."""
-        with self._freed:
+        with self._freed.lock:
             self._closed = True
             self._freed.notify()
 

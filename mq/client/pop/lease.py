@@ -131,7 +131,7 @@ class Leases:
 
     def hold(self, leases: Sequence[Lease]) -> None:
         """Add leases; wakes `wait_due` if one of them must be renewed earlier than it would wake."""
-        with self._changed:
+        with self._changed.lock:
             for lease in leases:
                 if self._renew_for_s is not None:
                     lease.renew_until = self._shell.now() + self._renew_for_s
@@ -147,7 +147,7 @@ class Leases:
     def finish(self, leases: Iterable[Lease], settlement: Settlement) -> None:
         """Settle leases with this outcome; only the first settlement of a lease counts."""
         settled = []
-        with self._changed:
+        with self._changed.lock:
             for lease in leases:
                 if lease.state is _State.HELD:
                     self._end(lease)
@@ -163,7 +163,7 @@ class Leases:
 
     def live(self) -> list[Lease]:
         """Return all leases held now."""
-        with self._changed:
+        with self._changed.lock:
             return list(self._live)
 
     # Renewals ---------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Leases:
     async def wait_due(self) -> list[Lease]:
         """Wait until leases must be renewed, and return them; returns none once closed."""
         while not self._closed:
-            with self._changed:
+            with self._changed.lock:
                 now = self._shell.now()
                 self._drop_expired(now)
                 self._sooner = False
@@ -184,7 +184,7 @@ class Leases:
 
     def begin(self, lease: Lease) -> bool:
         """Mark a lease as being renewed; returns False if it is already over."""
-        with self._changed:
+        with self._changed.lock:
             if lease.state is not _State.HELD:
                 return False
             lease.state = _State.RENEWING
@@ -197,7 +197,7 @@ class Leases:
 
     def renewed(self, lease: Lease, handle: str, now: float) -> None:
         """Note a renewal: the new handle, valid for the invisible time from `now`."""
-        with self._changed:
+        with self._changed.lock:
             lease.handle = handle
             lease.expires_at = now + lease.invisible_ms / 1000
             lease.renew_at = now + lease.invisible_ms / 2000
@@ -205,7 +205,7 @@ class Leases:
 
     def not_renewed(self, lease: Lease, again_at: float) -> None:
         """Note an unanswered renewal: it is repeated at `again_at`, if the old handle is still valid then."""
-        with self._changed:
+        with self._changed.lock:
             lease.renew_at = again_at
             self._again(lease)
 
@@ -219,14 +219,14 @@ class Leases:
 
     def lose(self, lease: Lease) -> None:
         """Drop a lease whose handle the service refused: its handler's result comes too late."""
-        with self._changed:
+        with self._changed.lock:
             if lease.state is not _State.OVER:
                 self.lost += 1
                 self._end(lease)
 
     def close(self) -> None:
         """Let `wait_due` return."""
-        with self._changed:
+        with self._changed.lock:
             self._closed = True
             self._changed.notify()
 

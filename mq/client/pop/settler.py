@@ -66,7 +66,7 @@ class Settler:
 
     def put(self, lease: Lease, settlement: Settlement) -> None:
         """Queue the outcome of a finished lease."""
-        with self._changed:
+        with self._changed.lock:
             if isinstance(settlement, (Retry, Dead, Release)):
                 self._others.append((lease, settlement))
                 self._wake()
@@ -81,7 +81,7 @@ class Settler:
 
     def take_acks(self, topic: str) -> list[Lease]:
         """Take acknowledgements for the next pop of `topic` to carry; afterwards call `carried` or `not_carried`."""
-        with self._changed:
+        with self._changed.lock:
             return self._take(topic)
 
     def _take(self, topic: str) -> list[Lease]:
@@ -102,7 +102,7 @@ class Settler:
             {refused.handle for refused in failed if refused.code == QUEUE_UNSERVED},
         )
         again = [lease for lease in leases if lease.handle in unserved and now < lease.expires_at]
-        with self._changed:
+        with self._changed.lock:
             self._under_way -= len(leases)
             self._failures = 0
             self._give_back(again)
@@ -112,7 +112,7 @@ class Settler:
 
     def not_carried(self, leases: Sequence[Lease]) -> None:
         """Queue acknowledgements again, because it is not known whether the service has them."""
-        with self._changed:
+        with self._changed.lock:
             self._under_way -= len(leases)
             self._give_back(leases)
             self._wake()
@@ -131,7 +131,7 @@ class Settler:
         late = [(lease, code) for lease, code in refused if not (lease.perhaps_reported and code == HANDLE_EXPIRED)]
         if not late:
             return
-        with self._changed:
+        with self._changed.lock:
             self.expired += len(late)
         log.warning(
             "event=answer_too_late count=%d code=%s first=%s they %s delivered again; give handlers less work at "
@@ -147,7 +147,7 @@ class Settler:
     async def run(self) -> None:
         """Report outcomes until `drain` is over."""
         while True:
-            with self._changed:
+            with self._changed.lock:
                 now, until = self._client.shell.now(), self._draining_until
                 if until is not None and (now >= until or not self._unreported()):
                     return
@@ -161,7 +161,7 @@ class Settler:
                 await self._changed.until(lambda: self._woken, min(self._wake_at - now, _WAIT_S_MAX))
 
     def _wake(self) -> None:
-        with self._changed:
+        with self._changed.lock:
             self._woken = True
             self._changed.notify()
 
@@ -218,7 +218,7 @@ class Settler:
                 lost = len(leases)
                 log.error("event=answer_refused count=%d code=%s detail=%s", lost, error.code, error.detail)
         self._note(leases, failed)
-        with self._changed:
+        with self._changed.lock:
             self._under_way -= len(leases)
             self.expired += lost
             self._settle_failures(cause if again else None)
@@ -271,7 +271,7 @@ class Settler:
 
     def drain(self, deadline: float) -> None:
         """Report the remaining outcomes, until `deadline` at most; then `run` ends."""
-        with self._changed:
+        with self._changed.lock:
             self._draining_until = deadline
             self._not_before = 0.0
             self._wake()
@@ -279,5 +279,5 @@ class Settler:
     @property
     def untold(self) -> int:
         """Number of outcomes that the service does not know yet."""
-        with self._changed:
+        with self._changed.lock:
             return self._unreported()

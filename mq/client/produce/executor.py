@@ -127,7 +127,7 @@ class Executor:
 
     def _taken(self, entry: Entry) -> tuple[bool, bool]:
         """Queue an entry; returns whether it is queued, and whether a turn must begin."""
-        with self._arrived:
+        with self._arrived.lock:
             if self._refusing is not None:
                 raise self._refusing()
             if self._retired:
@@ -142,7 +142,7 @@ class Executor:
 
     def withdraw(self, entry: Entry) -> bool:
         """Fail `entry` as not sent if it is still queued; returns False if it is in flight or resolved already."""
-        with self._arrived:
+        with self._arrived.lock:
             if not self._queue.remove(entry):
                 return False
         self.fail([entry], timed_out_in_queue())
@@ -150,12 +150,12 @@ class Executor:
 
     def hold(self) -> None:
         """Start no further batch until `release`."""
-        with self._arrived:
+        with self._arrived.lock:
             self._held = True
 
     def release(self) -> None:
         """End a `hold`."""
-        with self._arrived:
+        with self._arrived.lock:
             self._held = False
             if self._busy or not self._queue:
                 return
@@ -167,25 +167,25 @@ class Executor:
 
         Returns False if nothing is left to do; then `drained` is not called.
         """
-        with self._arrived:
+        with self._arrived.lock:
             self._retired = True
             return self._busy or bool(self._queue)
 
     def take_over(self) -> list[Entry]:
         """Retire, and return the queued entries."""
-        with self._arrived:
+        with self._arrived.lock:
             self._retired = True
             return self._queue.take_all()
 
     def restart(self) -> None:
         """Accept new messages again after a stop."""
-        with self._arrived:
+        with self._arrived.lock:
             self._refusing = None
 
     def abandon(self) -> int:
         """Fail all queued messages, because the producer closes; returns their number."""
         entries = self.take_over()
-        with self._arrived:
+        with self._arrived.lock:
             self._refusing = producer_closed
         self.fail(entries, producer_closed())
         return sum(entry.count for entry in entries)
@@ -218,7 +218,7 @@ class Executor:
 
     def _hand_over(self) -> None:
         """End the turn of a waiting send; the workers send what was queued meanwhile."""
-        with self._arrived:
+        with self._arrived.lock:
             if not self._queue and not self._retired:
                 self._busy = False
                 return
@@ -227,11 +227,11 @@ class Executor:
     async def _next_batch(self, linger_s: float) -> tuple[list[Entry], list[Entry]]:
         """Return the entries of the next request and the expired ones; if both are empty, the turn is over."""
         if linger_s:
-            with self._arrived:
+            with self._arrived.lock:
                 self._lingering = bool(self._queue) and not self._held
             if self._lingering:
                 await self._arrived.until(self._queue.is_due, linger_s)
-        with self._arrived:
+        with self._arrived.lock:
             self._lingering = False
             expired = self._queue.take_expired(self._shared.shell.now())
             if self._queue and not self._held:
@@ -390,12 +390,12 @@ class Executor:
         self.fail(batch, error)
 
     def _put_back(self, batch: list[Entry]) -> None:
-        with self._arrived:
+        with self._arrived.lock:
             self._queue.put_back(batch)
 
     def _stop(self, error: DeltaMQError) -> None:
         stopped = partial(sending_stopped, self.partition, error)
-        with self._arrived:
+        with self._arrived.lock:
             self._refusing = stopped
             queued = self._queue.take_all()
         self.fail(queued, stopped())

@@ -56,7 +56,7 @@ class Buffer:
     def try_take(self, size: int, messages: int) -> bool:
         """Take room for `size` bytes (see `fitted`) if there is some."""
         assert size <= self._bytes_max
-        with self._changed:
+        with self._changed.lock:
             if self._bytes + size > self._bytes_max:
                 return False
             self._bytes += size
@@ -73,7 +73,7 @@ class Buffer:
 
     def give_back(self, size: int, messages: int) -> None:
         """Return room once messages are resolved."""
-        with self._changed:
+        with self._changed.lock:
             self._bytes -= size
             self._messages -= messages
             assert self._bytes >= 0 and self._messages >= 0

@@ -199,7 +199,7 @@ class TopicRouter:
                         detail = f"the topic's route cannot be fetched, nothing was sent: {error.detail}"
                         raise Unavailable(detail, code=NOT_SENT) from error
         finally:
-            with self._fetched:
+            with self._fetched.lock:
                 self._fetching = False
                 self._fetched.notify()
 

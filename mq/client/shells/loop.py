@@ -7,6 +7,7 @@ by cancelling all tasks, nothing new is begun.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import logging
@@ -15,7 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ssl import SSLContext
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from deltamq.mq.client.shells.forks import Birthplace
@@ -36,16 +36,10 @@ class LoopCondition:
 
     __slots__ = ("_waiters",)
 
+    lock = contextlib.nullcontext()
+
     def __init__(self) -> None:
         self._waiters: list[asyncio.Future[None]] = []
-
-    def __enter__(self) -> object:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return
 
     async def until(self, attempt: Callable[[], T], timeout_s: float | None = None) -> T:
         """Attempt until it succeeds, or the time is over; see `Condition`."""
@@ -99,6 +93,7 @@ class LoopWorkers:
         self._name = name
         self._queued: deque[Work] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._running = 0
         self._ended = False
 
     def submit(self, work: Work) -> None:
@@ -106,23 +101,30 @@ class LoopWorkers:
         if self._ended:
             return
         self._queued.append(work)
-        if len(self._tasks) < self._most:
+        if self._running < self._most:
+            self._running += 1
             task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _run(self) -> None:
-        while self._queued:
-            work = self._queued.popleft()
-            try:
-                await work()
-            except asyncio.CancelledError:
-                self._ended = True
-                self._queued.clear()
-                raise
-            except Exception:
-                # Work resolves its own futures; an exception that still escapes must not end the task.
-                log.exception("event=client_task_failed")
+        try:
+            while self._queued:
+                await self._one(self._queued.popleft())
+        finally:
+            # Here, and not when the task is done: what is submitted between the two would wait for nobody.
+            self._running -= 1
+
+    async def _one(self, work: Work) -> None:
+        try:
+            await work()
+        except asyncio.CancelledError:
+            self._ended = True
+            self._queued.clear()
+            raise
+        except Exception:
+            # Work resolves its own futures; an exception that still escapes must not end the task.
+            log.exception("event=client_task_failed")
 
     async def close(self) -> None:
         """Cancel the tasks that still run, and wait for their end, but not for ever."""

@@ -42,8 +42,12 @@ class Transport(Protocol):
         """Close the connections."""
 
 
-class Condition(AbstractContextManager[object], Protocol):
-    """A lock, as a context manager, and a wait for a change of what it guards."""
+class Condition(Protocol):
+    """A lock, and a wait for a change of what it guards."""
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """The lock itself: a lock behind Python code could be left locked by Ctrl-C."""
 
     async def until(self, attempt: Callable[[], T], timeout_s: float | None = None) -> T:
         """Call `attempt` under the lock, again after each `notify`, until it returns something true; return that.
@@ -125,7 +129,7 @@ class Stop:
 
     def set(self) -> None:
         """Set it."""
-        with self._changed:
+        with self._changed.lock:
             self.is_set = True
             self._changed.notify()
 
@@ -143,7 +147,7 @@ class Signal:
 
     def give(self) -> None:
         """Let the present wait end, or the next one."""
-        with self._changed:
+        with self._changed.lock:
             self._given = True
             self._changed.notify()
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from ssl import SSLContext
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from deltamq.mq.client.shells.blocking_transport import BlockingTransport
@@ -29,28 +28,20 @@ _IDLE_S: Final = 30.0
 class ThreadCondition:
     """A condition of threads. Its lock is reentrant: a signal handler may take it, whatever it interrupted."""
 
-    __slots__ = ("_condition", "_lock")
+    __slots__ = ("_condition", "lock")
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._condition = threading.Condition(self._lock)
-
-    def __enter__(self) -> object:
-        return self._lock.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.__exit__(kind, error, trace)
+        self.lock = threading.RLock()
+        self._condition = threading.Condition(self.lock)
 
     async def until(self, attempt: Callable[[], T], timeout_s: float | None = None) -> T:
         """Attempt until it succeeds, or the time is over; see `Condition`."""
-        with self._condition:
+        with self.lock:
             return self._condition.wait_for(attempt, timeout_s)
 
     def notify(self) -> None:
         """Let every `until` attempt again."""
-        with self._condition:
+        with self.lock:
             self._condition.notify_all()
 
 

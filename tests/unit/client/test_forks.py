@@ -100,7 +100,7 @@ def test_send_08_locks_that_a_thread_holds_at_the_fork_stop_nobody_in_the_child(
     stub.create("orders", 1)
     producer = make_producer(token=lambda: "t")
     producer.send("orders", "before")
-    held = [producer._hosts._lock, producer._shared.buffer._changed, producer._routers._lock]
+    held = [producer._hosts._lock, producer._shared.buffer._changed.lock, producer._routers._lock]
     credentials: Credentials = producer._hosts._seeds[0].credentials
     with contextlib.ExitStack() as holding:
         for lock in (*held, credentials._lock):
