@@ -26,6 +26,7 @@ from tests.history.clients.door import Door
 from tests.history.clients.orderlies import OrderlyClients
 from tests.history.clients.poppers import Popper, PopSettings
 from tests.history.clients.readers import Reader, pages, partitions_of
+from tests.history.clients.sdk_senders import SdkSenders
 from tests.history.clients.senders import Sender, SendSettings
 from tests.history.runs.final import Calm, drain, is_done, list_dead, scan_files, scan_service, wait_until
 from tests.history.runs.nemesis import Fault, Jobs, Nemesis
@@ -67,6 +68,8 @@ class Plan:
     hosts: tuple[tuple[str, ...], ...] = ()
     senders: int = 3
     plain_senders: int = 1
+    #: Senders with a producer of the SDK, of each shell.
+    sdk_senders: int = 2
     readers: int = 1
     delayed_percent: int = 3
     send_pause_s: float = 0.02
@@ -276,7 +279,21 @@ def _load(system: System, plan: Plan, faults: Sequence[Fault]) -> None:
             patience_s=plan.patience_s,
         )
         senders.append(Sender(Door(_turned(system.ways, at)), recorder, settings, plan.seed * 1_000 + at, stop))
-    workers: list[Any] = [*senders]
+    sdk = [
+        SdkSenders(
+            system.ways,
+            recorder,
+            TOPIC,
+            plan.seed,
+            stop,
+            shell=shell,
+            senders=plan.sdk_senders,
+            pause_s=plan.send_pause_s,
+            patience_s=plan.patience_s,
+        )
+        for shell in (("loop", "threads") if plan.sdk_senders else ())
+    ]
+    workers: list[Any] = [*senders, *sdk]
     for number, group in enumerate(plan.groups):
         for at in range(group.consumers):
             seed = plan.seed * 1_000 + 100 * (number + 1) + at
