@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from deltamq.mq.client.outbox.ledger import SetAside as SetAside
     from deltamq.mq.client.outbox.outbox import Outbox as Outbox
     from deltamq.mq.client.outbox.outbox import OutboxStatus as OutboxStatus
+    from deltamq.mq.client.outbox.relay import AsyncOutboxRelay as AsyncOutboxRelay
     from deltamq.mq.client.outbox.relay import OutboxRelay as OutboxRelay
     from deltamq.mq.client.outbox.relay import RelayStats as RelayStats
     from deltamq.mq.client.outbox.statements import OutboxDialect as OutboxDialect
@@ -132,7 +133,7 @@ _NAMES: Final = {
     "mq.client.orderly.listener": "Suspend",
     "mq.client.outbox.ledger": "SetAside",
     "mq.client.outbox.outbox": "Outbox OutboxStatus",
-    "mq.client.outbox.relay": "OutboxRelay RelayStats",
+    "mq.client.outbox.relay": "AsyncOutboxRelay OutboxRelay RelayStats",
     "mq.client.outbox.statements": "OutboxDialect",
     "mq.client.pop.client": "AsyncPopClient PopClient",
     "mq.client.pop.consumer": "AsyncPopConsumer ConsumerClosed PopConsumer",

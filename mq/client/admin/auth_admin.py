@@ -10,7 +10,8 @@ import msgspec
 
 from deltamq.mq.client.http.calls import PagedCalls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
-from deltamq.mq.client.shells.both import both, both_rows
+from deltamq.mq.client.shells.both import both
+from deltamq.mq.client.shells.rows import both_rows
 from deltamq.mq.errors import NotFound
 from deltamq.mq.wire.auth import (
     AclInfo,

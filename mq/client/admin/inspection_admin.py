@@ -7,7 +7,8 @@ from datetime import datetime
 
 from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
-from deltamq.mq.client.shells.both import both, both_rows
+from deltamq.mq.client.shells.both import both
+from deltamq.mq.client.shells.rows import both_rows
 from deltamq.mq.names import check_group, check_partition, check_reader, check_topic
 from deltamq.mq.wire.cluster import HistoryAnswer, HistorySeries
 from deltamq.mq.wire.groups import DeliveriesAnswer, InFlightAnswer, RetriesAnswer

@@ -26,22 +26,6 @@ if TYPE_CHECKING:
     from deltamq.mq.client.tracing.spans import TracerProvider
 
 
-class Closing(ABC):
-    """An object whose `close` is called at the end of its `with` block."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release the object's resources."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
 T = TypeVar("T")
 
 

@@ -6,39 +6,28 @@
 
 A lane has some of the keys of a topic, or its messages without a key. Any number of relays may run: each lane is sent
 by one of them at a time, and a lane of a relay that died goes on when its lease ends (`Ledger` says why nothing is then
-stored twice, or out of order). What becomes of a request is a pure decision from its outcome:
-
-    outcome                                            step
-    -------------------------------------------------- --------------------------------------------------------------
-    stored, now or by an earlier attempt               STORED      its rows are deleted
-    the service is away, busy, does not know           REPEAT      the very same request, after a growing wait
-    the relay's token is wrong                         REPEAT      no message is to blame
-    the topic or the named partition does not exist    SET_ASIDE   all its rows, which share both
-    refused, several messages                          DIVIDE      nothing was stored: fewer messages, until one is left
-    refused, one message                               SET_ASIDE
-    may be stored, and can no longer be recognised     SET_ASIDE   only a person can decide whether to send it again
-
-If an earlier attempt may have been applied, a refusal means this only if that attempt would have met it, too
-(`after_unknown`). Fewer messages are another request, with another name: what is stored would be stored once more.
+stored twice, or out of order). What becomes of a request is a pure decision (`mq/client/outbox/next_step.py`).
 """
 
 from __future__ import annotations
 
-import enum
+import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from typing import Final, Protocol, Unpack
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar, Unpack
 from uuid import uuid4
 
 from deltamq.mq.backoff import Backoff
-from deltamq.mq.client.http.calls import ClientAccess, Closing
-from deltamq.mq.client.http.retries import REQUEST_SIZE, TIMED_OUT
+from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.messages.message import Message, SentRange
 from deltamq.mq.client.outbox.ledger import (
-    OUTCOME_UNKNOWN,
     Claim,
     ClaimLimits,
     LaneLost,
@@ -46,84 +35,39 @@ from deltamq.mq.client.outbox.ledger import (
     SetAside,
     not_repeatable,
 )
+from deltamq.mq.client.outbox.next_step import NextStep, after_unknown, step_after, too_late
 from deltamq.mq.client.outbox.outbox import TABLE
 from deltamq.mq.client.outbox.session import DATABASE_FAILED, Session
 from deltamq.mq.client.outbox.statements import Connection, OutboxDialect, Tables
-from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.produce.calls import ProducerCalls
+from deltamq.mq.client.produce.producer import AsyncProducer, Producer
+from deltamq.mq.client.shells.both import Awaiting, Blocking, both
 from deltamq.mq.client.shells.forks import Birthplace
-from deltamq.mq.client.shells.send_future import SendFuture
-from deltamq.mq.errors import DeltaMQError, Forbidden, NotFound, Refused, Unauthenticated, Unavailable, Unknown
-from deltamq.mq.limits import MIB, PRODUCER_WINDOW_MS, REQUEST_MESSAGES_MAX
+from deltamq.mq.client.shells.shell import Outcome, Shell, Signal, Stop
+from deltamq.mq.client.shells.threads import ThreadShell
+from deltamq.mq.errors import DeltaMQError, Refused, Unavailable, Unknown
+from deltamq.mq.limits import MIB, REQUEST_MESSAGES_MAX
 
 log = logging.getLogger("deltamq.client")
 
-#: How long after its first attempt a request is repeated: an hour less than the service remembers it, for clocks that
-#: do not agree.
-REPEATABLE_MS: Final = PRODUCER_WINDOW_MS - 3600 * 1000
-
-_NOWHERE: Final = frozenset({"topic_not_found", "partition_not_found", "physical_partition"})
-_FORGOTTEN: Final = "producer_sequence_out_of_order"
-
-
-class NextStep(enum.Enum):
-    """What to do with the rows of a request."""
-
-    STORED = "stored"
-    REPEAT = "repeat"
-    DIVIDE = "divide"
-    SET_ASIDE = "set aside"
-
-
-def step_after(error: DeltaMQError | None, rows: int) -> NextStep:
-    """Return what to do with `rows` rows after `error`, or after success."""
-    if error is None:
-        return NextStep.STORED
-    if error.code in _NOWHERE or error.code in (_FORGOTTEN, OUTCOME_UNKNOWN):
-        return NextStep.SET_ASIDE
-    if isinstance(error, Refused) and not isinstance(error, (Unauthenticated, Forbidden)):
-        return NextStep.SET_ASIDE if rows == 1 else NextStep.DIVIDE
-    return NextStep.REPEAT
-
-
-def after_unknown(error: DeltaMQError) -> DeltaMQError:
-    """Return what `error` proves about a request of which an earlier attempt may be stored.
-
-    What the service refuses by rules that do not change was refused every time. A limit may have been lowered since:
-    then the outcome stays unknown. A refusal by a proxy, which does not know the request, says nothing.
-    """
-    if error.code in REQUEST_SIZE:
-        return Unknown(
-            f"an earlier attempt may be stored, and now: {error.detail}; look for the message_id in the topic before "
-            "it is sent again",
-            code=OUTCOME_UNKNOWN,
-        )
-    is_of_the_moment = isinstance(error, NotFound) or error.status == TIMED_OUT
-    if is_of_the_moment and error.code not in _NOWHERE:
-        return Unknown(error.detail, code=error.code)
-    return error
-
-
-def too_late(first_attempt_ms: int, now_ms: int) -> Unknown | None:
-    """Return the error of a request that may be stored, but that the service would no longer recognise; else None."""
-    if now_ms - first_attempt_ms < REPEATABLE_MS:
-        return None
-    return Unknown(
-        f"sent more than {REPEATABLE_MS // 3_600_000} hours ago without an answer: it may be stored; look for its "
-        "message_id in the topic before it is sent again",
-        code=OUTCOME_UNKNOWN,
-    )
-
+T = TypeVar("T")
+#: Seconds beyond the deadline of a request after which its producer counts as stuck.
+_HANG_S: Final = 60.0
 
 _LEASE_FACTOR_MIN: Final = 2
 _BYTES_MAX: Final = 32 * MIB
 
 
+#: What a relay's send will be: where the messages of a request are stored.
+Sending: TypeAlias = Outcome[tuple[SentRange, ...]]
+
+
 class Sender(Protocol):
-    """The part of a `Producer` that a relay uses."""
+    """The part of a producer that a relay uses."""
 
     def send_fixed(
         self, topic: str, messages: Sequence[Message], *, producer_id: str, producer_seq: int, timeout_s: float
-    ) -> SendFuture[tuple[SentRange, ...]]: ...
+    ) -> Sending | Coroutine[Any, Any, Sending]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,35 +99,8 @@ class RelayStats:
         return RelayStats(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
 
-class OutboxRelay(Closing):
-    """Sends the committed messages of an outbox, each once, messages of a key in order.
-
-    One thread uses a relay; only `stop`, `wake` and `stats` may be called from others. Order is promised among messages
-    whose transactions did not overlap.
-
-    Parameters
-    ----------
-    connect
-        Makes the relay's own connection to the database, without autocommit. It is called again after a failure.
-    producer
-        A producer, or the service's URL. A producer that is handed over is not closed.
-    strict
-        Messages of a key wait while an earlier one of it is set aside. By default they go on without it.
-    messages_max, bytes_max, lanes_max
-        Maximum size of one request, and number of requests of one pass.
-    timeout_s, lease_s
-        Maximum seconds of a request with its retries, and seconds after which another relay takes over what a dead one
-        had claimed.
-    poll_ms
-        Milliseconds between two looks at a database without messages.
-    first_wait_ms, wait_ms_max
-        The wait after a failed request, which doubles with each further failure, up to a maximum.
-    on_set_aside
-        Called with each `SetAside`, after its commit. It is not called if that commit seems to fail, though it may have
-        happened: only the database knows for certain what is set aside.
-    access
-        How the service is reached, for example `token`, if `producer` is a URL; see `Calls`.
-    """
+class OutboxRelayCore(ABC):
+    """What `OutboxRelay` and `AsyncOutboxRelay` have in common."""
 
     def __init__(
         self,
@@ -217,10 +134,9 @@ class OutboxRelay(Closing):
             strict=strict,
             new_id=new_id,
         )
-        self._own: Producer | None = None
-        if isinstance(producer, str) or not hasattr(producer, "send_fixed"):
-            producer = self._own = Producer(producer, timeout_s=timeout_s, **access)
-        self._producer: Sender = producer
+        self.shell = self._make_shell()
+        self._own: ProducerCalls | None = None
+        self._producer = self._sender(producer, timeout_s, access)
         self._timeout_s = timeout_s
         self._lease_ms = round(lease_s * 1000)
         self._poll_s = poll_ms / 1000
@@ -229,13 +145,26 @@ class OutboxRelay(Closing):
         self._now_ms = now_ms
         self._stats = RelayStats()
         self._checked = False
-        self._birthplace = Birthplace("OutboxRelay")
-        self._stopping = threading.Event()
-        self._woken = threading.Event()
+        self._birthplace = Birthplace(type(self).__name__)
+        self._stopping = Stop(self.shell)
+        self._woken = Signal(self.shell)
+
+    @abstractmethod
+    def _make_shell(self) -> Shell:
+        """Return what drives the relay."""
+
+    @abstractmethod
+    def _sender(self, producer: Sender | str | Sequence[str], timeout_s: float, access: ClientAccess) -> Sender:
+        """Return the producer, made of the service's URL if need be."""
+
+    @abstractmethod
+    async def _in_db(self, work: Callable[[], T]) -> T:
+        """Do work that uses the connection to the database, in the thread that it belongs to."""
 
     # Running ----------------------------------------------------------------------------------------------------
 
-    def run(self, until: threading.Event | None = None) -> None:
+    @both
+    async def run(self, until: threading.Event | None = None) -> None:
         """Send what is committed, now and later, until `stop` is called or `until` is set.
 
         Failures of the service and of the database are repeated with growing waits.
@@ -246,29 +175,30 @@ class OutboxRelay(Closing):
             `outbox_not_found`: the database has no such table.
         """
         try:
-            self._run(until)
+            await self._run(until)
         finally:
             # In the thread that used the connection: SQLite's may be used, and closed, by no other.
-            self._leave()
+            await self._in_db(self._leave)
 
-    def _run(self, until: threading.Event | None) -> None:
+    async def _run(self, until: threading.Event | None) -> None:
         failures = 0
-        while not (self._stopping.is_set() or (until is not None and until.is_set())):
+        while not (self._stopping.is_set or (until is not None and until.is_set())):
             try:
-                went_on = self.run_once().went_on
+                went_on = (await self._run_once()).went_on
             except Unavailable as error:
                 if error.code != DATABASE_FAILED:
                     raise
                 failures += 1
                 self._stats += RelayStats(database_failures=1)
                 log.warning("event=outbox_database_failed failures=%d error=%s", failures, error.detail)
-                self._wait(self._waits_ms.after(failures) / 1000)
+                await self._wait(self._waits_ms.after(failures) / 1000)
                 continue
             failures = 0
             if not went_on:
-                self._wait(self._poll_s)
+                await self._wait(self._poll_s)
 
-    def run_once(self) -> RelayStats:
+    @both
+    async def run_once(self) -> RelayStats:
         """Send one request of each lane that has messages and is not waiting, and return what was done.
 
         Raises
@@ -278,7 +208,19 @@ class OutboxRelay(Closing):
         Unavailable
             `outbox_database_failed`: the database failed. What was sent is repeated harmlessly.
         """
+        return await self._run_once()
+
+    async def _run_once(self) -> RelayStats:
         self._birthplace.check()
+        self.shell.check()
+        claims, done = await self._in_db(self._claimed)
+        if not claims:
+            return done
+        sends = [await self._begin(claim) for claim in claims]
+        outcomes = [(claim, *await self._outcome(send)) for claim, send in zip(claims, sends, strict=True)]
+        return done + await self._in_db(partial(self._settled, outcomes))
+
+    def _claimed(self) -> tuple[list[Claim], RelayStats]:
         if not self._checked:
             self._session.check_tables(self._tables)
             self._checked = True
@@ -287,40 +229,39 @@ class OutboxRelay(Closing):
         done = self._report_set_aside(RelayStats(lanes_left=self._ledger.lanes_left))
         # Counted now: it stays done if the rest of the pass fails.
         self._stats += done
-        if not claims:
-            return done
-        settled = self._settled([(claim, *outcome) for claim, outcome in zip(claims, self._send(claims), strict=True)])
-        self._stats += settled
-        return done + settled
+        return claims, done
 
-    def drain(self) -> bool:
+    @both
+    async def drain(self) -> bool:
         """Run passes while messages can be sent now; returns whether none is left that waits."""
         self._ledger.look_again()
-        while not self._stopping.is_set() and self.run_once().went_on:
+        while not self._stopping.is_set and (await self._run_once()).went_on:
             pass
-        return not self._ledger.waiting()
+        return not await self._in_db(self._ledger.waiting)
 
     def wake(self) -> None:
         """Look at the database at once; for callers that have just committed."""
-        self._woken.set()
+        self._woken.give()
 
     def stop(self) -> None:
         """Let `run` end after the pass under way; safe in a signal handler."""
         self._stopping.set()
-        self._woken.set()
+        self._woken.give()
 
     def stats(self) -> RelayStats:
         """Return the counts since the relay was made."""
         return self._stats
 
-    def close(self) -> None:
+    @both
+    async def close(self) -> None:
         """Give up the relay's leases, and close its connection; called by the thread that ran it, or after `run`."""
         if not self._birthplace.is_here:
             return  # the connection and the leases are the parent's
         self.stop()
-        self._leave()
+        await self._in_db(self._leave)
         if self._own is not None:
-            self._own.close()
+            await ProducerCalls.close.core(self._own)
+        await self.shell.close()
 
     def _leave(self) -> None:
         try:
@@ -331,34 +272,41 @@ class OutboxRelay(Closing):
         finally:
             self._session.close()
 
-    def _wait(self, seconds: float) -> None:
-        self._woken.wait(seconds)
-        if not self._stopping.is_set():
-            self._woken.clear()
+    async def _wait(self, seconds: float) -> None:
+        if not self._stopping.is_set:
+            await self._woken.wait(seconds)
 
     # One pass ---------------------------------------------------------------------------------------------------
 
-    def _send(self, claims: Sequence[Claim]) -> list[tuple[DeltaMQError | None, int]]:
-        """Send the requests of all claims at once; returns the error of each, if any, and its duplicates."""
-        sends = [self._begin(claim) for claim in claims]
-        return [_outcome(send) for send in sends]
-
-    def _begin(self, claim: Claim) -> SendFuture[tuple[SentRange, ...]] | DeltaMQError:
+    async def _begin(self, claim: Claim) -> Sending | DeltaMQError:
         error = not_repeatable(claim)
         if error is None and claim.inherited:
             error = too_late(claim.first_attempt_ms, self._now_ms())
         if error is not None:
             return error
         try:
-            return self._producer.send_fixed(
+            sending = self._producer.send_fixed(
                 claim.topic,
                 claim.messages,
                 producer_id=claim.producer_id,
                 producer_seq=claim.producer_seq,
                 timeout_s=self._timeout_s,
             )
+            return await sending if inspect.iscoroutine(sending) else sending  # type: ignore[return-value]
         except DeltaMQError as refused:
             return refused
+
+    async def _outcome(self, send: Sending | DeltaMQError) -> tuple[DeltaMQError | None, int]:
+        if isinstance(send, DeltaMQError):
+            return send, 0
+        try:
+            # The producer resolves every request at its deadline; this only makes a hang an error.
+            ranges = await self.shell.outcome(send, self._timeout_s + _HANG_S)
+        except TimeoutError:
+            return Unknown("the producer does not say what became of the request"), 0
+        except DeltaMQError as error:
+            return error, 0
+        return None, sum(placed.count for placed in ranges if placed.duplicate)
 
     def _settled(self, outcomes: Sequence[tuple[Claim, DeltaMQError | None, int]]) -> RelayStats:
         done = RelayStats(requests=len(outcomes))
@@ -369,7 +317,9 @@ class OutboxRelay(Closing):
                 except LaneLost:
                     log.warning("event=outbox_lane_lost lane=%s", claim.lane)
                     done += RelayStats(lost=1)
-        return self._report_set_aside(done)
+        done = self._report_set_aside(done)
+        self._stats += done
+        return done
 
     def _settle(self, claim: Claim, error: DeltaMQError | None, duplicates: int) -> RelayStats:
         rows = len(claim.rows)
@@ -405,15 +355,86 @@ class OutboxRelay(Closing):
         return done
 
 
-def _outcome(send: SendFuture[tuple[SentRange, ...]] | DeltaMQError) -> tuple[DeltaMQError | None, int]:
-    if isinstance(send, DeltaMQError):
-        return send, 0
-    try:
-        # Without a timeout: the producer resolves every request at its deadline.
-        ranges = send.result()
-    except DeltaMQError as error:
-        return error, 0
-    return None, sum(placed.count for placed in ranges if placed.duplicate)
+class OutboxRelay(OutboxRelayCore, Blocking):
+    """Sends the committed messages of an outbox, each once, messages of a key in order.
+
+    One thread uses a relay; only `stop`, `wake` and `stats` may be called from others. Order is promised among messages
+    whose transactions did not overlap.
+
+    Parameters
+    ----------
+    connect
+        Makes the relay's own connection to the database, without autocommit. It is called again after a failure.
+    producer
+        A producer, or the service's URL. A producer that is handed over is not closed.
+    strict
+        Messages of a key wait while an earlier one of it is set aside. By default they go on without it.
+    messages_max, bytes_max, lanes_max
+        Maximum size of one request, and number of requests of one pass.
+    timeout_s, lease_s
+        Maximum seconds of a request with its retries, and seconds after which another relay takes over what a dead one
+        had claimed.
+    poll_ms
+        Milliseconds between two looks at a database without messages.
+    first_wait_ms, wait_ms_max
+        The wait after a failed request, which doubles with each further failure, up to a maximum.
+    on_set_aside
+        Called with each `SetAside`, after its commit. It is not called if that commit seems to fail, though it may have
+        happened: only the database knows for certain what is set aside.
+    access
+        How the service is reached, for example `token`, if `producer` is a URL; see `Calls`.
+    """
+
+    def _make_shell(self) -> Shell:
+        return ThreadShell()
+
+    def _sender(self, producer: Sender | str | Sequence[str], timeout_s: float, access: ClientAccess) -> Sender:
+        if isinstance(producer, str) or not hasattr(producer, "send_fixed"):
+            producer = self._own = Producer(producer, timeout_s=timeout_s, **access)
+        return producer
+
+    async def _in_db(self, work: Callable[[], T]) -> T:
+        return work()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncOutboxRelay(OutboxRelayCore, Awaiting):
+    """`OutboxRelay` for an event loop: the same parameters; the database is used in one thread of its own.
+
+    One task uses a relay; the producer is an `AsyncProducer`, or the service's URL.
+    """
+
+    def _make_shell(self) -> Shell:
+        from deltamq.mq.client.shells.loop import LoopShell
+
+        self._thread = ThreadPoolExecutor(1, "deltamq-outbox")
+        return LoopShell(type(self).__name__)
+
+    def _sender(self, producer: Sender | str | Sequence[str], timeout_s: float, access: ClientAccess) -> Sender:
+        if isinstance(producer, str) or not hasattr(producer, "send_fixed"):
+            producer = self._own = AsyncProducer(producer, timeout_s=timeout_s, **access)
+        return producer
+
+    async def _in_db(self, work: Callable[[], T]) -> T:
+        import asyncio
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def __aenter__(self) -> Self:
+        self.shell.check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 def _check(

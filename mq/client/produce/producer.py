@@ -160,6 +160,16 @@ class AsyncProducer(ProducerCalls, Awaiting):
             await waiting
         return future
 
+    async def send_fixed(
+        self, topic: str, messages: Sequence[Message], *, producer_id: str, producer_seq: int, timeout_s: float
+    ) -> asyncio.Future[tuple[SentRange, ...]]:
+        """Queue `messages` as one request, as `Producer.send_fixed` does."""
+        self.shell.check()
+        future = await self._fixed(
+            topic, messages, producer_id=producer_id, producer_seq=producer_seq, timeout_s=timeout_s
+        )
+        return future  # type: ignore[return-value]  # the loop's
+
     async def __aenter__(self) -> Self:
         self.shell.check()
         return self

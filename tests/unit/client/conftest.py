@@ -13,6 +13,7 @@ from blockbuster import blockbuster_ctx
 from deltamq.mq.client.admin.admin import Admin, AsyncAdmin
 from deltamq.mq.client.cli import root as cli
 from deltamq.mq.client.orderly.consumer import AsyncOrderlyConsumer, OrderlyConsumer
+from deltamq.mq.client.outbox.relay import AsyncOutboxRelay, OutboxRelay
 from deltamq.mq.client.pop.client import AsyncPopClient, PopClient
 from deltamq.mq.client.pop.consumer import AsyncPopConsumer, PopConsumer
 from deltamq.mq.client.produce.producer import AsyncProducer, Producer
@@ -26,6 +27,7 @@ from tests.unit.client.stub_service import StubService
 ON_LOOP: Final[dict[Any, Callable[..., Any]]] = {
     Admin: AsyncAdmin,
     OrderlyConsumer: AsyncOrderlyConsumer,
+    OutboxRelay: AsyncOutboxRelay,
     PopClient: AsyncPopClient,
     PopConsumer: AsyncPopConsumer,
     Producer: AsyncProducer,

@@ -17,6 +17,7 @@ def test_the_names_that_users_import_are_pinned() -> None:
         "Admin",
         "AsyncAdmin",
         "AsyncOrderlyConsumer",
+        "AsyncOutboxRelay",
         "AsyncPopClient",
         "AsyncPopConsumer",
         "AsyncProducer",

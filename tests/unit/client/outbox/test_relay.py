@@ -11,8 +11,9 @@ import pytest
 from deltamq.mq.client.http.answers import error_of
 from deltamq.mq.client.messages.message import Message
 from deltamq.mq.client.outbox.ledger import HELD_BACK_LOOKS_MAX, LOOKS_MAX, SetAside
+from deltamq.mq.client.outbox.next_step import REPEATABLE_MS
 from deltamq.mq.client.outbox.outbox import lane_of
-from deltamq.mq.client.outbox.relay import REPEATABLE_MS, OutboxRelay
+from deltamq.mq.client.outbox.relay import OutboxRelay
 from deltamq.mq.errors import NotFound, Refused, TooLarge, Unauthenticated, Unavailable
 from tests.outbox_database import OutboxDatabase
 from tests.unit.client.outbox.conftest import Clock
@@ -181,6 +182,7 @@ def test_send_07_waits_double_up_to_the_most(
         assert database.outbox.status(connection).lanes == ()
 
 
+@pytest.mark.threads  # it uses the connection, or the relay, from the test's own thread
 @pytest.mark.parametrize("commit", [1, 2, 3])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("fault", [None, Fault.LOST, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
@@ -232,6 +234,7 @@ def test_send_07_another_relay_takes_a_lane_only_when_its_lease_ends(
     assert service.bodies(key="k") == ["1", "2"]
 
 
+@pytest.mark.threads  # it uses the connection, or the relay, from the test's own thread
 def test_send_07_a_relay_that_slept_past_its_lease_neither_duplicates_nor_deletes(
     database: OutboxDatabase, service: OutboxService, make_relay: MakeRelay, clock: Clock
 ) -> None:
@@ -283,6 +286,7 @@ def test_send_07_two_relays_at_once_store_each_message_once_and_in_order(
     assert sum(relay.stats().sent for relay in relays) == 60
 
 
+@pytest.mark.threads  # it uses the connection, or the relay, from the test's own thread
 def test_send_07_failures_of_the_database_are_repeated(
     database: OutboxDatabase, service: OutboxService, make_relay: MakeRelay
 ) -> None:
@@ -636,6 +640,7 @@ def test_send_07_a_restored_database_does_not_lose_messages_to_sequences_of_its_
 # Its life ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.threads  # it stops the relay from what the relay calls
 def test_run_ends_when_it_is_stopped_and_closing_gives_the_leases_up(
     database: OutboxDatabase, service: OutboxService, make_relay: MakeRelay
 ) -> None:
@@ -655,6 +660,7 @@ def test_run_ends_when_it_is_stopped_and_closing_gives_the_leases_up(
     assert service.all_bodies() == ["1", "2"]
 
 
+@pytest.mark.threads  # it uses the connection, or the relay, from the test's own thread
 def test_wake_ends_the_wait_for_new_messages(
     database: OutboxDatabase, service: OutboxService, make_relay: MakeRelay
 ) -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from deltamq.mq.client.cli.outbox import connector_of
 from deltamq.mq.client.messages.message import Message
 from deltamq.mq.client.outbox.ledger import fitting
+from deltamq.mq.client.outbox.next_step import REPEATABLE_MS, NextStep, step_after, too_late
 from deltamq.mq.client.outbox.outbox import lane_of, message_of, row_of, topic_of
-from deltamq.mq.client.outbox.relay import REPEATABLE_MS, NextStep, step_after, too_late
 from deltamq.mq.client.outbox.statements import POSTGRESQL, SQLITE, OutboxDialect, Tables, dialect_of
 from deltamq.mq.errors import (
     Conflict,

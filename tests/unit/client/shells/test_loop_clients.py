@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deltamq import AsyncPopConsumer, AsyncProducer, ForkedClient, PoppedMessage, Refused, Result
+from deltamq import AsyncOutboxRelay, AsyncPopConsumer, AsyncProducer, ForkedClient, PoppedMessage, Refused, Result
+from tests.outbox_database import sqlite_database
 from tests.unit.client.pop.pop_consumers import QUICK
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.test_forks import in_child
@@ -215,5 +217,29 @@ def test_cons_16_whatever_a_handler_raises_brings_its_message_again(stub: StubSe
         async with AsyncPopConsumer(stub.url, "billing", "orders", fail_once, patience=QUICK) as consumer:
             await until(lambda: consumer.stats().ok == 3)
             assert consumer.stats().retried == 1
+
+    run(main())
+
+
+# The outbox -----------------------------------------------------------------------------------------------------
+
+
+def test_send_07_a_relay_on_a_loop_sends_what_is_committed_when_it_is_woken(stub: StubService, tmp_path: Path) -> None:
+    stub.create("orders", 1)
+    database = sqlite_database(tmp_path)
+
+    async def main() -> None:
+        async with AsyncOutboxRelay(database.connect, stub.url, table=database.table, poll_ms=3_600_000) as relay:
+            assert (await relay.run_once()).sent == 0
+            running = asyncio.create_task(relay.run())
+            database.put("1", "2", key="k")
+            relay.wake()
+            await until(lambda: relay.stats().sent == 2)
+            database.put("3", key="k")
+            relay.wake()
+            await until(lambda: relay.stats().sent == 3)
+            relay.stop()
+            await running
+        assert stub.bodies("orders") == [b"1", b"2", b"3"]
 
     run(main())

@@ -18,6 +18,7 @@ from deltamq import (
     Admin,
     AsyncAdmin,
     AsyncOrderlyConsumer,
+    AsyncOutboxRelay,
     AsyncPopClient,
     AsyncPopConsumer,
     AsyncProducer,
@@ -398,6 +399,8 @@ async def on_a_loop() -> int:
             offset += popped.offset
     async with AsyncOrderlyConsumer(URL, "ledger", "orders", listen) as ordered:
         await ordered.run()
+    async with AsyncOutboxRelay(lambda: sqlite3.connect("shop.db"), URL) as relay:
+        offset += (await relay.run_once()).sent
     async with AsyncPopClient(URL, "billing") as client:
         pops: PopBatch = await client.pop("orders", 10, wait_ms=1_000)
         failed: list[FailedHandle] = await client.ack([message.handle for message in pops.messages])

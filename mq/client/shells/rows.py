@@ -1,0 +1,65 @@
+"""Methods of both shells that yield rows, written once: `both_rows`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+
+from deltamq.mq.client.shells.both import Awaiting, Blocking
+from deltamq.mq.client.shells.shell import run_now
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class both_rows(Generic[P, T]):  # a decorator
+    """A method of both shells that yields rows, written as an asynchronous generator."""
+
+    def __init__(self, core: Callable[Concatenate[Any, P], AsyncGenerator[T, None]]) -> None:
+        self.core = core
+        self.__doc__ = core.__doc__
+        self.__name__ = core.__name__
+        self.__wrapped__ = core
+
+    @overload
+    def __get__(self, client: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, client: Blocking, owner: type) -> Callable[P, Generator[T, None, None]]: ...
+    @overload
+    def __get__(self, client: Awaiting, owner: type) -> Callable[P, AsyncGenerator[T, None]]: ...
+    def __get__(self, client: Any, owner: type) -> Any:
+        core = self.core
+        if client is None:
+            return self
+        return functools.partial(_rows_now if isinstance(client, Blocking) else _checked_rows, core, client)
+
+
+def _rows_now(
+    core: Callable[..., AsyncGenerator[T, None]], client: Blocking, *args: Any, **options: Any
+) -> Generator[T, None, None]:
+    """Yield the rows of a generator of the core that runs with threads."""
+    rows = core(client, *args, **options)
+    try:
+        while True:
+            try:
+                row = run_now(_next(rows))
+            except StopAsyncIteration:
+                return
+            yield row
+    finally:
+        run_now(rows.aclose())
+
+
+async def _next(rows: AsyncGenerator[T, None]) -> T:
+    return await anext(rows)
+
+
+async def _checked_rows(
+    core: Callable[..., AsyncGenerator[T, None]], client: Awaiting, *args: Any, **options: Any
+) -> AsyncGenerator[T, None]:
+    client.shell.check()
+    async with contextlib.aclosing(core(client, *args, **options)) as rows:
+        async for row in rows:
+            yield row
