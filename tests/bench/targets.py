@@ -40,6 +40,8 @@ TARGETS: Final[dict[str, Target]] = {
     "pop.held32.rate": at_least(60_000, "60 k msg/s with a million in flight"),
     "pop.receive.p50": at_most(1.0, "RocketMQ's POP: 1.0 ms"),
     "order.handover.p99": at_most(500, "a partition rests half a second while it is handed over"),
+    "loop.send.ratio": at_most(1.1, "one awaiting client, beside one with a thread"),
+    "loop.handlers.rate": at_least(8_000, "1,000 handlers that each sleep 100 ms"),
     "order.keys.ratio": at_least(6, "eight listeners of 10 ms in one partition"),
     "cluster.missed.took": at_most(1_000, "serving again, where nobody waits for a lease"),
     "cluster.produce.ratio": at_least(1.6, "a second process, where the cores allow it"),
