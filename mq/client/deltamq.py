@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from deltamq.mq.client.pull.offsets import GroupOffsets as GroupOffsets
     from deltamq.mq.client.pull.partition_reader import OffsetOutOfRange as OffsetOutOfRange
     from deltamq.mq.client.shells.forks import ForkedClient as ForkedClient
+    from deltamq.mq.client.taskiq_broker import DeltaMQBroker as DeltaMQBroker
     from deltamq.mq.client.worker.handlers import dead_letter_on as dead_letter_on
     from deltamq.mq.client.worker.handlers import handler as handler
     from deltamq.mq.client.worker.handlers import logged as logged
@@ -145,6 +146,7 @@ _NAMES: Final = {
     "mq.client.pull.consumer": "AsyncPullConsumer PullConsumer",
     "mq.client.pull.offsets": "BroadcastOffsets FileOffsets GroupOffsets",
     "mq.client.pull.partition_reader": "OffsetOutOfRange",
+    "mq.client.taskiq_broker": "DeltaMQBroker",
     "mq.client.worker.handlers": "dead_letter_on handler logged retry_on",
     "mq.errors": (
         "Conflict Corrupt DeltaMQError Fenced Forbidden NotFound OffsetMismatch Overloaded Refused StorageFull"

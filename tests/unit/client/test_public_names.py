@@ -31,6 +31,7 @@ def test_the_names_that_users_import_are_pinned() -> None:
         "ConsumerStats",
         "Corrupt",
         "DeadLetter",
+        "DeltaMQBroker",
         "DeltaMQError",
         "Ending",
         "FailedHandle",

@@ -32,6 +32,7 @@ from deltamq import (
     ConsumerStats,
     Corrupt,
     DeadLetter,
+    DeltaMQBroker,
     DeltaMQError,
     Ending,
     FailedHandle,
@@ -405,3 +406,18 @@ async def on_a_loop() -> int:
         pops: PopBatch = await client.pop("orders", 10, wait_ms=1_000)
         failed: list[FailedHandle] = await client.ack([message.handle for message in pops.messages])
         return offset + len(failed)
+
+
+broker = DeltaMQBroker(URL, "tasks", token="a token")
+
+
+@broker.task(delay=1.5)
+async def kicked_off(order: int) -> str:
+    return f"billed {order}"
+
+
+async def kicked() -> bool:
+    await broker.startup()
+    task = await kicked_off.kiq(17)
+    await broker.shutdown()
+    return bool(task.task_id)
