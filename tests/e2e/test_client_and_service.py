@@ -119,13 +119,15 @@ def _post_unrouted(producer: Producer, topic: str, key: str) -> str:
     import msgspec
 
     from deltamq.mq.client.http.endpoint import Endpoint, path_of
+    from deltamq.mq.client.shells.shell import run_now
 
     endpoint = Endpoint(producer.url)
     body = msgspec.json.encode({"messages": [{"body": "by the service", "key": key}]})
-    answer = endpoint.call(
+    call = endpoint.call(
         "POST", path_of("topics", topic, "messages"), headers={"Content-Type": "application/json"}, body=body
     )
-    endpoint.close()
+    answer = run_now(call)
+    run_now(endpoint.close())
     return str(msgspec.json.decode(answer.body)["ranges"][0]["partition"])
 
 
