@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -232,11 +232,14 @@ class PopEndpoint:
             answer, handles, refused = await self._forwarder.forward(request, group, way.last, call, client)
             if answer is not None:
                 return answer, refused
-        acking = self._handles.begin_ack(group, handles)
+        acking: Awaitable[dict[int, str]] = self._handles.finish(self._handles.begin_ack(group, handles))
+        if handles and wanted.wait_ms:
+            # Beside the pop, which may wait for longer than the acknowledged messages are invisible.
+            acking = asyncio.ensure_future(acking)
         try:
             popped = await self._pop_here(topic, wanted, client)
         finally:
-            failed = await self._handles.finish(acking)
+            failed = await acking
         return popped, refused + [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
 
     def _count(self, wanted: TopicPopRequest, popped: Popped, acked: int, client_id: str | None) -> None:

@@ -41,6 +41,8 @@ log = logging.getLogger("deltamq.client")
 #: Active in threads that complete futures: callbacks run there, and a send that waited in one would wait for itself.
 completing: Final = Inside("deltamq-completing")
 _UNTRACED: Final = nullcontext()
+#: Number of entries that wait for one request before messages without a key go elsewhere.
+_GATHERED_MAX: Final = 1_000
 
 
 class Failing(enum.Enum):
@@ -98,6 +100,7 @@ class Executor:
         self._queue = EntryQueue(
             messages_max=shared.settings.batch_messages_max, bytes_max=shared.settings.batch_bytes_max
         )
+        self._gathered_max = min(_GATHERED_MAX, shared.settings.batch_messages_max)
         self._busy = False
         self._lingering = False
         self._held = held
@@ -108,6 +111,11 @@ class Executor:
         self._in_flight: list[Entry] = []
         self._producer_id = producer_id if producer_id is not None else shared.new_id()
         self._producer_seq = producer_seq
+
+    @property
+    def gathers(self) -> bool:
+        """Whether entries wait here for their request, and it has room for more."""
+        return 0 < len(self._queue) < self._gathered_max
 
     # Queueing ---------------------------------------------------------------------------------------------------
 

@@ -79,20 +79,29 @@ class TopicRouter:
         #: The executors of the partitions in `_view`, by index.
         self._routed: Sequence[Executor] = ()
         self._unrouted: Executor | None = None
+        #: Where the last message without a key went, and by which route.
+        self._gathering: tuple[TopicView, Executor] | None = None
         self._draining: set[Executor] = set()
         self._fresh_until = 0.0
 
     # Choosing ---------------------------------------------------------------------------------------------------
 
     def known_executor(self, message: Message) -> Executor | None:
-        """Return the executor of a message that names no partition: by its key, or at random; None without a route."""
+        """Return the executor of a message that names no partition: by its key, or at random; None without a route.
+
+        Messages without a key that wait at the same time have the same (SPEC ROUTE-5).
+        """
         view, routed = self._view, self._routed
         if message.partition is not None or view is None or self._unrouted is not None:
             return None
         self._refresh_when_due()
         if message.key is not None:
             return routed[view.table[view.slot_of(message.key)]]
-        return routed[self.random_index(view)]
+        shared = self._gathering
+        if shared is None or shared[0] is not view or not shared[1].gathers:
+            # Messages that are sent at once share a request, not only a partition: fewer requests, each one commit.
+            shared = self._gathering = view, routed[self.random_index(view)]
+        return shared[1]
 
     async def executor_for(self, message: Message, deadline: float) -> Executor:
         """Return the executor of `message`, chosen by its partition, by its key, or at random."""

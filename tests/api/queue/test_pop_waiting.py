@@ -66,6 +66,21 @@ def test_pop_15_an_arrival_in_any_partition_wakes(queue: Queue, at: int) -> None
     assert waiting.result().bodies == ["a"]
 
 
+def test_pop_08_what_a_pop_acknowledges_is_done_while_the_pop_waits(tmp_path: Path) -> None:
+    """It would be stored too late to be believed, if it were noted at the end of the wait."""
+    with queue_in(tmp_path / "warehouse", memory_match=False) as queue:
+        queue.topic()
+        queue.send("a")
+        billing = queue.consumer("billing")
+        waiting = Waiting(billing, ack=billing.pop(invisible_ms=10_000).handles)
+        until(lambda: billing.in_flight() == 0)
+        queue.advance(11_000)
+        queue.send("b")
+        reply = waiting.answer()
+        assert [message["body"] for message in reply.json["messages"]] == ["b"]
+        assert reply.json["failed_acks"] == []
+
+
 def test_pop_15_arrivals_wake_every_group(queue: Queue) -> None:
     waiting = [Waiting(queue.consumer(group)) for group in ("billing", "audit")]
     queue.send("a")

@@ -48,9 +48,18 @@ def test_route_05_the_client_routes_as_the_service_would(stub: StubService, prod
 
 def test_route_05_messages_without_a_key_are_spread(stub: StubService, producer: Producer) -> None:
     stub.create("orders", 2)
-    futures = [producer.send_soon("orders", b"x") for _ in range(200)]
-    counts = [f.result().partition for f in futures]
+    counts = [producer.send("orders", b"x").partition for _ in range(200)]
     assert 50 < counts.count("orders@broker-a") < 150
+
+
+def test_route_05_messages_without_a_key_that_wait_together_share_a_request(
+    stub: StubService, make_producer: MakeProducer
+) -> None:
+    stub.create("orders", 4)
+    producer = make_producer(linger_ms=60_000, batch_messages_max=300)  # which is sent when it is full
+    producer.partitions("orders")
+    futures = [producer.send_soon("orders", b"x") for _ in range(300)]
+    assert len({future.result().partition for future in futures}) == 1 and len(stub.posts) == 1
 
 
 def test_route_07_a_named_partition_wins_over_the_key(stub: StubService, producer: Producer) -> None:
