@@ -14,7 +14,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Final, Unpack
 
-from taskiq import AckableMessage, AsyncBroker, BrokerMessage
+try:
+    from taskiq import AckableMessage, AsyncBroker, BrokerMessage
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("DeltaMQBroker needs taskiq: pip install 'deltamq[taskiq]'", name=error.name) from error
 
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.messages.received import PoppedMessage, Result

@@ -196,7 +196,7 @@ class PopConsumerCore(ConsumerLife[ConsumerClosed]):
         await self._pollers.end()
         await self._slots.wait_all(deadline - self.shell.now())
         unfinished = self._leases.live()
-        if unfinished:
+        if unfinished and timeout_s > 0:
             log.warning("event=handlers_unfinished count=%d first=%s", len(unfinished), unfinished[0].place)
         self._counters.add(released=len(unfinished))
         self._leases.finish(unfinished, Release())

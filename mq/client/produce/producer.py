@@ -23,7 +23,7 @@ from deltamq.mq.client.produce.calls import MessageOptions, ProducerCalls
 from deltamq.mq.client.produce.shared import flushed_at_exit
 from deltamq.mq.client.produce.topic_router import Selector
 from deltamq.mq.client.shells.both import Awaiting, Blocking
-from deltamq.mq.client.shells.forks import in_child
+from deltamq.mq.client.shells.forks import Birthplace, in_child
 from deltamq.mq.client.shells.send_future import SendFuture
 from deltamq.mq.client.shells.shell import Shell, run_now
 from deltamq.mq.client.shells.threads import ThreadShell
@@ -141,6 +141,7 @@ class AsyncProducer(ProducerCalls, Awaiting):
     def _make_shell(self) -> Shell:
         from deltamq.mq.client.shells.loop import LoopShell
 
+        self._birthplace = Birthplace(type(self).__name__)
         return LoopShell(type(self).__name__)
 
     async def send_soon(
@@ -181,5 +182,5 @@ class AsyncProducer(ProducerCalls, Awaiting):
 
     def __del__(self) -> None:
         shared = getattr(self, "_shared", None)
-        if shared is not None and shared.buffer.messages:
+        if shared is not None and shared.buffer.messages and self._birthplace.is_here:
             log.error("event=ended_unsent messages=%d detail='the producer was not closed'", shared.buffer.messages)

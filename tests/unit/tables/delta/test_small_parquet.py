@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltamq.mq.producer import Part
@@ -234,8 +234,12 @@ def test_columns_of_an_append_are_not_made_to_write_its_file() -> None:
     assert rows.is_made == (native_writer() is None)
 
 
-@settings(max_examples=settings.default.max_examples // 2)
-@given(st.lists(_appends(), min_size=1, max_size=4))
+@settings(
+    max_examples=settings.default.max_examples // 2,
+    # an append is large as it is, and it takes two
+    suppress_health_check=[*settings.default.suppress_health_check, HealthCheck.data_too_large],
+)
+@given(st.lists(_appends(), min_size=1, max_size=3))
 def test_columns_of_several_appends_are_made_as_those_of_each(appends: list[Stamped]) -> None:
     start, adjacent = 5, []
     for one in appends:
