@@ -56,4 +56,7 @@ def check_no_data(store: Store, folder: str) -> None:
     """Raise `Corrupt` if a folder without a log has data."""
     for entry in store.entries(folder):
         if entry.name.endswith(".parquet"):
+            # Another process may have made the table, and appended to it, since the caller saw no log.
+            if any(commit.name.endswith(".json") for commit in store.entries(f"{folder}/{LOG_FOLDER}")):
+                return
             raise Corrupt(f"{folder} has data ({entry.name}) but no log; restore its {LOG_FOLDER} folder")

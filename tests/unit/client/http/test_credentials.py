@@ -185,7 +185,7 @@ def test_sec_21_a_send_whose_token_cannot_be_had_was_not_stored(stub: StubServic
         return "good"
 
     stub.valid_tokens = {"good"}
-    with Producer(stub.url, token=token, timeout_s=0.3, first_wait_ms=1) as producer:
+    with Producer(stub.url, token=token, timeout_s=2, first_wait_ms=1) as producer:
         producer.send("orders", b"1")
         broken.set()
         stub.valid_tokens = set()
