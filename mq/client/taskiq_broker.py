@@ -10,9 +10,8 @@ await bill.kiq(17)                      # stored when this returns; `taskiq work
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from typing import Final, Unpack
+from typing import Unpack
 
 try:
     from taskiq import AckableMessage, AsyncBroker, BrokerMessage
@@ -20,13 +19,9 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("DeltaMQBroker needs taskiq: pip install 'deltamq[taskiq]'", name=error.name) from error
 
 from deltamq.mq.client.http.calls import ClientAccess
-from deltamq.mq.client.messages.received import PoppedMessage, Result
 from deltamq.mq.client.pop.consumer import AsyncPopConsumer
 from deltamq.mq.client.produce.producer import AsyncProducer
 from deltamq.mq.errors import Refused
-
-#: Interval at which a wait for tasks looks whether the consumer was refused, in seconds.
-_LOOK_S: Final = 0.5
 
 
 class DeltaMQBroker(AsyncBroker):
@@ -85,7 +80,7 @@ class DeltaMQBroker(AsyncBroker):
         )
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
-        """Yield tasks, without end.
+        """Yield tasks, until the shutdown.
 
         Raises
         ------
@@ -93,36 +88,16 @@ class DeltaMQBroker(AsyncBroker):
             The service refuses this worker for good.
         """
         await self._close_consumer()
-        popped: asyncio.Queue[AckableMessage] = asyncio.Queue()
-
-        async def hand_over(message: PoppedMessage) -> Result:
-            done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-
-            def acknowledge() -> None:
-                if not done.done():  # it comes again anyway if the consumer has closed
-                    done.set_result(Result.OK)
-
-            popped.put_nowait(AckableMessage(data=message.body, ack=acknowledge))
-            return await done
-
         consumer = self._consumer = AsyncPopConsumer(
             self._url,
             self._group,
             self._topic,
-            hand_over,
             concurrency=self._held_max,
             invisible_ms=self._invisible_ms,
             **self._access,
         )
-        await consumer.start()
-        while consumer.error is None:
-            try:
-                async with asyncio.timeout(_LOOK_S):
-                    task = await popped.get()
-            except TimeoutError:
-                continue
-            yield task
-        raise consumer.error
+        async for message, acknowledge in consumer.offered():
+            yield AckableMessage(data=message.body, ack=acknowledge)
 
     async def shutdown(self) -> None:
         """Acknowledge what has run, let the other tasks come again at once, and send what is queued."""

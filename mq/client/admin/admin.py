@@ -12,9 +12,9 @@ from deltamq.mq.client.admin.auth_admin import AuditAdmin, AuthAdmin
 from deltamq.mq.client.admin.group_admin import GroupAdmin
 from deltamq.mq.client.admin.inspection_admin import InspectionAdmin
 from deltamq.mq.client.admin.topic_admin import StaticAdmin
-from deltamq.mq.client.http.calls import AwaitingCalls, BlockingCalls, Calls, read_answer, time_text
+from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
-from deltamq.mq.client.shells.both import both
+from deltamq.mq.client.shells.both import Awaiting, Blocking, both
 from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
 from deltamq.mq.meta.desired import Desired
 from deltamq.mq.names import check_broker, check_client_topic, check_topic
@@ -227,7 +227,7 @@ class AdminCalls(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, In
         return True
 
 
-class Admin(AdminCalls, BlockingCalls):
+class Admin(AdminCalls, Blocking):
     """Manage topics, groups and dead letters. Every call is retried while the service is away, within `patience`.
 
     Parameters
@@ -239,5 +239,5 @@ class Admin(AdminCalls, BlockingCalls):
     """
 
 
-class AsyncAdmin(AdminCalls, AwaitingCalls):
+class AsyncAdmin(AdminCalls, Awaiting):
     """`Admin` for an event loop: the same calls, awaited; what yields rows is read with `async for`."""

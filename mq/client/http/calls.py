@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -16,9 +14,8 @@ from deltamq.mq.client.http.endpoint import Query, path_of
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.http.retries import Attempts, Patience, is_worth_retrying, was_refused_every_time
 from deltamq.mq.client.http.tokens import Token
-from deltamq.mq.client.shells.both import Awaiting, Blocking, both
+from deltamq.mq.client.shells.both import Client, both
 from deltamq.mq.client.shells.shell import Answer, Shell
-from deltamq.mq.client.shells.threads import ThreadShell
 from deltamq.mq.errors import DeltaMQError, Unknown, Unprocessable
 from deltamq.mq.wire.answers import Page
 
@@ -40,7 +37,7 @@ class ClientAccess(TypedDict, total=False):
     tracer_provider: TracerProvider | None
 
 
-class Calls(ABC):
+class Calls(Client):
     """Calls to one cluster; they are retried while it is away, within `patience`.
 
     With threads they are safe for any number of them; with an event loop for any number of its tasks.
@@ -57,6 +54,8 @@ class Calls(ABC):
         Trusted authorities and the client's certificate for `https://` URLs: PEM files, or a context; see `Tls`.
     tracer_provider
         Makes the spans of OpenTelemetry; by default the application's provider, and no spans if it has set none.
+    shell
+        What drives the calls, for those that a larger client makes; by default one of their own.
     """
 
     def __init__(
@@ -64,15 +63,12 @@ class Calls(ABC):
         url: str | Sequence[str],
         *,
         patience: Patience | None = None,
+        shell: Shell | None = None,
         **access: Unpack[ClientAccess],
     ) -> None:
-        self.shell = self._make_shell()
+        self.shell = self._make_shell() if shell is None else shell
         self.hosts = Hosts(url, shell=self.shell, **access)
         self.patience = patience if patience is not None else Patience()
-
-    @abstractmethod
-    def _make_shell(self) -> Shell:
-        """Return what drives the calls."""
 
     @both
     async def close(self) -> None:
@@ -147,39 +143,6 @@ class Calls(ABC):
         except gone:
             if not lost[0]:
                 raise
-
-
-class BlockingCalls(Calls, Blocking):
-    """Calls that block their thread."""
-
-    def _make_shell(self) -> Shell:
-        return ThreadShell()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class AwaitingCalls(Calls, Awaiting):
-    """Calls that are awaited, in one event loop."""
-
-    def _make_shell(self) -> Shell:
-        from deltamq.mq.client.shells.loop import LoopShell
-
-        return LoopShell(type(self).__name__)
-
-    async def __aenter__(self) -> Self:
-        self.shell.check()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def read_answer(answer: Answer, kind: type[T]) -> T:

@@ -12,12 +12,12 @@ from typing import Final, Literal, Unpack
 import msgspec
 
 from deltamq.mq.client.admin.topic_view import TopicView, broker_in, fetch_view
-from deltamq.mq.client.http.calls import AwaitingCalls, BlockingCalls, Calls, ClientAccess, read_answer
+from deltamq.mq.client.http.calls import Calls, ClientAccess, read_answer
 from deltamq.mq.client.http.endpoint import Query, path_of
 from deltamq.mq.client.http.hosts import META
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.orderly.work import OrderlyWork
-from deltamq.mq.client.shells.shell import Answer
+from deltamq.mq.client.shells.shell import Answer, Shell
 from deltamq.mq.limits import MAX_ATTEMPTS_MAX
 from deltamq.mq.names import check_client_topic, check_group
 from deltamq.mq.order.orderly import MoveAway
@@ -49,9 +49,10 @@ class OrderlyCalls(Calls):
         client_id: str,
         *,
         patience: Patience | None = None,
+        shell: Shell | None = None,
         **access: Unpack[ClientAccess],
     ) -> None:
-        super().__init__(url, patience=patience, **access)
+        super().__init__(url, patience=patience, shell=shell, **access)
         self.group = check_group(group)
         self.client_id = client_id
         #: The topics as last fetched.
@@ -164,11 +165,3 @@ class OrderlyCalls(Calls):
             body=msgspec.json.encode(body),
             timeout_s=timeout_s,
         )
-
-
-class BlockingOrderlyCalls(OrderlyCalls, BlockingCalls):
-    """The calls of a client with threads."""
-
-
-class AwaitingOrderlyCalls(OrderlyCalls, AwaitingCalls):
-    """The calls of a client on an event loop."""

@@ -31,9 +31,9 @@ from typing import Any, ClassVar, Final, Literal, Unpack
 
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.orderly.calls import AwaitingOrderlyCalls, BlockingOrderlyCalls, OrderlyCalls
+from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.commits import Commits
-from deltamq.mq.client.orderly.fetches import FETCH_TIMEOUT_S, FETCHES_MAX, OrderlyFetch
+from deltamq.mq.client.orderly.fetches import FETCH_TIMEOUT_S, FETCHES_MAX
 from deltamq.mq.client.orderly.heartbeats import Heartbeats
 from deltamq.mq.client.orderly.listener import AfterVerdict, Listener, Listening, retries_of
 from deltamq.mq.client.orderly.rights import Rights
@@ -41,8 +41,6 @@ from deltamq.mq.client.orderly.turns import FetchSize, Turns
 from deltamq.mq.client.orderly.work import monotonic_ms
 from deltamq.mq.client.pop.consumer import AsyncPopConsumer, PopConsumer
 from deltamq.mq.client.pop.consumer_life import (
-    AwaitingLife,
-    BlockingLife,
     ConsumerLife,
     OrderlyManner,
     check_async_handler,
@@ -51,8 +49,8 @@ from deltamq.mq.client.pop.consumer_life import (
 )
 from deltamq.mq.client.pop.telemetry import CONSUME_TIMEOUT_S, ConsumerCounters, ConsumerStats
 from deltamq.mq.client.pull.blocking_fetches import BlockingFetches
-from deltamq.mq.client.pull.fetch import Fetches
 from deltamq.mq.client.pull.loop_fetches import LoopFetches
+from deltamq.mq.client.shells.both import Awaiting, Blocking
 from deltamq.mq.client.shells.shell import Running, Signal
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import AHEAD_MESSAGES_DEFAULT, MIB, RUN_MS_MAX, SUSPEND_MS_DEFAULT
@@ -87,6 +85,7 @@ class OrderlyClosed:
 class OrderlyConsumerCore(ConsumerLife[OrderlyClosed]):
     """What `OrderlyConsumer` and `AsyncOrderlyConsumer` have in common."""
 
+    _fetches: ClassVar[type[BlockingFetches[Any]] | type[LoopFetches[Any]]]
     _retries_kind: ClassVar[type[PopConsumer] | type[AsyncPopConsumer]]
 
     def __init__(
@@ -132,8 +131,9 @@ class OrderlyConsumerCore(ConsumerLife[OrderlyClosed]):
             commit_ms=commit_ms,
         )
         self.client_id = client_id if client_id is not None else f"orderly-{uuid.uuid4().hex[:16]}"
-        self._calls = self._make_calls(url, group, self.client_id, patience=patience, **access)
-        super().__init__(self._calls.group, self._calls.shell)
+        shell = self._make_shell()
+        self._calls = OrderlyCalls(url, group, self.client_id, patience=patience, shell=shell, **access)
+        super().__init__(self._calls.group, shell)
         self._group_attempts: int | None = None
         self._counters = ConsumerCounters()
         listening = Listening(
@@ -156,25 +156,10 @@ class OrderlyConsumerCore(ConsumerLife[OrderlyClosed]):
         #: Whether the retried messages are being popped; guarded by the lock.
         self._retrying = False
 
+    @staticmethod
     @abstractmethod
-    def _check_listener(self, listener: Listener) -> None:
+    def _check_listener(handler: object) -> None:
         """Refuse a listener that cannot be called."""
-
-    @abstractmethod
-    def _make_calls(
-        self,
-        url: str | Sequence[str],
-        group: str,
-        client_id: str,
-        *,
-        patience: Patience | None,
-        **access: Unpack[ClientAccess],
-    ) -> OrderlyCalls:
-        """Return the calls to the service."""
-
-    @abstractmethod
-    def _make_fetches(self) -> Fetches[OrderlyFetch]:
-        """Return the open fetches."""
 
     def _build(self, topics: dict[str, SubscriptionRequest], listening: Listening, size: FetchSize) -> None:
         self._poked = Signal(self.shell)
@@ -185,7 +170,7 @@ class OrderlyConsumerCore(ConsumerLife[OrderlyClosed]):
             topics,
             listening,
             self._counters,
-            self._make_fetches(),
+            self._fetches(open_max=FETCHES_MAX, timeout_s=FETCH_TIMEOUT_S),
             concurrency=self._manner.concurrency,
             keys_in_parallel=self._manner.keys_in_parallel,
             turn_ms=self._manner.turn_ms,
@@ -314,7 +299,7 @@ class OrderlyConsumerCore(ConsumerLife[OrderlyClosed]):
         return self._manner.settings(strict=strict, max_attempts=attempts)
 
 
-class OrderlyConsumer(OrderlyConsumerCore, BlockingLife[OrderlyClosed]):
+class OrderlyConsumer(OrderlyConsumerCore, Blocking):
     """Takes partitions of `topics` for `group`, and calls `listener` with their messages in order.
 
     The group must be exclusive (CONS-1); one that does not exist is created as an exclusive group.
@@ -371,44 +356,14 @@ class OrderlyConsumer(OrderlyConsumerCore, BlockingLife[OrderlyClosed]):
         How the service is reached, for example `token`; see `Calls`.
     """
 
+    _check_listener = staticmethod(check_handler)
+    _fetches = BlockingFetches
     _retries_kind = PopConsumer
 
-    def _check_listener(self, listener: Listener) -> None:
-        check_handler(listener)
 
-    def _make_calls(
-        self,
-        url: str | Sequence[str],
-        group: str,
-        client_id: str,
-        *,
-        patience: Patience | None,
-        **access: Unpack[ClientAccess],
-    ) -> OrderlyCalls:
-        return BlockingOrderlyCalls(url, group, client_id, patience=patience, **access)
-
-    def _make_fetches(self) -> Fetches[OrderlyFetch]:
-        return BlockingFetches(connections_max=FETCHES_MAX, timeout_s=FETCH_TIMEOUT_S)
-
-
-class AsyncOrderlyConsumer(OrderlyConsumerCore, AwaitingLife[OrderlyClosed]):
+class AsyncOrderlyConsumer(OrderlyConsumerCore, Awaiting):
     """`OrderlyConsumer` for an event loop: the same parameters; the listener is a coroutine function or a plain one."""
 
+    _check_listener = staticmethod(check_async_handler)
+    _fetches = LoopFetches
     _retries_kind = AsyncPopConsumer
-
-    def _check_listener(self, listener: Listener) -> None:
-        check_async_handler(listener)
-
-    def _make_calls(
-        self,
-        url: str | Sequence[str],
-        group: str,
-        client_id: str,
-        *,
-        patience: Patience | None,
-        **access: Unpack[ClientAccess],
-    ) -> OrderlyCalls:
-        return AwaitingOrderlyCalls(url, group, client_id, patience=patience, **access)
-
-    def _make_fetches(self) -> Fetches[OrderlyFetch]:
-        return LoopFetches(fetches_max=FETCHES_MAX, timeout_s=FETCH_TIMEOUT_S)

@@ -20,8 +20,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar, Unpack
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar, Unpack
 from uuid import uuid4
 
 from deltamq.mq.backoff import Backoff
@@ -41,10 +40,9 @@ from deltamq.mq.client.outbox.session import DATABASE_FAILED, Session
 from deltamq.mq.client.outbox.statements import Connection, OutboxDialect, Tables
 from deltamq.mq.client.produce.calls import ProducerCalls
 from deltamq.mq.client.produce.producer import AsyncProducer, Producer
-from deltamq.mq.client.shells.both import Awaiting, Blocking, both
+from deltamq.mq.client.shells.both import Awaiting, Blocking, Client, both
 from deltamq.mq.client.shells.forks import Birthplace
 from deltamq.mq.client.shells.shell import Outcome, Shell, Signal, Stop
-from deltamq.mq.client.shells.threads import ThreadShell
 from deltamq.mq.errors import DeltaMQError, Refused, Unavailable, Unknown
 from deltamq.mq.limits import MIB, REQUEST_MESSAGES_MAX
 
@@ -99,8 +97,10 @@ class RelayStats:
         return RelayStats(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
 
-class OutboxRelayCore(ABC):
+class OutboxRelayCore(Client, ABC):
     """What `OutboxRelay` and `AsyncOutboxRelay` have in common."""
+
+    _producer_kind: ClassVar[type[Producer] | type[AsyncProducer]]
 
     def __init__(
         self,
@@ -135,8 +135,10 @@ class OutboxRelayCore(ABC):
             new_id=new_id,
         )
         self.shell = self._make_shell()
-        self._own: ProducerCalls | None = None
-        self._producer = self._sender(producer, timeout_s, access)
+        self._own: Producer | AsyncProducer | None = None
+        if isinstance(producer, str) or not hasattr(producer, "send_fixed"):
+            producer = self._own = self._producer_kind(producer, timeout_s=timeout_s, **access)
+        self._producer: Sender = producer
         self._timeout_s = timeout_s
         self._lease_ms = round(lease_s * 1000)
         self._poll_s = poll_ms / 1000
@@ -148,14 +150,6 @@ class OutboxRelayCore(ABC):
         self._birthplace = Birthplace(type(self).__name__)
         self._stopping = Stop(self.shell)
         self._woken = Signal(self.shell)
-
-    @abstractmethod
-    def _make_shell(self) -> Shell:
-        """Return what drives the relay."""
-
-    @abstractmethod
-    def _sender(self, producer: Sender | str | Sequence[str], timeout_s: float, access: ClientAccess) -> Sender:
-        """Return the producer, made of the service's URL if need be."""
 
     @abstractmethod
     async def _in_db(self, work: Callable[[], T]) -> T:
@@ -178,7 +172,7 @@ class OutboxRelayCore(ABC):
             await self._run(until)
         finally:
             # In the thread that used the connection: SQLite's may be used, and closed, by no other.
-            await self._in_db(self._leave)
+            await self._in_db(self._give_up)
 
     async def _run(self, until: threading.Event | None) -> None:
         failures = 0
@@ -258,12 +252,12 @@ class OutboxRelayCore(ABC):
         if not self._birthplace.is_here:
             return  # the connection and the leases are the parent's
         self.stop()
-        await self._in_db(self._leave)
+        await self._in_db(self._give_up)
         if self._own is not None:
             await ProducerCalls.close.core(self._own)
         await self.shell.close()
 
-    def _leave(self) -> None:
+    def _give_up(self) -> None:
         try:
             if self._session.is_open:
                 self._ledger.release()
@@ -385,24 +379,10 @@ class OutboxRelay(OutboxRelayCore, Blocking):
         How the service is reached, for example `token`, if `producer` is a URL; see `Calls`.
     """
 
-    def _make_shell(self) -> Shell:
-        return ThreadShell()
-
-    def _sender(self, producer: Sender | str | Sequence[str], timeout_s: float, access: ClientAccess) -> Sender:
-        if isinstance(producer, str) or not hasattr(producer, "send_fixed"):
-            producer = self._own = Producer(producer, timeout_s=timeout_s, **access)
-        return producer
+    _producer_kind = Producer
 
     async def _in_db(self, work: Callable[[], T]) -> T:
         return work()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class AsyncOutboxRelay(OutboxRelayCore, Awaiting):
@@ -411,30 +391,16 @@ class AsyncOutboxRelay(OutboxRelayCore, Awaiting):
     One task uses a relay; the producer is an `AsyncProducer`, or the service's URL.
     """
 
+    _producer_kind = AsyncProducer
+
     def _make_shell(self) -> Shell:
-        from deltamq.mq.client.shells.loop import LoopShell
-
         self._thread = ThreadPoolExecutor(1, "deltamq-outbox")
-        return LoopShell(type(self).__name__)
-
-    def _sender(self, producer: Sender | str | Sequence[str], timeout_s: float, access: ClientAccess) -> Sender:
-        if isinstance(producer, str) or not hasattr(producer, "send_fixed"):
-            producer = self._own = AsyncProducer(producer, timeout_s=timeout_s, **access)
-        return producer
+        return super()._make_shell()
 
     async def _in_db(self, work: Callable[[], T]) -> T:
         import asyncio
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    async def __aenter__(self) -> Self:
-        self.shell.check()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def _check(

@@ -26,13 +26,13 @@ import msgspec
 import pyarrow as pa
 
 from deltamq.mq.client.http.answers import decode_as
-from deltamq.mq.client.http.calls import AwaitingCalls, BlockingCalls, Calls, ClientAccess, decoded
+from deltamq.mq.client.http.calls import Calls, ClientAccess, decoded
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.messages.received import PopBatch, PoppedMessage, PopTable
 from deltamq.mq.client.produce.wire import ARROW
-from deltamq.mq.client.shells.both import both
-from deltamq.mq.client.shells.shell import Answer
+from deltamq.mq.client.shells.both import Awaiting, Blocking, both
+from deltamq.mq.client.shells.shell import Answer, Shell
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unknown
 from deltamq.mq.limits import POP_MESSAGES_MAX, WAIT_MS_MAX
 from deltamq.mq.meta.group_settings import Ordering
@@ -244,9 +244,10 @@ class PopCalls(Calls):
         *,
         client_id: str | None = None,
         patience: Patience | None = None,
+        shell: Shell | None = None,
         **access: Unpack[ClientAccess],
     ) -> None:
-        super().__init__(url, patience=patience, **access)
+        super().__init__(url, patience=patience, shell=shell, **access)
         self.group = check_group(group)
         self.client_id = client_id
 
@@ -364,7 +365,7 @@ class PopCalls(Calls):
         return failed
 
 
-class PopClient(PopCalls, BlockingCalls):
+class PopClient(PopCalls, Blocking):
     """Pops and settles messages for one group. Safe for any number of threads.
 
     Parameters
@@ -380,5 +381,5 @@ class PopClient(PopCalls, BlockingCalls):
     """
 
 
-class AsyncPopClient(PopCalls, AwaitingCalls):
+class AsyncPopClient(PopCalls, Awaiting):
     """`PopClient` for an event loop: the same calls, awaited."""

@@ -20,20 +20,17 @@ import logging
 import uuid
 from abc import abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, Unpack
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Unpack
 
 from deltamq.mq.client.http.calls import ClientAccess
-from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.messages.received import PoppedMessage, Result
-from deltamq.mq.client.pop.client import AsyncPopClient, PopCalls, PopClient, PopOptions
+from deltamq.mq.client.pop.client import PopCalls, PopOptions
 from deltamq.mq.client.pop.connection import BlockingPopConnection, PopConnection
 from deltamq.mq.client.pop.consumer_life import (
-    AwaitingLife,
-    BlockingLife,
     ConsumerLife,
     check_async_handler,
     check_handler,
@@ -46,7 +43,7 @@ from deltamq.mq.client.pop.loop_connection import LoopPopConnection
 from deltamq.mq.client.pop.pollers import Pollers, Popping
 from deltamq.mq.client.pop.settler import Settler
 from deltamq.mq.client.pop.telemetry import CONSUME_TIMEOUT_S, ConsumerCounters, ConsumerStats
-from deltamq.mq.client.shells.loop import LoopShell
+from deltamq.mq.client.shells.both import Awaiting, Blocking
 from deltamq.mq.client.shells.shell import Running, Signal
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import POP_MESSAGES_MAX
@@ -81,6 +78,8 @@ class ConsumerClosed:
 class PopConsumerCore(ConsumerLife[ConsumerClosed]):
     """What `PopConsumer` and `AsyncPopConsumer` have in common."""
 
+    _connection: ClassVar[type[PopConnection]]
+
     def __init__(
         self,
         url: str | Sequence[str],
@@ -109,14 +108,15 @@ class PopConsumerCore(ConsumerLife[ConsumerClosed]):
         **access: Unpack[ClientAccess],
     ) -> None:
         self.topics = checked_topics(topics)
-        handler = self._checked_handler(handler, concurrency)
+        handler = self._checked_handler(handler)
         check_settings(
             concurrency=concurrency, prefetch=prefetch, batch_messages=batch_messages, format=format, order=order
         )
         self._counters = ConsumerCounters()
         self.client_id = client_id if client_id is not None else f"pop-{uuid.uuid4().hex[:16]}"
-        self._client = self._make_client(url, group, client_id=self.client_id, patience=patience, **access)
-        super().__init__(self._client.group, self._client.shell)
+        shell = self._make_shell()
+        self._client = PopCalls(url, group, client_id=self.client_id, patience=patience, shell=shell, **access)
+        super().__init__(self._client.group, shell)
         self._batch = batch_messages is not None or format == "arrow"
         self._order = order
         self._max_messages = batch_messages or max_messages
@@ -131,24 +131,8 @@ class PopConsumerCore(ConsumerLife[ConsumerClosed]):
         self._arrived = Signal(self.shell)
 
     @abstractmethod
-    def _checked_handler(self, handler: Handler | None, concurrency: int) -> Handler:
+    def _checked_handler(self, handler: Handler | None) -> Handler:
         """Return the handler; refuse one that cannot be called."""
-
-    @abstractmethod
-    def _make_client(
-        self,
-        url: str | Sequence[str],
-        group: str,
-        *,
-        client_id: str,
-        patience: Patience | None,
-        **access: Unpack[ClientAccess],
-    ) -> PopCalls:
-        """Return the client that makes the calls."""
-
-    @abstractmethod
-    def _connect(self, endpoint: Endpoint | None) -> PopConnection:
-        """Return a connection to pop at a process, or at any."""
 
     def _build(
         self, handling: Handling, concurrency: int, prefetch: int, renew_for_s: float | None, ack_within_ms: float
@@ -166,7 +150,7 @@ class PopConsumerCore(ConsumerLife[ConsumerClosed]):
             self._slots,
             self._settler,
             popping=self._popping,
-            connect=self._connect,
+            connect=partial(self._connection, self._client.hosts, self._client.patience.request_timeout_s),
             begin=self._begin,
             fail=self._fail,
         )
@@ -244,7 +228,7 @@ class PopConsumerCore(ConsumerLife[ConsumerClosed]):
         self._counters.add(**{"pops" if answered else "failed_pops": 1})
 
 
-class PopConsumer(PopConsumerCore, BlockingLife[ConsumerClosed]):
+class PopConsumer(PopConsumerCore, Blocking):
     """Pops messages of `topics` for `group` and calls `handler` with them.
 
     Parameters
@@ -295,27 +279,15 @@ class PopConsumer(PopConsumerCore, BlockingLife[ConsumerClosed]):
         How the service is reached, for example `token`; see `Calls`.
     """
 
-    def _checked_handler(self, handler: Handler | None, concurrency: int) -> Handler:
+    _connection = BlockingPopConnection
+
+    def _checked_handler(self, handler: Handler | None) -> Handler:
         check_handler(handler)
         assert handler is not None, "checked just now"
         return handler
 
-    def _make_client(
-        self,
-        url: str | Sequence[str],
-        group: str,
-        *,
-        client_id: str,
-        patience: Patience | None,
-        **access: Unpack[ClientAccess],
-    ) -> PopCalls:
-        return PopClient(url, group, client_id=client_id, patience=patience, **access)
 
-    def _connect(self, endpoint: Endpoint | None) -> PopConnection:
-        return BlockingPopConnection(self._client.hosts, self._client.patience.request_timeout_s, endpoint)
-
-
-class AsyncPopConsumer(PopConsumerCore, AwaitingLife[ConsumerClosed]):
+class AsyncPopConsumer(PopConsumerCore, Awaiting):
     """`PopConsumer` for an event loop: the same parameters; `start`, `run` and `close` are awaited.
 
         async def handle(message): ...
@@ -332,8 +304,9 @@ class AsyncPopConsumer(PopConsumerCore, AwaitingLife[ConsumerClosed]):
     the consumer is iterated, by one task: what is not acknowledged when it closes comes again at once.
     """
 
-    def _checked_handler(self, handler: Handler | None, concurrency: int) -> Handler:
-        self._threads_max = concurrency
+    _connection = LoopPopConnection
+
+    def _checked_handler(self, handler: Handler | None) -> Handler:
         #: The messages that wait for `async for`, each with the future of its result; None if there is a handler.
         self._offered: deque[tuple[PoppedMessage, asyncio.Future[Result]]] | None = None
         if handler is None:
@@ -357,6 +330,18 @@ class AsyncPopConsumer(PopConsumerCore, AwaitingLife[ConsumerClosed]):
         DeltaMQError
             The service refuses this consumer for good.
         """
+        async for message, acknowledge in self.offered():
+            yield message
+            acknowledge()
+
+    async def offered(self) -> AsyncGenerator[tuple[PoppedMessage, Callable[[], None]], None]:
+        """Yield messages until `stop`, each with what acknowledges it, at any time before the consumer closes.
+
+        Raises
+        ------
+        DeltaMQError
+            The service refuses this consumer for good.
+        """
         if self._offered is None:
             raise Refused("this consumer has a handler: await run()", code="has_handler", field="handler")
         await self._start()
@@ -365,9 +350,7 @@ class AsyncPopConsumer(PopConsumerCore, AwaitingLife[ConsumerClosed]):
                 await self._arrived.wait(_LOOK_S)
                 continue
             message, done = self._offered.popleft()
-            yield message
-            if not done.done():
-                done.set_result(Result.OK)
+            yield message, partial(_acknowledge, done)
         if self.error is not None:
             raise self.error
 
@@ -380,19 +363,7 @@ class AsyncPopConsumer(PopConsumerCore, AwaitingLife[ConsumerClosed]):
         # Nobody takes what was offered any more.
         return await super()._close(timeout_s if self._offered is None else 0.0)
 
-    def _make_client(
-        self,
-        url: str | Sequence[str],
-        group: str,
-        *,
-        client_id: str,
-        patience: Patience | None,
-        **access: Unpack[ClientAccess],
-    ) -> PopCalls:
-        client = AsyncPopClient(url, group, client_id=client_id, patience=patience, **access)
-        assert isinstance(client.shell, LoopShell)
-        client.shell.threads_max = self._threads_max
-        return client
 
-    def _connect(self, endpoint: Endpoint | None) -> PopConnection:
-        return LoopPopConnection(self._client.hosts, self._client.patience.request_timeout_s, endpoint)
+def _acknowledge(done: asyncio.Future[Result]) -> None:
+    if not done.done():  # it comes again anyway if the consumer has closed
+        done.set_result(Result.OK)

@@ -11,10 +11,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
+from typing import Final, Generic, TypeVar
 
-from deltamq.mq.client.shells.both import Awaiting, Blocking, both
+from deltamq.mq.client.shells.both import Client, both
 from deltamq.mq.client.shells.forks import Birthplace
 from deltamq.mq.client.shells.shell import Running, Shell, Stop, Work
 from deltamq.mq.errors import DeltaMQError, Refused
@@ -39,7 +38,7 @@ _LOOK_S: Final = 0.2
 Closed = TypeVar("Closed")
 
 
-class ConsumerLife(ABC, Generic[Closed]):
+class ConsumerLife(Client, ABC, Generic[Closed]):
     """The life of a consumer, which works in the background; a subclass says what that is, and closes."""
 
     def __init__(self, group: str, shell: Shell) -> None:
@@ -134,39 +133,16 @@ class ConsumerLife(ABC, Generic[Closed]):
         self.error = self.error or error
         self.stop()
 
-    def _ended(self, error: BaseException | None) -> None:
+    async def _enter(self) -> None:
+        await self._start()
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        return not self._birthplace.is_here
+
+    def _left(self, closed: Closed, error: BaseException | None) -> None:
         if error is None and self.error is not None:
             raise self.error
-
-
-class BlockingLife(ConsumerLife[Closed], Blocking):
-    """The life of a consumer with threads."""
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._birthplace.is_here:
-            return  # its threads, and what they hold, are the parent's
-        self.close()
-        self._ended(error)
-
-
-class AwaitingLife(ConsumerLife[Closed], Awaiting):
-    """The life of a consumer on an event loop."""
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-        self._ended(error)
 
 
 #: Maximum number of handlers at once; each has a thread.

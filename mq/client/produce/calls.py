@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
@@ -26,8 +25,8 @@ from deltamq.mq.client.produce.routers import Closed, PartFuture, Parts, Routers
 from deltamq.mq.client.produce.shared import Buffer, ProducerStats, SendSettings, Shared
 from deltamq.mq.client.produce.slices import Slice, checked_rows, chunk_of, chunk_starts, with_headers
 from deltamq.mq.client.produce.topic_router import Selector, TopicRouter
-from deltamq.mq.client.shells.both import both
-from deltamq.mq.client.shells.shell import Outcome, Shell, Stop
+from deltamq.mq.client.shells.both import Client, both
+from deltamq.mq.client.shells.shell import Outcome, Stop
 from deltamq.mq.errors import DeltaMQError, Refused, Unavailable
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB
 
@@ -55,7 +54,7 @@ class MessageOptions(TypedDict, total=False):
     deliver_time: datetime | None
 
 
-class ProducerCalls(ABC):
+class ProducerCalls(Client):
     """The calls of `Producer` and `AsyncProducer`."""
 
     #: Whether a send that waits may carry its request out itself.
@@ -106,10 +105,6 @@ class ProducerCalls(ABC):
         self._new_id = new_id
         self.url = self._hosts.url
         self._begin()
-
-    @abstractmethod
-    def _make_shell(self) -> Shell:
-        """Return what drives the sends."""
 
     def _begin(self) -> None:
         self._shared = Shared(
@@ -360,7 +355,7 @@ class ProducerCalls(ABC):
         self._may_wait()
         return await self._routers.close(timeout_s)
 
-    def _check_closed(self, closed: Closed, error: BaseException | None) -> None:
+    def _left(self, closed: Closed, error: BaseException | None) -> None:
         if not closed and error is None:
             raise Unavailable(
                 f"the producer closed with {closed.not_sent:,} messages not sent and {closed.unresolved:,} unresolved",

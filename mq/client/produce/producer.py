@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from deltamq.mq.client.messages.message import Message, Sent, SentRange
 from deltamq.mq.client.produce.calls import MessageOptions, ProducerCalls
@@ -26,7 +25,6 @@ from deltamq.mq.client.shells.both import Awaiting, Blocking
 from deltamq.mq.client.shells.forks import Birthplace, in_child
 from deltamq.mq.client.shells.send_future import SendFuture
 from deltamq.mq.client.shells.shell import Shell, run_now
-from deltamq.mq.client.shells.threads import ThreadShell
 
 if TYPE_CHECKING:
     import asyncio
@@ -71,7 +69,7 @@ class Producer(ProducerCalls, Blocking):
 
     def _make_shell(self) -> Shell:
         in_child(self._begin_in_child)
-        return ThreadShell()
+        return super()._make_shell()
 
     def _begin(self) -> None:
         super()._begin()
@@ -116,14 +114,6 @@ class Producer(ProducerCalls, Blocking):
         assert isinstance(future, SendFuture)
         return future
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._check_closed(self.close(), error)
-
 
 class AsyncProducer(ProducerCalls, Awaiting):
     """`Producer` for an event loop: the same calls and parameters, awaited, in the loop of the first call.
@@ -139,10 +129,8 @@ class AsyncProducer(ProducerCalls, Awaiting):
     _sends_here = False
 
     def _make_shell(self) -> Shell:
-        from deltamq.mq.client.shells.loop import LoopShell
-
         self._birthplace = Birthplace(type(self).__name__)
-        return LoopShell(type(self).__name__)
+        return super()._make_shell()
 
     async def send_soon(
         self,
@@ -170,15 +158,6 @@ class AsyncProducer(ProducerCalls, Awaiting):
             topic, messages, producer_id=producer_id, producer_seq=producer_seq, timeout_s=timeout_s
         )
         return future  # type: ignore[return-value]  # the loop's
-
-    async def __aenter__(self) -> Self:
-        self.shell.check()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._check_closed(await self.close(), error)
 
     def __del__(self) -> None:
         shared = getattr(self, "_shared", None)

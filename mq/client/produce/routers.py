@@ -174,8 +174,10 @@ class Routers:
 
     def put_at_once(self, executor: Executor, entry: Entry) -> bool:
         """Queue one message if there is room for it, and the executor takes it; returns whether it is queued."""
-        if not self._shared.buffer.try_take(entry.size, entry.count):
-            return False
+        return self._shared.buffer.try_take(entry.size, entry.count) and self._put_in_room(executor, entry)
+
+    def _put_in_room(self, executor: Executor, entry: Entry) -> bool:
+        """Queue messages that have room already; they lose it if the executor does not take them."""
         taken = False
         try:
             taken = executor.put(entry)
@@ -235,12 +237,7 @@ class Routers:
             span=parts.span,
         )
         await self._take_room(entry, wait=True)
-        taken = False
-        try:
-            taken = executor.put(entry)
-        finally:
-            if not taken:
-                self._shared.buffer.give_back(entry.size, entry.count)
+        taken = self._put_in_room(executor, entry)
         if taken:
             parts.add(executor, entry, future, request.indexes)
         return taken

@@ -106,10 +106,10 @@ class FetchConnection:
 
 
 class BlockingFetches(Generic[Tag]):
-    """At most `connections_max` connections, idle or with an open fetch. One thread uses it; any may call `wake`."""
+    """At most `open_max` connections, idle or with an open fetch. One thread uses it; any may call `wake`."""
 
-    def __init__(self, *, connections_max: int, timeout_s: float) -> None:
-        self._connections_max = connections_max
+    def __init__(self, *, open_max: int, timeout_s: float) -> None:
+        self._connections_max = open_max
         self._timeout_s = timeout_s
         self._idle: dict[Endpoint, list[FetchConnection]] = {}
         self._connections = 0

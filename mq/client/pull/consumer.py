@@ -11,19 +11,13 @@ partitions at once. While the caller works on its messages, the next fetch is al
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from types import TracebackType
-from typing import Self, Unpack
+from collections.abc import AsyncGenerator, Iterator
 
-from deltamq.mq.client.admin.admin import Admin, AdminCalls, AsyncAdmin
-from deltamq.mq.client.http.calls import ClientAccess
-from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.admin.admin import Admin, AsyncAdmin
 from deltamq.mq.client.messages.received import ReceivedMessage
 from deltamq.mq.client.pull.blocking_fetches import BlockingFetches
-from deltamq.mq.client.pull.core import FETCHES_MAX, PullConsumerCore
-from deltamq.mq.client.pull.fetch import Fetches
+from deltamq.mq.client.pull.core import PullConsumerCore
 from deltamq.mq.client.pull.loop_fetches import LoopFetches
-from deltamq.mq.client.pull.partition_reader import PartitionReader
 from deltamq.mq.client.shells.both import Awaiting, Blocking
 from deltamq.mq.client.shells.shell import run_now
 
@@ -62,31 +56,16 @@ class PullConsumer(PullConsumerCore, Blocking):
         How the service is reached, for example `token`; see `Calls`.
     """
 
+    _admin_kind = Admin
+    _fetches_kind = BlockingFetches
+
     def _made(self) -> None:
-        try:
-            run_now(self._ready())
-        except BaseException:
-            self.close()
-            raise
-
-    def _make_admin(self, url: str | Sequence[str], patience: Patience, **access: Unpack[ClientAccess]) -> AdminCalls:
-        return Admin(url, patience=patience, **access)
-
-    def _make_fetches(self, timeout_s: float) -> Fetches[PartitionReader]:
-        return BlockingFetches(connections_max=FETCHES_MAX, timeout_s=timeout_s)
+        run_now(self._enter())
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Yield every message, without end, until the consumer is closed."""
         while not self._closed:
             yield from self.poll()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class AsyncPullConsumer(PullConsumerCore, Awaiting):
@@ -96,28 +75,11 @@ class AsyncPullConsumer(PullConsumerCore, Awaiting):
         async for message in consumer: ...
     """
 
-    def _make_admin(self, url: str | Sequence[str], patience: Patience, **access: Unpack[ClientAccess]) -> AdminCalls:
-        return AsyncAdmin(url, patience=patience, **access)
-
-    def _make_fetches(self, timeout_s: float) -> Fetches[PartitionReader]:
-        return LoopFetches(fetches_max=FETCHES_MAX, timeout_s=timeout_s)
+    _admin_kind = AsyncAdmin
+    _fetches_kind = LoopFetches
 
     async def __aiter__(self) -> AsyncGenerator[ReceivedMessage, None]:
         """Yield every message, without end, until the consumer is closed."""
         while not self._closed:
             for message in await self.poll():
                 yield message
-
-    async def __aenter__(self) -> Self:
-        self.shell.check()
-        try:
-            await self._ready()
-        except BaseException:
-            await self._close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

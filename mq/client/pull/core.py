@@ -9,24 +9,25 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Final, Literal, Unpack
+from typing import Any, ClassVar, Final, Literal, Unpack
 
 import pyarrow as pa
 
-from deltamq.mq.client.admin.admin import AdminCalls
+from deltamq.mq.client.admin.admin import Admin, AdminCalls, AsyncAdmin
 from deltamq.mq.client.http.calls import ClientAccess, read_answer
 from deltamq.mq.client.http.endpoint import Endpoint, path_of
 from deltamq.mq.client.http.retries import Patience, is_worth_retrying
 from deltamq.mq.client.messages.received import ReceivedMessage, messages_of, with_partition
+from deltamq.mq.client.pull.blocking_fetches import BlockingFetches
 from deltamq.mq.client.pull.fetch import FetchAsk, Fetched, Fetches
+from deltamq.mq.client.pull.loop_fetches import LoopFetches
 from deltamq.mq.client.pull.offsets import OffsetStore, Start, resume_offsets, start_offsets
 from deltamq.mq.client.pull.partition_reader import PartitionReader, out_of_range
-from deltamq.mq.client.shells.both import both
+from deltamq.mq.client.shells.both import Client, both
 from deltamq.mq.client.shells.forks import Birthplace
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Refused
 from deltamq.mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, MIB, WAIT_MS_MAX
@@ -43,8 +44,11 @@ _FIND_TIMEOUT_S: Final = 2.0
 _WAIT_S_MAX: Final = 3_600.0
 
 
-class PullConsumerCore(ABC):
+class PullConsumerCore(Client):
     """What `PullConsumer` and `AsyncPullConsumer` have in common."""
+
+    _admin_kind: ClassVar[type[Admin] | type[AsyncAdmin]]
+    _fetches_kind: ClassVar[type[BlockingFetches[Any]] | type[LoopFetches[Any]]]
 
     def __init__(
         self,
@@ -79,11 +83,13 @@ class PullConsumerCore(ABC):
         self._fetch_messages = fetch_messages
         self._fetch_bytes = fetch_bytes
         self._patience = patience if patience is not None else Patience()
-        self._admin = self._make_admin(url, self._patience, **access)
-        self.shell = self._admin.shell
+        self.shell = self._make_shell()
+        self._admin: AdminCalls = self._admin_kind(url, patience=self._patience, shell=self.shell, **access)
         self._hosts = self._admin.hosts
         self._hosts.follow()
-        self._fetches = self._make_fetches(self._patience.request_timeout_s)
+        self._fetches: Fetches[PartitionReader] = self._fetches_kind(
+            open_max=FETCHES_MAX, timeout_s=self._patience.request_timeout_s
+        )
         #: The partitions' readers, in the order of their turns.
         self._readers: deque[PartitionReader] = deque()
         #: Whether partitions that an expansion adds are read, too, and whether those that are read may move.
@@ -96,16 +102,15 @@ class PullConsumerCore(ABC):
         self._is_assigned = False
         self._made()
 
-    def _made(self) -> None:  # noqa: B027  # not abstract: on an event loop there is nothing to do yet
+    def _made(self) -> None:  # not abstract: on an event loop there is nothing to do yet
         """Be called when the consumer is made."""
 
-    @abstractmethod
-    def _make_admin(self, url: str | Sequence[str], patience: Patience, **access: Unpack[ClientAccess]) -> AdminCalls:
-        """Return the client that makes the calls."""
-
-    @abstractmethod
-    def _make_fetches(self, timeout_s: float) -> Fetches[PartitionReader]:
-        """Return the open fetches."""
+    async def _enter(self) -> None:
+        try:
+            await self._ready()
+        except BaseException:
+            await self._close()
+            raise
 
     # Position ---------------------------------------------------------------------------------------------------
 
@@ -121,7 +126,7 @@ class PullConsumerCore(ABC):
         self._birthplace.check()
         self._start = start
         info = await self._topic()
-        kept = {} if self._offsets is None else await self._loaded(self._offsets, info.id)
+        kept = {} if self._offsets is None else await self._stored(self._offsets.load, info.id)
         offsets = await resume_offsets(self._admin, info, start, kept, partitions)
         chosen = list(offsets) if partitions is None else list(dict.fromkeys(partitions))
         unknown = [name for name in chosen if name not in offsets]
@@ -152,13 +157,11 @@ class PullConsumerCore(ABC):
     async def _topic(self) -> TopicInfo:
         return await AdminCalls.get_topic.core(self._admin, self.topic)
 
-    async def _loaded(self, store: OffsetStore, topic_id: str) -> dict[str, int]:
-        if inspect.iscoroutinefunction(store.load):
-            loaded: dict[str, int] = await store.load(self._admin, self.topic, topic_id)
-            return loaded
-        kept = await self.shell.blocking(partial(store.load, self._admin, self.topic, topic_id))
-        assert isinstance(kept, dict)
-        return kept
+    async def _stored(self, call: Callable[..., Any], *args: object) -> Any:
+        """Call a store of offsets, whose methods are coroutine functions, or plain ones that may block."""
+        if inspect.iscoroutinefunction(call):
+            return await call(self._admin, self.topic, *args)
+        return await self.shell.blocking(partial(call, self._admin, self.topic, *args))
 
     def partitions(self) -> tuple[str, ...]:
         """Return the partitions that are read, sorted."""
@@ -185,11 +188,7 @@ class PullConsumerCore(ABC):
         await self._ready()
         positions = self.positions()
         try:
-            if inspect.iscoroutinefunction(self._offsets.save):
-                await self._offsets.save(self._admin, self.topic, self._topic_id, positions)
-            else:
-                save = partial(self._offsets.save, self._admin, self.topic, self._topic_id, positions)
-                await self.shell.blocking(save)
+            await self._stored(self._offsets.save, self._topic_id, positions)
         except Conflict as error:
             if error.code != "epoch_over":
                 raise

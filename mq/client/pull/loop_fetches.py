@@ -13,10 +13,10 @@ from deltamq.mq.errors import DeltaMQError
 
 
 class LoopFetches(Generic[Tag]):
-    """At most `fetches_max` open fetches."""
+    """At most `open_max` open fetches."""
 
-    def __init__(self, *, fetches_max: int, timeout_s: float) -> None:
-        self._fetches_max = fetches_max
+    def __init__(self, *, open_max: int, timeout_s: float) -> None:
+        self._open_max = open_max
         self._timeout_s = timeout_s
         self._open: dict[Tag, asyncio.Task[None]] = {}
         self._finished: list[Finished[Tag]] = []
@@ -25,7 +25,7 @@ class LoopFetches(Generic[Tag]):
 
     async def start(self, tag: Tag, endpoint: Endpoint, ask: FetchAsk) -> bool:
         """Send a fetch; see `Fetches`."""
-        if len(self._open) >= self._fetches_max:
+        if len(self._open) >= self._open_max:
             return False
         self._open[tag] = asyncio.get_running_loop().create_task(self._fetch(tag, endpoint, ask))
         return True

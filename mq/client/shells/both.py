@@ -1,25 +1,75 @@
-"""Methods of both shells, written once: `both` makes an ordinary method of them, or a coroutine function."""
+"""Clients of both shells: which shell they have, their `with` blocks, and methods that are written once (`both`)."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from deltamq.mq.client.shells.shell import Shell, run_now
+from deltamq.mq.client.shells.threads import ThreadShell
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Blocking:
-    """A client with threads."""
-
-
-class Awaiting:
-    """A client on an event loop."""
+class Client:
+    """What has a shell, and is closed at the end of its `with` block; `Blocking` or `Awaiting` says how."""
 
     shell: Shell
+
+    def _make_shell(self) -> Shell:
+        raise AssertionError("a client is Blocking or Awaiting, or gets the shell of one that is")
+
+    async def _enter(self) -> None:
+        """Begin what a `with` block begins."""
+
+    def _left(self, closed: Any, error: BaseException | None) -> None:
+        """Look at what `close` returned, at the end of a block that ends with this error; raise what went wrong."""
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether this is the child of a fork, and what would be closed is the parent's."""
+        return False
+
+
+class Blocking(Client):
+    """A client with threads."""
+
+    def _make_shell(self) -> Shell:
+        return ThreadShell()
+
+    def __enter__(self) -> Self:
+        run_now(self._enter())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._is_elsewhere:
+            # The method of the client's class: users may have a class of their own.
+            self._left(cast("Any", self).close(), error)
+
+
+class Awaiting(Client):
+    """A client on an event loop."""
+
+    def _make_shell(self) -> Shell:
+        # Programs with threads do not load asyncio.
+        from deltamq.mq.client.shells.loop import LoopShell
+
+        return LoopShell(type(self).__name__)
+
+    async def __aenter__(self) -> Self:
+        self.shell.check()
+        await self._enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._left(await cast("Any", self).close(), error)
 
 
 class both(Generic[P, T]):  # a decorator

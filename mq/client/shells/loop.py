@@ -152,8 +152,8 @@ class LoopShell:
         self._birthplace = Birthplace(kind)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Most plain functions of the user that are called at once.
-        self.threads_max = 32
+        #: Most plain functions of the user that are called at once: as many as tasks that may call them.
+        self._threads_max = 1
         self._threads: ThreadPoolExecutor | None = None
 
     def check(self) -> None:
@@ -181,6 +181,7 @@ class LoopShell:
 
     def workers(self, most: int, name: str) -> LoopWorkers:
         """Return up to `most` tasks."""
+        self._threads_max = max(self._threads_max, most)
         return LoopWorkers(most, name)
 
     def spawn(self, name: str, work: Work) -> None:
@@ -209,7 +210,7 @@ class LoopShell:
             if inspect.iscoroutinefunction(function):
                 return await function(argument)
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(self.threads_max, "deltamq-handler")
+                self._threads = ThreadPoolExecutor(self._threads_max, "deltamq-handler")
             context = contextvars.copy_context()
             result = await asyncio.get_running_loop().run_in_executor(self._threads, context.run, function, argument)
             return await result if inspect.isawaitable(result) else result

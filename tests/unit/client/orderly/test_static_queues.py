@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from deltamq.mq.client.messages.received import OrderedMessage
-from deltamq.mq.client.orderly.calls import BlockingOrderlyCalls
+from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.shells.shell import run_now
+from deltamq.mq.client.shells.threads import ThreadShell
 from deltamq.mq.order.orderly import Verdict
 from tests.unit.client.orderly.orderly_consumers import Ear, Listen, listen
 from tests.unit.client.stub_service import StubService
@@ -86,11 +87,12 @@ def test_order_04_the_lock_of_a_moved_queue_is_claimed_at_the_host_of_its_new_le
 def test_static_02_locks_of_queues_are_asked_for_at_the_brokers_of_their_leaders(
     stub: StubService, static: StubStatic
 ) -> None:
-    with BlockingOrderlyCalls(stub.url, "ledger", "client-1") as calls:
-        assert calls.broker("orders", FIRST) == "", "not known yet: any host forwards"
-        assert calls.broker("orders", "orders@broker-b") == B
-        run_now(calls.view("orders"))
-        assert (calls.broker("orders", FIRST), calls.broker("orders", SECOND)) == (A, B)
-        static.remap({"brokers": [B], "mode": "strict"})
-        run_now(calls.view("orders"))
-        assert calls.broker("orders", FIRST) == B
+    calls = OrderlyCalls(stub.url, "ledger", "client-1", shell=ThreadShell())
+    assert calls.broker("orders", FIRST) == "", "not known yet: any host forwards"
+    assert calls.broker("orders", "orders@broker-b") == B
+    run_now(calls.view("orders"))
+    assert (calls.broker("orders", FIRST), calls.broker("orders", SECOND)) == (A, B)
+    static.remap({"brokers": [B], "mode": "strict"})
+    run_now(calls.view("orders"))
+    assert calls.broker("orders", FIRST) == B
+    run_now(OrderlyCalls.close.core(calls))
