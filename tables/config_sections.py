@@ -203,6 +203,8 @@ class ServiceSettings:
     answer_bytes_max: Annotated[int, Meta(ge=FETCH_BYTES_MAX, le=1024 * 1024 * MIB)] = 512 * MIB
     #: Most threads that commit to different partitions, and as many native ones; fewer work at once on a fast disk.
     commit_threads: Annotated[int, Meta(ge=1, le=256)] = 8
+    #: Most calls of an object store for commits that are under way at once; further ones wait.
+    store_calls_max: Annotated[int, Meta(ge=1, le=65_536)] = 256
     #: Number of threads that decode large requests and read history.
     work_threads: Annotated[int, Meta(ge=1, le=256)] = 4
     #: Interval at which a partition with waiting readers is checked for commits of other processes, in milliseconds.

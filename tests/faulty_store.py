@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from deltamq.tables.store.file_pool import PoolingFiles
 from deltamq.tables.store.local import LocalStore
-from deltamq.tables.store.store import ListedFile, Store, put_in_turn
+from deltamq.tables.store.store import ListedFile, NewFile, Store, put_in_turn
 
 __all__ = ["FaultyStore", "HeldReads", "failing", "faulty_disk"]
 
@@ -76,10 +76,13 @@ class FaultyStore:
     def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
         return self._around("put_if_absent", key, lambda: self._store.put_if_absent(key, data, durable=durable))
 
-    async def put_commit(
-        self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
-    ) -> bool:
-        return await put_in_turn(self, key, data, file_key, file_data, durable=durable)
+    async def put_ahead(self, key: str, data: pa.Buffer | bytes) -> bool:
+        if not self.cheap_look:
+            self.put(key, data, durable=True)
+        return not self.cheap_look
+
+    async def put_commit(self, key: str, data: bytes, file: NewFile | None, *, durable: bool) -> bool:
+        return await put_in_turn(self, key, data, file, durable=durable)
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
         self._around("replace", key, lambda: self._store.replace(key, data))

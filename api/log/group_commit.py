@@ -9,8 +9,15 @@ commit, up to `COMMIT_BYTES_MAX`. A request is answered only after the commit th
 `expected_offset` is a commit of its own, since only it may be refused.
 
 While several partitions commit at once, the event loop makes small commits itself, and native threads make the file
-calls (`LoopCommits`). A commit thread makes all others: large ones, those to an object store, the first one of a
-partition, which opens its log, and those that meet a roll-up's commit.
+calls (`LoopCommits`). A commit thread makes all others: large ones, the first one of a partition, which opens its log,
+and those that meet a roll-up's commit.
+
+The loop makes all commits to an object store, since only the network is waited for. There a commit is two round trips,
+and the data of the next one goes up during the second; it is committed only when the one before is.
+
+    put(A)        put(B) put(C)      A done       B, C done
+      [ data A ][ commit A ........ ]
+                  [ data B+C ......... ][ commit B+C ]
 
 Clients send again when their commit is done, one just after the other, and the first would have a commit for itself.
 So after a small commit the next one begins when all clients that were answered have sent again, beside the parts that
@@ -27,12 +34,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from deltamq.api.log.parts import RequestPart, commit_all, fail, flush_of
+from deltamq.api.log.parts import RequestPart, Window, fail, flush_of
 from deltamq.api.log.workers import LoopCommits, Workers
 from deltamq.mq.limits import COMMIT_BYTES_MAX, COMMIT_MESSAGES_MAX, KIB
 from deltamq.tables.delta.small_parquet import SMALL_FILE_ROWS_MAX
+from deltamq.tables.log.appender import LONG_BYTES, Coming
 from deltamq.tables.log.log import PartitionLog
-from deltamq.tables.store.publishing import blocking
+from deltamq.tables.store.calls import blocking
 
 log = logging.getLogger("deltamq.api")
 
@@ -42,8 +50,6 @@ GATHER_S: Final = 0.004
 _FOLLOWS: Final = 25
 #: Most bytes of a commit behind which the next one waits: more rows take longer than the fixed costs of a commit.
 _GATHER_BYTES_MAX: Final = 96 * KIB
-#: Most bytes of a commit that the event loop makes; it has at most as many rows as a small file.
-_HERE_BYTES_MAX: Final = 128 * KIB
 
 
 class CommitQueue:
@@ -54,14 +60,17 @@ class CommitQueue:
     """
 
     __slots__ = (
+        "_ahead",
         "_began_s",
         "_busy",
+        "_coming",
         "_ended_s",
         "_expected",
         "_finishing",
         "_gather_s",
         "_gathering",
         "_here",
+        "_is_ahead_stored",
         "_is_handed_over",
         "_lock",
         "_loop",
@@ -102,6 +111,11 @@ class CommitQueue:
         self._began_s = self._took_s = 0.0
         #: Whether the loop begins the next commit after it has delivered the last one's outcomes.
         self._is_handed_over = False
+        #: What the commit under way will add, once its data is stored.
+        self._coming: Coming | None = None
+        #: The window whose data is stored meanwhile, and whether that has ended.
+        self._ahead: Window | None = None
+        self._is_ahead_stored = False
         #: Done when nothing waits any more; None while the queue goes on.
         self._finishing: asyncio.Future[None] | None = None
 
@@ -117,88 +131,162 @@ class CommitQueue:
                 self._start()
             else:
                 self._gather()
-        elif is_enough and self._gathering is not None:
-            self._start()
+        elif self._gathering is not None:
+            if is_enough:
+                self._gathered()
+        else:
+            self._look_ahead()
 
     async def finish(self) -> None:
         """Return when all parts are committed; no more may be put."""
         if self._busy:
             self._finishing = self._loop.create_future()
             if self._gathering is not None:
-                self._start()
+                self._gathered()
             await self._finishing
 
     def _is_enough(self) -> bool:
         return self._finishing is not None or len(self._waiting) >= self._expected
 
     def _gather(self) -> None:
-        self._gathering = self._loop.call_later(self._gather_s, self._start)
+        self._gathering = self._loop.call_later(self._gather_s, self._gathered)
+
+    def _gathered(self) -> None:
+        assert self._gathering is not None, "parts wait for others"
+        self._gathering.cancel()
+        self._gathering = None
+        if self._coming is not None:
+            self._put_ahead()
+        elif self._is_handed_over or self._ahead is None:
+            self._start()
 
     def _start(self) -> None:
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
-        log = self._log_at_hand() if self._here.enter() else None
-        if log is None:
-            self._workers.submit(self._run)
+        """Begin to commit, on the loop or on a thread; the loop has begun nothing for this partition."""
+        self._is_handed_over = False
+        overlaps, log = self._here.enter(), self._owner.log
+        if log is not None and self._is_for_the_loop(log, overlaps=overlaps) and log.turn.ask():
+            self._commit_here(log, Window(self._take()))
         else:
-            parts = self._take()
-            self._here.begin(commit_all(log, parts), partial(self._ended_here, log, parts))
+            self._workers.submit(self._run if log is not None else self._open)
 
-    def _log_at_hand(self) -> PartitionLog | None:
-        """Return the log, with its turn taken, if the loop can commit the waiting parts without waiting itself."""
-        log, waiting = self._owner.log, self._waiting
-        if log is None or not log.publishes_aside(flush_of(waiting)):
-            return None
+    def _is_for_the_loop(self, log: PartitionLog, *, overlaps: bool) -> bool:
+        if self._here.is_ending or log.is_remote:
+            return not self._here.is_ending
+        waiting = self._waiting
         nbytes = sum(part.messages.nbytes for part in waiting)
-        if nbytes > _HERE_BYTES_MAX or sum(part.messages.count for part in waiting) > SMALL_FILE_ROWS_MAX:
-            return None
-        return log if log.turn.ask() else None
+        rows = sum(part.messages.count for part in waiting)
+        is_small = nbytes <= LONG_BYTES and rows <= SMALL_FILE_ROWS_MAX
+        return overlaps and is_small and log.publishes_aside(flush_of(waiting))
 
-    def _ended_here(self, log: PartitionLog, parts: list[RequestPart], error: Exception | None) -> None:
+    def _commit_here(self, log: PartitionLog, window: Window) -> None:
+        self._began_s = time.perf_counter()
+        self._here.begin(window.commit(log, partial(self._is_coming, log)), partial(self._ended_here, log, window))
+
+    def _is_coming(self, log: PartitionLog, coming: Coming) -> None:
+        """Note that only the commit is left to be put: what waits may be stored meanwhile."""
+        self._coming = coming
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        if self._coming is not None and self._ahead is None and self._waiting and self._gathering is None:
+            if self._is_enough():
+                self._put_ahead()
+            else:
+                self._gather()
+
+    def _put_ahead(self) -> None:
+        """Store the data of what waits; the commit under way has the turn, and its data is stored."""
+        log, coming = self._owner.log, self._coming
+        if log is None or coming is None or self._ahead is not None or self._here.is_ending:
+            return
+        window = self._ahead = Window(self._take())
+        self._is_ahead_stored = False
+        self._here.begin(window.put_ahead(log, coming), partial(self._stored_ahead, log, window))
+
+    def _stored_ahead(self, log: PartitionLog, window: Window, error: Exception | None) -> None:
+        assert error is None, "its commit meets the error"
+        self._is_ahead_stored = True
+        if self._coming is None:
+            self._commit_ahead(log)
+
+    def _commit_ahead(self, log: PartitionLog) -> None:
+        window, self._ahead = self._ahead, None
+        assert window is not None and self._is_ahead_stored, "its data is stored"
+        if log.turn.ask():
+            self._commit_here(log, window)
+        else:
+            self._workers.submit(partial(self._run, window))
+
+    def _ended_here(self, log: PartitionLog, window: Window, error: Exception | None) -> None:
         log.turn.give_back()
+        self._coming = None
         if error is not None:
-            fail(parts, error)
+            fail(window.parts, error)
         with self._lock:
-            self._note_end(parts)
+            self._note_end(window.parts)
             self._is_handed_over = self._busy
-        self._delivered(parts, self._took_s, goes_on=False)
+        ahead = self._ahead
+        if ahead is None:
+            self._delivered(window.parts, self._took_s, goes_on=False)
+            return
+        self._is_handed_over = False
+        if self._is_ahead_stored:
+            self._commit_ahead(log)
+        self._delivered(window.parts, self._took_s, goes_on=True)
 
-    def _run(self) -> None:
+    def _open(self) -> None:
+        """Open the log on a thread; whoever commits to it begins then."""
+        try:
+            is_remote = self._owner.open().is_remote
+        except Exception:
+            is_remote = False  # the parts get the error from their commit
+        if is_remote:
+            self._loop.call_soon_threadsafe(self._opened)
+        else:
+            self._run()
+
+    def _opened(self) -> None:
+        self._here.leave()
+        self._start()
+
+    def _run(self, window: Window | None = None) -> None:
         """Commit on a thread until nothing waits, the loop takes over, or another partition wants this thread."""
-        while self._commit_waiting():
+        while self._commit_waiting(window):
+            window = None
             if self._workers.wanted:
                 self._workers.submit(self._run)
                 return
 
-    def _commit_waiting(self) -> bool:
+    def _commit_waiting(self, window: Window | None) -> bool:
         """Make one commit; return True if this thread makes the next one."""
-        parts = self._take()
+        window = window or Window(self._take())
+        self._began_s = time.perf_counter()
+        is_remote = False
         try:
             opened = self._owner.open()
+            is_remote = opened.is_remote
             with opened.turn:
-                blocking(commit_all(opened, parts))
+                blocking(window.commit(opened))
         except Exception as error:
-            fail(parts, error)
+            fail(window.parts, error)
         with self._lock:
-            self._note_end(parts)
-            goes_on = self._busy and self._expected <= len(self._waiting)
+            self._note_end(window.parts)
+            goes_on = self._busy and self._expected <= len(self._waiting) and not is_remote
             self._is_handed_over = self._busy and not goes_on
             # Within the lock: a client that gets its answer and puts the next part finds the queue in this state.
-            self._loop.call_soon_threadsafe(self._delivered, parts, self._took_s, goes_on)
+            self._loop.call_soon_threadsafe(self._delivered, window.parts, self._took_s, goes_on)
             return goes_on
 
     def _note_end(self, parts: Sequence[RequestPart]) -> None:
         self._ended_s = self._loop.time()
         self._took_s = time.perf_counter() - self._began_s
-        self._busy = bool(self._waiting)
+        self._busy = bool(self._waiting) or self._ahead is not None
         if self._busy:
             # Clients that were answered send again.
             together = sum(part.messages.nbytes for part in (*parts, *self._waiting))
             self._expected = len(parts) + len(self._waiting) if together <= _GATHER_BYTES_MAX else 1
 
     def _take(self) -> list[RequestPart]:
-        self._began_s = time.perf_counter()
         with self._lock:
             waiting = self._waiting
             nbytes = messages = end = 0
@@ -221,8 +309,7 @@ class CommitQueue:
                 _deliver(part)
             self._owner.committed(parts, took_s)
         finally:
-            if self._is_handed_over:
-                self._is_handed_over = False
+            if self._is_handed_over and self._gathering is None:
                 if self._is_enough():
                     self._start()
                 else:

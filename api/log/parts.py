@@ -1,17 +1,19 @@
 """The messages of one request for one partition, which wait for a commit, and the callback for their outcome.
 
-Parts of several requests become one commit (`commit_all`): one bad part fails no other, and each gets its own offsets.
+Parts of several requests become one commit (`Window`): one bad part fails no other, and each gets its own offsets.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import types
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -20,11 +22,11 @@ from deltamq.api.wire.steps import PARTITION_FACT, Step, Steps
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unknown
 from deltamq.tables.delta.stamped import ProducerStamp, RowsPart, one_batch
 from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log.appender import LONG_BYTES, Ahead, Coming, OnComing
 from deltamq.tables.log.batch import Appended
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.settings import Flush
-from deltamq.tables.store.file_system import Failed
-from deltamq.tables.store.publishing import Publishing, Work
+from deltamq.tables.store.calls import StoreCall, Work, on_a_thread
 from deltamq.tables.store.waits import waited_s
 
 Record = TypeVar("Record")
@@ -132,11 +134,77 @@ class RequestPart:
 log = logging.getLogger("deltamq.api")
 
 
-def commit_all(opened: PartitionLog, parts: list[RequestPart]) -> Work[None]:
-    """Commit parts to a log whose turn the caller has; each part then has its outcome."""
-    measured = [part for part in parts if part.steps is not None]
-    work = _commit_runs(opened, parts)
-    return _measured(work, opened, parts, measured) if measured else work
+#: All rows of some parts as one batch, and the numbers of rows that belong to each stamp.
+_Joined: TypeAlias = "tuple[pa.RecordBatch, list[RowsPart]]"
+
+
+class Window:
+    """Parts that are committed together. Its coroutines await store calls only."""
+
+    __slots__ = ("_ahead", "_joined", "parts")
+
+    def __init__(self, parts: list[RequestPart]) -> None:
+        self.parts = parts
+        self._joined: _Joined | None = None
+        self._ahead: Ahead | None = None
+
+    async def put_ahead(self, opened: PartitionLog, coming: Coming) -> None:
+        """Store the rows while the commit before is under way, if that is possible; `commit` uses them, or does not."""
+        if len(_runs(self.parts)) == 1 and self.parts[0].expected_offset is None:
+            # an error shows again in `commit`, which knows whom it concerns
+            with contextlib.suppress(Exception):
+                self._joined = await _joined(self.parts)
+                self._ahead = await opened.put_ahead(*self._joined, coming)
+
+    def commit(self, opened: PartitionLog, on_coming: OnComing | None = None) -> Work[None]:
+        """Commit the parts to a log whose turn the caller has; each part then has its outcome."""
+        measured = [part for part in self.parts if part.steps is not None]
+        work = self._commit_runs(opened, on_coming)
+        return _measured(work, opened, self.parts, measured) if measured else work
+
+    async def _commit_runs(self, opened: PartitionLog, on_coming: OnComing | None) -> None:
+        failpoint("batch.before_close")
+        *firsts, last = _runs(self.parts)
+        for run in firsts:
+            await self._commit(opened, run, None)
+        await self._commit(opened, last, on_coming)
+
+    async def _commit(self, opened: PartitionLog, parts: list[RequestPart], on_coming: OnComing | None) -> None:
+        """Commit all of `parts` at once; if that is refused, each by itself, so that none fails because of another.
+
+        Do the same if their rows cannot be read, whatever the error is: nothing is stored by then.
+        """
+        joined, ahead = self._joined, self._ahead
+        self._joined = self._ahead = None
+        try:
+            rows, spans = joined or await _joined(parts)
+        except Exception as error:
+            await self._commit_each(opened, parts, error)
+            return
+        first = parts[0]
+        try:
+            appended = await opened.append_in_turn(
+                rows,
+                spans,
+                flush=flush_of(parts),
+                expected_offset=first.expected_offset,
+                fence_epochs=first.fence_epochs,
+                ahead=ahead,
+                on_coming=on_coming,
+            )
+        except (Refused, Conflict) as error:
+            await self._commit_each(opened, parts, error)
+        except Exception as error:
+            fail(parts, error)
+        else:
+            _note(parts, appended)
+
+    async def _commit_each(self, opened: PartitionLog, parts: list[RequestPart], error: Exception) -> None:
+        if len(parts) == 1:
+            fail(parts, error)
+            return
+        for part in parts:
+            await self._commit(opened, [part], None)
 
 
 async def _measured(
@@ -161,69 +229,35 @@ async def _measured(
 
 
 @types.coroutine
-def _stepwise(work: Work[None], steps: list[Step]) -> Generator[Publishing, Failed | None, None]:
-    """Run a commit, and note when it computed, and when its file calls were made.
+def _stepwise(work: Work[None], steps: list[Step]) -> Generator[StoreCall[Any], Any, None]:
+    """Run a commit, and note when it computed, and when its calls of the store were made.
 
     A store that makes these calls within the computing has counted how long it waited for them.
     """
-    outcome, name = None, "encode"
+    name = "encode"
+    go_on = partial(work.send, None)
     while True:
         began_s, waited = time.perf_counter(), waited_s()
         try:
-            publishing = work.send(outcome)
+            call = go_on()
         except StopIteration:
-            publishing = None
+            call = None
         finally:
             now_s, waited = time.perf_counter(), waited_s() - waited
             steps.append(Step(name, began_s, now_s - waited))
             if waited:
                 steps.append(Step("publish", now_s - waited, now_s))
-        if publishing is None:
+        if call is None:
             return
-        outcome = yield publishing
+        try:
+            go_on = partial(work.send, (yield call))
+        except Exception as error:
+            go_on = partial(work.throw, error)
         steps.append(Step("publish", now_s, time.perf_counter()))
         name = "apply"
 
 
-async def _commit_runs(opened: PartitionLog, parts: list[RequestPart]) -> None:
-    failpoint("batch.before_close")
-    for run in _runs(parts):
-        await _commit(opened, run)
-
-
-async def _commit(opened: PartitionLog, parts: list[RequestPart]) -> None:
-    """Commit all of `parts` at once; if that is refused, each by itself, so that none fails because of another.
-
-    Do the same if their rows cannot be read, whatever the error is: nothing is stored by then.
-    """
-    try:
-        rows, spans = _joined(parts)
-    except Exception as error:
-        await _commit_each(opened, parts, error)
-        return
-    try:
-        await _append(opened, parts, rows, spans)
-    except (Refused, Conflict) as error:
-        await _commit_each(opened, parts, error)
-    except Exception as error:
-        fail(parts, error)
-
-
-async def _commit_each(opened: PartitionLog, parts: list[RequestPart], error: Exception) -> None:
-    if len(parts) == 1:
-        fail(parts, error)
-        return
-    for part in parts:
-        await _commit(opened, [part])
-
-
-async def _append(
-    opened: PartitionLog, parts: list[RequestPart], rows: pa.RecordBatch, spans: Sequence[RowsPart]
-) -> None:
-    first = parts[0]
-    appended = await opened.append_in_turn(
-        rows, spans, flush=flush_of(parts), expected_offset=first.expected_offset, fence_epochs=first.fence_epochs
-    )
+def _note(parts: Sequence[RequestPart], appended: Sequence[Appended]) -> None:
     results = iter(appended)
     for stamped, group in groupby(parts, key=lambda p: p.stamp is not None):
         if stamped:
@@ -257,8 +291,14 @@ def flush_of(parts: Sequence[RequestPart]) -> Flush:
     return Flush.SYNC if any(part.flush is Flush.SYNC for part in parts) else Flush.ASYNC
 
 
-def _joined(parts: list[RequestPart]) -> tuple[pa.RecordBatch, list[RowsPart]]:
+async def _joined(parts: list[RequestPart]) -> _Joined:
     """Return all rows as one batch, and the numbers of rows that belong to each stamp."""
+    is_long = sum(part.messages.nbytes for part in parts) > LONG_BYTES
+    join = partial(_join, parts)
+    return await on_a_thread(join) if is_long else join()
+
+
+def _join(parts: list[RequestPart]) -> _Joined:
     batches: list[pa.RecordBatch] = []
     for _, group in groupby((p.messages for p in parts), key=type):
         batches += _batches(list(group))

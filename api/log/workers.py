@@ -22,12 +22,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple, Self, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 
-from deltamq.tables.store.file_system import Failed
-from deltamq.tables.store.native import NativePool
-from deltamq.tables.store.publishing import Work
+from deltamq.tables.store.calls import AsideCall, StoreCall, Work
+from deltamq.tables.store.native import NativePool, NativePublication
 from deltamq.tables.store.waits import waited_s
 
 log = logging.getLogger("deltamq.api")
@@ -194,9 +194,9 @@ class Workers:
 class Threads:
     """All threads of a service except its metadata's."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, commits: int, work: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, commits: int, work: int, calls_max: int) -> None:
         #: Commits of the loop itself.
-        self.loop_commits = LoopCommits.start(loop, commits)
+        self.loop_commits = LoopCommits.start(loop, commits, calls_max)
         self.commits = Workers(commits, name="mq-commit")
         self.upkeep = Workers(1, name="mq-upkeep")
         self.work = ThreadPoolExecutor(work, thread_name_prefix="mq-work")
@@ -208,6 +208,8 @@ class Threads:
         self.work.shutdown()
 
 
+#: Most calls of an object store that are under way at once.
+_CALLS_MAX: Final = 256
 #: How long commits count as overlapping after two have overlapped, in seconds.
 _OVERLAP_S: Final = 0.1
 #: Takes the exception that a commit raised, None for none.
@@ -222,39 +224,48 @@ class LoopCommits:
     """The commits of one event loop that are under way; used on that loop."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, pool: NativePool | None, *, overlap_s: float = _OVERLAP_S
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pool: NativePool | None,
+        *,
+        overlap_s: float = _OVERLAP_S,
+        calls_max: int = _CALLS_MAX,
     ) -> None:
-        """Without a `pool` the loop makes no commit itself.
+        """Without a `pool` the loop makes no commit to a local disk itself.
 
-        `overlap_s` is how long commits count as overlapping after two have overlapped, in seconds.
+        `overlap_s` is how long commits count as overlapping after two have overlapped, in seconds. `calls_max` calls of
+        an object store are under way at once; others wait for these.
         """
         self._loop = loop
         self._pool = pool
         self._overlap_s = overlap_s
-        self._under_way: dict[int, tuple[Work[None], Done]] = {}
+        self._calls = asyncio.Semaphore(calls_max)
+        self._native: dict[int, tuple[Work[None], Done]] = {}
+        #: Calls of an object store and threads; kept here, since the loop itself keeps no task alive.
+        self._tasks: set[asyncio.Task[None]] = set()
         #: The number of partitions that have a commit under way, here or in a thread.
         self._partitions = 0
         #: When commits stop to count as overlapping, by the loop's clock.
         self._overlap_until_s = 0.0
-        self._is_ending = False
+        self.is_ending = False
         if pool is not None:
             loop.add_reader(pool.fd, self._go_on)
 
     @classmethod
-    def start(cls, loop: asyncio.AbstractEventLoop, threads: int) -> Self:
+    def start(cls, loop: asyncio.AbstractEventLoop, threads: int, calls_max: int) -> Self:
         """Start with so many native threads, where there is the native part."""
         try:
-            return cls(loop, NativePool(threads))
+            return cls(loop, NativePool(threads), calls_max=calls_max)
         except OSError:
-            return cls(loop, None)
+            return cls(loop, None, calls_max=calls_max)
 
     def enter(self) -> bool:
-        """Note that a partition's commits begin; return whether the loop should make them: several overlap."""
+        """Note that a partition's commits begin; return whether the loop makes those to a disk: several overlap."""
         now = self._loop.time()
         if self._partitions:
             self._overlap_until_s = now + self._overlap_s
         self._partitions += 1
-        return now < self._overlap_until_s and self._pool is not None and not self._is_ending
+        return now < self._overlap_until_s and self._pool is not None
 
     def leave(self) -> None:
         """Note that a partition's last commit has ended."""
@@ -263,38 +274,57 @@ class LoopCommits:
     def begin(self, work: Work[None], done: Done) -> None:
         """Run a commit, and call `done` at its end, never before this returns.
 
-        A commit without file calls, only of repeats, ends at once; the caller has not yet noted the waiters by then.
+        A commit without calls of the store, only of repeats, ends at once; the caller has not yet noted the waiters by
+        then.
         """
-        ended = self._step(work, done, None)
+        ended = self._step(work, done, partial(work.send, None))
         if ended is not None:
             self._loop.call_soon(_tell, done, ended)
 
-    def _step(self, work: Work[None], done: Done, outcome: Failed | None) -> _Ended | None:
-        """Run a commit to its next file calls, or to its end; return None while it is under way."""
-        assert self._pool is not None, "`enter` says so"
+    def _step(self, work: Work[None], done: Done, go_on: Callable[[], StoreCall[Any]]) -> _Ended | None:
+        """Run a commit to its next call of the store, or to its end; return None while it is under way."""
         try:
-            self._under_way[self._pool.begin(work.send(outcome))] = work, done
+            call = go_on()
+            if isinstance(call, NativePublication):
+                assert self._pool is not None, "`enter` says so"
+                self._native[self._pool.begin(call)] = work, done
+            else:
+                task = self._loop.create_task(self._aside(cast("AsideCall[Any]", call), work, done))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
         except StopIteration:
             return _Ended(None)
         except Exception as error:
             return _Ended(error)
         return None
 
+    async def _aside(self, call: AsideCall[Any], work: Work[None], done: Done) -> None:
+        try:
+            async with self._calls:
+                outcome = await call.aside()
+        except Exception as error:
+            self._next(work, done, partial(work.throw, error))
+        else:
+            self._next(work, done, partial(work.send, outcome))
+
     def _go_on(self) -> None:
         assert self._pool is not None, "the pool has called this"
         for number, outcome in self._pool.outcomes():
-            work, done = self._under_way.pop(number)
-            ended = self._step(work, done, outcome)
-            if ended is not None:
-                _tell(done, ended)
+            work, done = self._native.pop(number)
+            self._next(work, done, partial(work.send, outcome))
+
+    def _next(self, work: Work[None], done: Done, go_on: Callable[[], StoreCall[Any]]) -> None:
+        ended = self._step(work, done, go_on)
+        if ended is not None:
+            _tell(done, ended)
 
     def end(self) -> None:
         """Leave all further commits to threads."""
-        self._is_ending = True
+        self.is_ending = True
 
     def stop(self) -> None:
         """End the native threads; nothing is under way, and `end` keeps it so."""
-        assert self._is_ending and not self._under_way, "their commits have ended"
+        assert self.is_ending and not self._native, "their commits have ended"
         if self._pool is not None:
             self._loop.remove_reader(self._pool.fd)
             self._pool.stop()

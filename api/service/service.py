@@ -162,7 +162,12 @@ class Service:
 
     def _make_storage(self, meta: MetaLog) -> None:
         settings, warehouse = self.settings, self.warehouse
-        self._threads = Threads(self.loop, commits=settings.commit_threads, work=settings.work_threads)
+        self._threads = Threads(
+            self.loop,
+            commits=settings.commit_threads,
+            work=settings.work_threads,
+            calls_max=settings.store_calls_max,
+        )
         self.partitions = Partitions(warehouse, self.loop, self._threads, self.metrics)
         self.meta = HostedMeta(meta, self.partitions)
 

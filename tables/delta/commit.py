@@ -25,9 +25,8 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable
-from typing import Final, TypeAlias
-
-import pyarrow as pa
+from functools import partial
+from typing import Final, TypeVar
 
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, Unavailable, Unknown
 from deltamq.tables.clock import Clock
@@ -46,9 +45,12 @@ from deltamq.tables.delta.snapshot import (
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.paths import LOG_FOLDER
 from deltamq.tables.settings import STALE_FRACTION, LogSettings
-from deltamq.tables.store.store import FileMissing, NotDurable, Store
+from deltamq.tables.store.calls import on_a_thread
+from deltamq.tables.store.store import FileMissing, NewFile, NotDurable, Store
 
 log = logging.getLogger("deltamq.tables")
+
+T = TypeVar("T")
 
 #: How often a commit is read back after an error: the store may be unavailable for a moment.
 _READ_BACK_TRIES: Final = 3
@@ -60,10 +62,6 @@ _NOT_ALONE_MS: Final = 10_000
 _LOOK_BACK_MS: Final = 1_000
 #: How often a rebuild starts again because files vanished while it read them; each try reads a newer log.
 _REBUILD_TRIES: Final = 5
-
-
-#: Key and content of a data file.
-NewFile: TypeAlias = tuple[str, pa.Buffer | bytes]
 
 
 class LostRace(Conflict):
@@ -142,14 +140,18 @@ class CommitLog:
         """Return whether our newest version may have been cleaned up since it was last confirmed."""
         return self._clock.boot_ms() - self._seen_ms > self._stale_ms
 
-    def look_ahead(self, *, must_know: bool) -> None:
+    async def look_ahead(self, *, must_know: bool) -> None:
         """Refresh where that is cheap or the state may be stale; called before work that a lost race would waste.
 
         A writer that commits again and again, and has met no other, looks only with `must_know`: a lost race would
         reveal another writer.
         """
         if self._stale() or (self._store.cheap_look and (must_know or not self._is_alone())):
-            self.refresh()
+            await self.reading(self.refresh)
+
+    async def reading(self, work: Callable[[], T]) -> T:
+        """Do what reads the store: aside where each read takes a round trip."""
+        return work() if self._store.cheap_look else await on_a_thread(work)
 
     def _is_alone(self) -> bool:
         now = self._clock.boot_ms()
@@ -207,9 +209,9 @@ class CommitLog:
         version = self.snapshot.version + 1
         data, commit = encode(version)
         not_durable = await self._put(version, data, batch_id, file, durable=durable)
-        if self._stale() and not self._still_there():
+        if self._stale() and not await self.reading(self._still_there):
             # Our predecessor was cleaned up while this process slept: before or after the put?
-            self._settle(commit)
+            await self.reading(partial(self._settle, commit))
         else:
             self._apply(commit)
             self._seen_ms = self._ours_ms = began
@@ -253,25 +255,21 @@ class CommitLog:
         key = self.key(version)
         unknown: Unknown | None = None
         try:
-            if file is None:
-                stored = self._store.put_if_absent(key, data, durable=durable)
-            else:
-                stored = await self._store.put_commit(key, data, *file, durable=durable)
-            if stored:
+            if await self._store.put_commit(key, data, file, durable=durable):
                 return None
         except NotDurable as error:
             return error
         except Unknown as error:
             unknown = error
         # Without an error, too: the layers below repeat a put whose answer was lost, and then find their own file.
-        holder = self._holder(version, unknown)
+        holder = await self.reading(partial(self._holder, version, unknown))
         if holder == batch_id:
             return self._make_durable(key) if durable else None
         if holder is None:
             # Without an answer the put may still arrive. With one, the commit of this version was cleaned up since,
             # and it may have been ours.
             raise Unknown(f"{self._folder} has no version {version}, but our put may still arrive") from unknown
-        self.refresh()
+        await self.reading(self.refresh)
         raise LostRace(f"{self._folder}: version {version} was committed by another writer") from unknown
 
     def _holder(self, version: int, cause: Unknown | None) -> str | None:

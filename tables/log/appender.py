@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
 from deltamq.mq.errors import OffsetMismatch, Unavailable
-from deltamq.mq.limits import OFFSET_MAX, PRODUCER_WINDOW_MS
-from deltamq.mq.producer import Part
+from deltamq.mq.limits import KIB, OFFSET_MAX, PRODUCER_WINDOW_MS
+from deltamq.mq.producer import OutOfSequence, Part
 from deltamq.tables.clock import Clock
 from deltamq.tables.delta.actions import NewCommit, encode_append
 from deltamq.tables.delta.encode import Encoded, encode_stamped
@@ -20,6 +23,42 @@ from deltamq.tables.log.publish import Publisher
 from deltamq.tables.log.requests import Requests
 from deltamq.tables.log.state import LogState
 from deltamq.tables.log.tail import Tail
+from deltamq.tables.store.calls import on_a_thread
+
+#: Bytes of rows that take so long to encode that an event loop leaves them to a thread.
+LONG_BYTES: Final = 128 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """What the commit under way will add to the log, unless it fails: its data file is stored already."""
+
+    end_offset: int
+    append_us: int
+    producers: frozenset[str]
+
+
+#: Is called when the data file of an append is stored, and only the commit is left.
+OnComing: TypeAlias = Callable[[Coming], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A data file that was stored before its turn, for the offsets that its rows will most likely have."""
+
+    stamped: Stamped
+    stored_as: Sequence[Part]
+    encoded: Encoded
+    batch_id: str
+    began_ms: int
+    append_us: int
+    base: int
+
+    @property
+    def coming(self) -> Coming:
+        """What its commit adds to the log."""
+        producers = frozenset(part.producer_id for part in self.stored_as)
+        return Coming(self.base + self.stamped.count, self.append_us, producers)
 
 
 class Appender:
@@ -44,6 +83,24 @@ class Appender:
         self._row_group_rows = row_group_rows
         self._offset_max = offset_max
 
+    async def ahead(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], coming: Coming) -> Ahead | None:
+        """Store the data file of an append that follows a commit under way; None if it cannot be foreseen, or need not.
+
+        The append decides by itself what it stores, and takes this file if that is just what the file has.
+        """
+        if any(part.producer is not None and part.producer.id in coming.producers for part in parts):
+            return None
+        try:
+            parts = with_numbers(parts, self._requests.seen, known_since_ms=self.producers_known_since_ms())
+        except OutOfSequence:
+            return None
+        if repeats(parts) or any(map(self._stored_part, parts)):
+            return None
+        if coming.end_offset + rows.num_rows > self._offset_max:
+            return None
+        made = await self._encoded(rows, parts, coming.end_offset, max(self._now_us(), coming.append_us))
+        return made if await self._publisher.put_ahead(made.encoded) else None
+
     async def append(
         self,
         rows: pa.RecordBatch,
@@ -52,8 +109,12 @@ class Appender:
         durable: bool,
         expected_offset: int | None,
         fence_epochs: Mapping[str, int] | None,
+        ahead: Ahead | None = None,
+        on_coming: OnComing | None = None,
     ) -> list[Appended]:
         """Try to append once, against the newest known state of the log.
+
+        `ahead` is the data file that was stored for these rows, if any; see `OnComing` for `on_coming`.
 
         Raises
         ------
@@ -79,8 +140,20 @@ class Appender:
                 )
             if len(fresh) < len(parts):
                 rows = only(rows, parts, set(fresh))
-            ids = await self._commit_rows(rows, [parts[i] for i in fresh], base, durable=durable)
+            fresh_parts = [parts[i] for i in fresh]
+            if ahead is None or not self._fits(ahead, rows, fresh_parts, base):
+                ahead = None
+            ids = await self._commit_rows(rows, fresh_parts, base, ahead, durable=durable, on_coming=on_coming)
         return appended(parts, stored, again, base, ids, durable=durable, version=self._state.version)
+
+    def _fits(self, ahead: Ahead, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int) -> bool:
+        """Return whether a file that was stored ahead is just what this append would store."""
+        return (
+            ahead.base == base
+            and ahead.stamped.count == rows.num_rows
+            and ahead.append_us >= self._newest_append_us()
+            and ahead.stored_as == requests(parts, base, ahead.append_us // 1000)
+        )
 
     def producers_known_since_ms(self) -> int:
         """Return the time from which on every producer born then is remembered, whatever was forgotten before."""
@@ -94,42 +167,58 @@ class Appender:
         return None if stamp is None else self._requests.find(stamp.id, stamp.seq, stamp.indexes)
 
     async def _commit_rows(
-        self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, *, durable: bool
+        self,
+        rows: pa.RecordBatch,
+        parts: Sequence[RowsPart],
+        base: int,
+        ahead: Ahead | None,
+        *,
+        durable: bool,
+        on_coming: OnComing | None,
     ) -> MessageIds:
         if base + rows.num_rows > self._offset_max:
             raise Unavailable(f"{self._state.ref.name}: offsets are used up", code="offsets_exhausted")
+        made = ahead or await self._encoded(rows, parts, base, max(self._now_us(), self._newest_append_us()))
+        is_put = ahead is not None or await self._publisher.put_ahead(made.encoded)
+        if is_put and on_coming is not None:
+            on_coming(made.coming)
+        await self._commit(made, put=None if is_put else made.encoded, durable=durable)
+        self._tail.add(made.stamped, made.encoded.rows_bytes)
+        return MessageIds(made.stamped, 0, made.stamped.count)
+
+    def _now_us(self) -> int:
+        """Return the time now, cut to milliseconds as in Delta's statistics."""
+        return self._clock.wall_us() // 1000 * 1000
+
+    def _newest_append_us(self) -> int:
+        """Return the append time of the newest row, 0 if there is none: later rows never have an earlier one."""
+        files = self._state.files
+        return files[-1].append_max_us if files else 0
+
+    async def _encoded(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, append_us: int) -> Ahead:
         batch_id = uuid.uuid4().hex
-        append_us = self._append_time_us()
         stamped = Stamped(rows, parts, batch_id=batch_id, append_us=append_us, start=base)
         stored_as = requests(parts, base, append_us // 1000)
-        encoded = encode_stamped(stamped, stored_as, now_ms=append_us // 1000, row_group_rows=self._row_group_rows)
-        await self._write_and_commit(encoded, stored_as, batch_id, durable=durable)
-        self._tail.add(stamped, encoded.rows_bytes)
-        return MessageIds(stamped, 0, stamped.count)
+        encode = partial(
+            encode_stamped, stamped, stored_as, now_ms=append_us // 1000, row_group_rows=self._row_group_rows
+        )
+        encoded = encode() if rows.nbytes <= LONG_BYTES else await on_a_thread(encode)
+        return Ahead(stamped, stored_as, encoded, batch_id, self._clock.boot_ms(), append_us, base)
 
-    def _append_time_us(self) -> int:
-        """Return the time now, cut to milliseconds as in Delta's statistics, but never before the previous append's."""
-        now = self._clock.wall_us() // 1000 * 1000
-        files = self._state.files
-        return max(now, files[-1].append_max_us) if files else now
-
-    async def _write_and_commit(
-        self, encoded: Encoded, requests: Sequence[Part], batch_id: str, *, durable: bool
-    ) -> None:
-        file = encoded.file
-        began_ms = self._clock.boot_ms()
+    async def _commit(self, made: Ahead, *, put: Encoded | None, durable: bool) -> None:
+        file = made.encoded.file
 
         def encode(version: int) -> NewCommit:
             return encode_append(
                 table_id=self._state.table_id,
                 version=version,
-                batch_id=batch_id,
+                batch_id=made.batch_id,
                 file=file,
-                parts=requests,
+                parts=made.stored_as,
                 flushed=durable,
                 now_ms=file.modified_ms,
             )
 
         await self._publisher.commit(
-            encode, [encoded], put=encoded, batch_id=batch_id, durable=durable, began_ms=began_ms
+            encode, [made.encoded], put=put, batch_id=made.batch_id, durable=durable, began_ms=made.began_ms
         )

@@ -24,7 +24,7 @@ from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.snapshot import ORPHAN_KEEP, Snapshot
 from deltamq.tables.delta.stamped import RowsPart, one_batch
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log.appender import Appender
+from deltamq.tables.log.appender import Ahead, Appender, Coming, OnComing
 from deltamq.tables.log.batch import Appended, Batch
 from deltamq.tables.log.bounds import BOUNDS, LogBounds
 from deltamq.tables.log.dead_files import DeadFiles
@@ -41,7 +41,7 @@ from deltamq.tables.log.upkeep import Upkeep
 from deltamq.tables.paths import PartitionRef
 from deltamq.tables.settings import STALE_FRACTION, Flush, LogSettings
 from deltamq.tables.stop import StopOnCorrupt
-from deltamq.tables.store.publishing import blocking
+from deltamq.tables.store.calls import blocking
 from deltamq.tables.store.store import Store
 from deltamq.tables.store.unsynced import Unsynced
 from deltamq.tables.turn import Turn
@@ -298,6 +298,18 @@ class PartitionLog:
         with self.turn:
             return blocking(appending)
 
+    async def put_ahead(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], coming: Coming) -> Ahead | None:
+        """Store the data file of an append that will follow the commit under way, `coming`; None if nothing is stored.
+
+        The caller of `append_in_turn` has the turn for that commit meanwhile.
+        """
+        return await self._appender.ahead(rows, parts, coming)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether each call of the store takes a round trip."""
+        return not self._store.cheap_look
+
     def publishes_aside(self, flush: Flush) -> bool:
         """Whether `append_in_turn` awaits its file calls, and makes none itself except to look for other writers."""
         return self._store.publishes_aside and not (flush is Flush.SYNC and self._publisher.has_earlier_to_sync)
@@ -311,8 +323,14 @@ class PartitionLog:
         expected_offset: int | None = None,
         fence_epochs: Mapping[str, int] | None = None,
         confirm: Callable[[], None] | None = None,
+        ahead: Ahead | None = None,
+        on_coming: OnComing | None = None,
     ) -> list[Appended]:
-        """Append as `append_rows` does; the caller has the turn (`turn`)."""
+        """Append as `append_rows` does; the caller has the turn (`turn`).
+
+        `ahead` is what `put_ahead` has stored for these rows. `on_coming` is called when only the commit is left to be
+        put: from then on the rows of the next append may be put ahead. It is not called where that gains nothing.
+        """
         assert rows.num_rows == sum(p.count for p in parts), "parts must cover the rows"
         self._stop.check()
         self._used = True
@@ -324,16 +342,22 @@ class PartitionLog:
             if durable:
                 self._publisher.sync_earlier()
             return await self._appender.append(
-                rows, parts, durable=durable, expected_offset=expected_offset, fence_epochs=fence_epochs
+                rows,
+                parts,
+                durable=durable,
+                expected_offset=expected_offset,
+                fence_epochs=fence_epochs,
+                ahead=ahead,
+                on_coming=on_coming,
             )
 
         with self._stop:
-            self._log.look_ahead(must_know=expected_offset is not None)
+            await self._log.look_ahead(must_know=expected_offset is not None)
             try:
                 return await self._races.win(attempt)
             except OutOfSequence:
                 # Another process may have stored what comes before.
-                if not self._log.refresh():
+                if not await self._log.reading(self._log.refresh):
                     raise
                 return await self._races.win(attempt)
 

@@ -9,6 +9,7 @@ put again  files that a sweep took for orphans, if this process was asleep long 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from deltamq.mq.errors import DeltaMQError, Unknown
 from deltamq.tables.clock import Clock
@@ -44,6 +45,10 @@ class Publisher:
         """Store a data file that no commit names yet."""
         self._store.put(self._key(encoded.file), encoded.data, durable=durable)
 
+    async def put_ahead(self, encoded: Encoded) -> bool:
+        """Put a data file that no commit names yet, if the store gains by that; return whether it did."""
+        return await self._store.put_ahead(self._key(encoded.file), encoded.data)
+
     async def commit(
         self,
         encode: Callable[[int], NewCommit],
@@ -69,12 +74,12 @@ class Publisher:
         if durable:
             self._durable_version = version
         if self._clock.boot_ms() - began_ms > self._stale_ms:
-            self._put_again(adds, version)
+            await self._log.reading(partial(self._put_again, adds, version))
 
     @property
     def has_earlier_to_sync(self) -> bool:
-        """Whether `sync_earlier` has something to do."""
-        return bool(self._unsynced) or self._durable_version != self._log.snapshot.version
+        """Whether `sync_earlier` has calls to make: in an object store every put is durable."""
+        return self._store.cheap_look and (bool(self._unsynced) or self._durable_version != self._log.snapshot.version)
 
     def sync_earlier(self) -> None:
         """Make everything before our next commit durable.

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from deltamq.mq.errors import Unavailable
 from deltamq.tables.delta.commit import LostRace
-from deltamq.tables.store.publishing import Work
+from deltamq.tables.store.calls import Work
 
 T = TypeVar("T")
 

@@ -31,11 +31,11 @@ import pyarrow as pa
 
 from deltamq.mq.limits import KIB
 from deltamq.tables.failpoints import any_armed
+from deltamq.tables.store.calls import awaited
 from deltamq.tables.store.disk_sync import sync_whole
 from deltamq.tables.store.file_system import Failed, Publication
 from deltamq.tables.store.local import OsFiles
 from deltamq.tables.store.native import NativePublication, OpenFile, create_natively, native_library, open_dead_natively
-from deltamq.tables.store.publishing import awaited
 
 #: Most files in the pool: 16,384 small files of one block are 64 MiB of disk.
 POOL_FILES_MAX: Final = 16_384

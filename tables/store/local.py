@@ -24,7 +24,7 @@ from deltamq.tables.failpoints import failpoint
 from deltamq.tables.store.disk_sync import sync_whole
 from deltamq.tables.store.file_system import CommitStep, Failed, FileSystem, Publication
 from deltamq.tables.store.publish import publish_in_steps
-from deltamq.tables.store.store import FileMissing, ListedFile, NotDurable, StoreUnsafe
+from deltamq.tables.store.store import FileMissing, ListedFile, NewFile, NotDurable, StoreUnsafe
 from deltamq.tables.store.trash import Trash
 from deltamq.tables.store.waits import waiting
 
@@ -155,16 +155,19 @@ class LocalStore:
         failpoint("commit.after_dir_fsync")
         return True
 
-    async def put_commit(
-        self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
-    ) -> bool:
-        path, file = self._path(key), self._path(file_key)
+    async def put_ahead(self, key: str, data: pa.Buffer | bytes) -> bool:
+        return False
+
+    async def put_commit(self, key: str, data: bytes, file: NewFile | None, *, durable: bool) -> bool:
+        if file is None:
+            return self.put_if_absent(key, data, durable=durable)
+        path, file_path = self._path(key), self._path(file[0])
         folder = os.path.dirname(path)
         temp = self._new_temp(folder)
         with _as_ours(key):
-            self._make_folder(os.path.dirname(file))
+            self._make_folder(os.path.dirname(file_path))
             self._make_folder(folder)
-            wanted = Publication(file, file_data, temp, data, path, f"{folder}/{HEAD}")
+            wanted = Publication(file_path, file[1], temp, data, path, f"{folder}/{HEAD}")
             failed = await self._files.publish(wanted, sync=durable)
             if failed is not None and failed.step < CommitStep.SETTLE:
                 return self._unpublished(wanted, failed)

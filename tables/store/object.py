@@ -2,12 +2,15 @@
 
 A put that returned is durable, so `durable` changes nothing here. After an error of a conditional put its outcome is
 unknown: `Unknown` is raised, and the commit loop reads the key back.
+
+Commits are awaited (`tables.store.calls`): on an event loop hundreds are under way at once, without a thread for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import obstore
 import pyarrow as pa
@@ -17,11 +20,31 @@ from obstore.store import from_url
 
 from deltamq.mq.errors import Unavailable, Unknown
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.store.store import FileMissing, ListedFile, put_in_turn, sparse_buffer
+from deltamq.tables.store.calls import awaited
+from deltamq.tables.store.store import FileMissing, ListedFile, NewFile, sparse_buffer
 from deltamq.tables.store.waits import waiting
 
 if TYPE_CHECKING:
     from obstore import ListResult, ObjectMeta
+
+T = TypeVar("T")
+
+
+class _RemoteCall(Generic[T]):
+    """A call of the store, by its client's blocking and asynchronous form."""
+
+    __slots__ = ("_aside", "_here")
+
+    def __init__(self, here: Callable[[], T], aside: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._here = here
+        self._aside = aside
+
+    def here(self) -> T:
+        with waiting():
+            return self._here()
+
+    def aside(self) -> Coroutine[Any, Any, T]:
+        return self._aside()
 
 
 class ObjectStore:
@@ -29,7 +52,7 @@ class ObjectStore:
 
     #: `exists` takes a round trip here, so writers put at once instead.
     cheap_look = False
-    publishes_aside = False
+    publishes_aside = True
 
     def __init__(self, url: str, remote: Remote | None = None) -> None:
         self._url = url.rstrip("/")
@@ -39,29 +62,33 @@ class ObjectStore:
         return f"{self._url}/{key}" if key else self._url
 
     def put(self, key: str, data: pa.Buffer | bytes, *, durable: bool) -> None:
-        try:
+        with _putting(key):
             obstore.put(self._remote, key, bytes(data))
-        except BaseError as error:
-            raise Unavailable(f"cannot write {key}: {error}", code="storage_error") from error
-        failpoint("commit.after_data_fsync")
 
     def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
-        failpoint("commit.before_log_tmp")
-        try:
+        with _creating(key) as created:
             # Multipart uploads have no precondition: a commit is always one put.
             obstore.put(self._remote, key, data, mode="create", use_multipart=False)
-        except AlreadyExistsError:
-            return False
-        except BaseError as error:
-            raise Unknown(f"no answer to the put of {key}: {error}") from error
-        failpoint("commit.after_link")
+        return created.is_new
+
+    async def put_ahead(self, key: str, data: pa.Buffer | bytes) -> bool:
+        async def aside() -> None:
+            with _putting(key):
+                await obstore.put_async(self._remote, key, bytes(data))
+
+        await awaited(_RemoteCall(lambda: self.put(key, data, durable=True), aside))
         return True
 
-    async def put_commit(
-        self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
-    ) -> bool:
-        with waiting():
-            return await put_in_turn(self, key, data, file_key, file_data, durable=durable)
+    async def put_commit(self, key: str, data: bytes, file: NewFile | None, *, durable: bool) -> bool:
+        if file is not None:
+            await self.put_ahead(*file)
+
+        async def aside() -> bool:
+            with _creating(key) as created:
+                await obstore.put_async(self._remote, key, data, mode="create", use_multipart=False)
+            return created.is_new
+
+        return await awaited(_RemoteCall(lambda: self.put_if_absent(key, data, durable=durable), aside))
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
         self.put(key, data, durable=True)
@@ -139,3 +166,33 @@ class ObjectStore:
                 obstore.delete(self._remote, [item["path"] for item in batch])
         except BaseError as error:
             raise Unavailable(f"cannot delete {folder}: {error}", code="storage_error") from error
+
+
+@contextlib.contextmanager
+def _putting(key: str) -> Iterator[None]:
+    """Put a file; its errors are ours."""
+    try:
+        yield
+    except BaseError as error:
+        raise Unavailable(f"cannot write {key}: {error}", code="storage_error") from error
+    failpoint("commit.after_data_fsync")
+    failpoint("commit.after_data_write")
+
+
+class _Created:
+    is_new = True
+
+
+@contextlib.contextmanager
+def _creating(key: str) -> Iterator[_Created]:
+    """Create a file; note whether it was there, and raise `Unknown` for other errors."""
+    failpoint("commit.before_log_tmp")
+    created = _Created()
+    try:
+        yield created
+    except AlreadyExistsError:
+        created.is_new = False
+    except BaseError as error:
+        raise Unknown(f"no answer to the put of {key}: {error}") from error
+    if created.is_new:
+        failpoint("commit.after_link")

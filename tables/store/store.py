@@ -13,13 +13,16 @@ import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from deltamq.mq.errors import NotFound, StorageFull, Unavailable, Unknown
 from deltamq.tables.failpoints import failpoint
+
+#: Key and content of a data file.
+NewFile: TypeAlias = tuple[str, pa.Buffer | bytes]
 
 
 class StoreUnsafe(Unavailable):
@@ -55,7 +58,7 @@ class Store(Protocol):
 
     @property
     def publishes_aside(self) -> bool:
-        """Whether `put_commit` awaits its file calls (see `tables.store.publishing`) instead of making them."""
+        """Whether `put_commit` awaits its calls (see `tables.store.calls`) instead of making them."""
 
     def uri(self, key: str) -> str:
         """Return the URI under which another engine opens the file or folder."""
@@ -70,10 +73,14 @@ class Store(Protocol):
         the caller must read `key` back. False may also mean that an earlier attempt within this call created the file.
         """
 
-    async def put_commit(
-        self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
-    ) -> bool:
-        """Put a data file, then create the commit `key` that names it: as `put` and `put_if_absent` do.
+    async def put_ahead(self, key: str, data: pa.Buffer | bytes) -> bool:
+        """Put a data file long before its commit; return False, and do nothing, where `put_commit` has no need of that.
+
+        A round trip of an object store can pass while the commit before is under way. Raises as `put` does.
+        """
+
+    async def put_commit(self, key: str, data: bytes, file: NewFile | None, *, durable: bool) -> bool:
+        """Put a data file, if one is given, then create the commit `key`: as `put` and `put_if_absent` do.
 
         The file is complete, and durable if the commit is, before the commit exists. A commit that lost leaves its
         file, which no commit names then. Raises as `put` and `put_if_absent` do.
@@ -140,12 +147,11 @@ def probe(store: Store) -> None:
         raise StoreUnsafe(f"{store.uri('')} overwrites files: use local disk, or an object store with conditional put")
 
 
-async def put_in_turn(
-    store: Store, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
-) -> bool:
+async def put_in_turn(store: Store, key: str, data: bytes, file: NewFile | None, *, durable: bool) -> bool:
     """Put a data file and its commit by one call each: `put_commit` of stores that have no shorter way."""
-    store.put(file_key, file_data, durable=durable)
-    failpoint("commit.after_data_write")
+    if file is not None:
+        store.put(*file, durable=durable)
+        failpoint("commit.after_data_write")
     return store.put_if_absent(key, data, durable=durable)
 
 
@@ -189,10 +195,11 @@ class MemoryStore:
             self._changes += 1
             return True
 
-    async def put_commit(
-        self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
-    ) -> bool:
-        return await put_in_turn(self, key, data, file_key, file_data, durable=durable)
+    async def put_ahead(self, key: str, data: pa.Buffer | bytes) -> bool:
+        return False
+
+    async def put_commit(self, key: str, data: bytes, file: NewFile | None, *, durable: bool) -> bool:
+        return await put_in_turn(self, key, data, file, durable=durable)
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
         self.put(key, data, durable=True)

@@ -28,10 +28,10 @@ from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse, open_store
 from deltamq.tables.settings import LogSettings
 from deltamq.tables.store import file_pool as recycle
+from deltamq.tables.store.calls import blocking
 from deltamq.tables.store.file_pool import PoolingFiles
 from deltamq.tables.store.local import HEAD, LocalStore, OsFiles
 from deltamq.tables.store.object import ObjectStore
-from deltamq.tables.store.publishing import blocking
 from deltamq.tables.store.store import FileMissing, ListedFile, MemoryStore, Store, StoreUnsafe, probe, sparse_buffer
 from tests.contract.stores import STORES, OpenAgain, opened_again
 from tests.faulty_store import FaultyStore, failing
@@ -200,9 +200,9 @@ def test_put_if_absent_leaves_only_its_key_and_the_second_name_of_the_newest(sto
 
 def test_a_commit_is_put_with_its_file_once_and_says_who_won(store: Store) -> None:
     buffer = pa.py_buffer(b"second file")
-    assert blocking(store.put_commit("a/_log/1", b"first", "a/file1", b"first file", durable=True))
-    assert not blocking(store.put_commit("a/_log/1", b"second", "a/file2", buffer, durable=True))
-    assert blocking(store.put_commit("a/_log/2", b"third", "a/file3", buffer, durable=False))
+    assert blocking(store.put_commit("a/_log/1", b"first", ("a/file1", b"first file"), durable=True))
+    assert not blocking(store.put_commit("a/_log/1", b"second", ("a/file2", buffer), durable=True))
+    assert blocking(store.put_commit("a/_log/2", b"third", ("a/file3", buffer), durable=False))
     assert not store.put_if_absent("a/_log/2", b"fourth", durable=True)
     assert [store.read(key).to_pybytes() for key in ("a/_log/1", "a/_log/2")] == [b"first", b"third"]
     assert [store.read(f"a/file{i}").to_pybytes() for i in (1, 3)] == [b"first file", b"second file"]

@@ -9,13 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from deltamq.mq.errors import Fenced
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.store.local import LocalStore
-from deltamq.tables.store.store import put_in_turn
+from deltamq.tables.store.store import NewFile, put_in_turn
 from tests.faults.conftest import Judge, judged
 from tests.faults.zygote import Order, Zygote, acks_of
 from tests.rows import REF, batch
@@ -79,10 +78,8 @@ class Owner(LocalStore):
         self.refused += not won and "_delta_log" in key
         return won
 
-    async def put_commit(
-        self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
-    ) -> bool:
-        return await put_in_turn(self, key, data, file_key, file_data, durable=durable)
+    async def put_commit(self, key: str, data: bytes, file: NewFile | None, *, durable: bool) -> bool:
+        return await put_in_turn(self, key, data, file, durable=durable)
 
 
 @pytest.mark.promise("HOST-10")

@@ -25,6 +25,8 @@ from deltamq.tables.turn import Turn
 class FakeLog:
     """A partition in memory: it notes every commit, and can be held or made to fail."""
 
+    is_remote = False
+
     def __init__(self) -> None:
         self.commits: list[list[Any]] = []
         self.flushes: list[Flush | None] = []
@@ -44,6 +46,7 @@ class FakeLog:
         flush: Flush | None = None,
         expected_offset: int | None = None,
         fence_epochs: Mapping[str, int] | None = None,
+        **ahead: Any,
     ) -> list[Appended]:
         self.entered.release()
         assert self.gate.wait(10)

@@ -13,6 +13,7 @@ import pytest
 
 from deltamq.tables.compiled import find_compiler
 from deltamq.tables.failpoints import arm
+from deltamq.tables.store.calls import blocking
 from deltamq.tables.store.file_pool import PoolingFiles
 from deltamq.tables.store.file_system import CommitStep, Failed, Publication
 from deltamq.tables.store.local import HEAD, OsFiles
@@ -25,7 +26,6 @@ from deltamq.tables.store.native import (
     open_dead_natively,
 )
 from deltamq.tables.store.publish import publish_in_steps
-from deltamq.tables.store.publishing import blocking
 
 Publish = Callable[[Publication, bool], Failed | None]
 

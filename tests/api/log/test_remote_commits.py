@@ -1,0 +1,238 @@
+"""Commits to an object store: the event loop makes all of them, and the next one's data goes up during a commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from deltamq.api.log.group_commit import CommitQueue
+from deltamq.api.log.parts import PendingRequest, RequestPart
+from deltamq.api.log.workers import LoopCommits, Workers
+from deltamq.api.wire.rows import Rows
+from deltamq.mq.errors import Unavailable, Unknown
+from deltamq.mq.producer import OutOfSequence
+from deltamq.mq.producer import Sequence as MessageSequence
+from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import Flush
+from tests.remote_store import RemoteStore
+from tests.rows import REF, all_bodies, batch
+
+
+class Bench:
+    """A queue over a real log on a store that holds puts; its one commit thread notes what it commits."""
+
+    def __init__(self, store: RemoteStore, log: PartitionLog) -> None:
+        self.store = store
+        self.log = log
+        self.loop = asyncio.get_running_loop()
+        self.workers = Workers(1, name="test-commit")
+        self.by_threads = 0
+        self.here = LoopCommits(self.loop, None)
+        self.queue = CommitQueue(self, self.workers, self.here, self.loop, gather_s=0)
+        self.groups: list[int] = []
+
+    def open(self) -> PartitionLog:
+        self.by_threads += 1
+        return self.log
+
+    def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
+        self.groups.append(len(parts))
+
+    def put(self, *bodies: str, **part: Any) -> RequestPart:
+        rows = Rows(len(bodies), sum(map(len, bodies)), body=list(bodies))
+        made = RequestPart(rows, PendingRequest(1, self.loop), **{"flush": Flush.SYNC, **part})
+        self.queue.put(made)
+        return made
+
+    async def in_commit(self, *bodies: str) -> RequestPart:
+        """Put a part, and return it when its data is stored and its commit waits."""
+        part = self.put(*bodies)
+        (data,), _ = await self.store.holds(data=1)
+        self.store.go_on(data)
+        await self.store.holds(commits=1)
+        return part
+
+
+Test = Callable[[Bench], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def run() -> Callable[[Test], list[bytes]]:
+    """Run a test on a loop of its own; return what another process reads afterwards."""
+
+    def on_a_log(test: Test) -> list[bytes]:
+        store = RemoteStore()
+
+        async def inside() -> None:
+            with closing(Warehouse.open("", store=store)) as warehouse:
+                bench = Bench(store, warehouse.create(REF))
+                store.hold()
+                await asyncio.wait_for(test(bench), 30)
+                store.release()
+                bench.here.end()
+                await bench.queue.finish()
+                bench.here.stop()
+                await asyncio.to_thread(bench.workers.stop)
+
+        asyncio.run(inside())
+        with closing(Warehouse.open("", store=store)) as other:
+            return all_bodies(other.create(REF))
+
+    return on_a_log
+
+
+def _bases(*parts: RequestPart) -> list[int | None]:
+    return [part.appended.base_offset if part.appended else None for part in parts]
+
+
+def test_rely_01_the_next_data_goes_up_during_a_commit_which_nothing_overtakes(
+    run: Callable[[Test], list[bytes]],
+) -> None:
+    async def test(bench: Bench) -> None:
+        first = await bench.in_commit("a")
+        others = [bench.put("b", "c")]
+        (data,), (commit,) = await bench.store.holds(data=1, commits=1)
+        others.append(bench.put("d"))
+        bench.store.go_on(data)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert bench.store.held == [commit], (
+            "its data is there, and it waits for the commit before; the third waits, too"
+        )
+        bench.store.go_on(commit)
+        await first.pending.wait()
+        await bench.store.holds(data=1, commits=1)
+        bench.store.release()
+        for part in others:
+            await part.pending.wait()
+        assert _bases(first, *others) == [0, 1, 3] and bench.groups == [1, 1, 1] and not bench.by_threads
+
+    assert run(test) == [b"a", b"b", b"c", b"d"]
+
+
+def test_the_data_that_came_late_is_committed_when_it_is_there(run: Callable[[Test], list[bytes]]) -> None:
+    async def test(bench: Bench) -> None:
+        first = await bench.in_commit("a")
+        second = bench.put("b")
+        (data,), (commit,) = await bench.store.holds(data=1, commits=1)
+        bench.store.go_on(commit)
+        await first.pending.wait()
+        assert bench.store.held == [data]
+        bench.store.go_on(data)
+        await bench.store.holds(commits=1)
+        bench.store.release()
+        await second.pending.wait()
+        assert _bases(first, second) == [0, 1]
+
+    assert run(test) == [b"a", b"b"]
+
+
+def test_rely_02_data_that_went_up_behind_a_lost_commit_is_numbered_again(run: Callable[[Test], list[bytes]]) -> None:
+    async def test(bench: Bench) -> None:
+        first = await bench.in_commit("a")
+        second = bench.put("b")
+        (data,), (commit,) = await bench.store.holds(data=1, commits=1)
+        with closing(Warehouse.open("", store=bench.store)) as other:
+            await asyncio.to_thread(other.create(REF).append, [batch(b"other")])
+        bench.store.go_on(data)
+        bench.store.release()
+        for part in (first, second):
+            await part.pending.wait()
+        assert _bases(first, second) == [1, 2]
+
+    assert run(test) == [b"other", b"a", b"b"]
+
+
+@pytest.mark.parametrize("error", [Unavailable("no", code="storage_error"), Unknown("perhaps")])
+def test_data_that_went_up_behind_a_commit_that_failed_takes_its_place(
+    run: Callable[[Test], list[bytes]], error: Exception
+) -> None:
+    async def test(bench: Bench) -> None:
+        first = await bench.in_commit("a")
+        second = bench.put("b")
+        (data,), (commit,) = await bench.store.holds(data=1, commits=1)
+        bench.store.go_on(data)
+        bench.store.go_on(commit, error)
+        await first.pending.wait()
+        assert type(first.error) is type(error)
+        bench.store.release()
+        await second.pending.wait()
+        assert _bases(second) == [0]
+
+    assert run(test) == [b"b"]
+
+
+def test_data_that_cannot_be_stored_ahead_is_tried_again_in_its_commit(run: Callable[[Test], list[bytes]]) -> None:
+    async def test(bench: Bench) -> None:
+        first = await bench.in_commit("a")
+        second = bench.put("b")
+        (data,), (commit,) = await bench.store.holds(data=1, commits=1)
+        bench.store.go_on(data, Unavailable("no", code="storage_error"))
+        bench.store.go_on(commit)
+        (again,), _ = await bench.store.holds(data=1)
+        assert again != data
+        bench.store.release()
+        await second.pending.wait()
+        assert _bases(first, second) == [0, 1]
+
+    assert run(test) == [b"a", b"b"]
+
+
+def test_send_05_a_producer_in_both_windows_is_decided_by_its_own_commit(run: Callable[[Test], list[bytes]]) -> None:
+    async def test(bench: Bench) -> None:
+        stamp = ProducerStamp("p", 1, None, 1)
+        first = bench.put("a", stamp=stamp)
+        (data,), _ = await bench.store.holds(data=1)
+        bench.store.go_on(data)
+        await bench.store.holds(commits=1)
+        again, following = bench.put("a", stamp=stamp), bench.put("b", stamp=ProducerStamp("p", 2, None, 1))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(bench.store.held) == 1, "what the commit stores decides what is new behind it"
+        bench.store.release()
+        for part in (first, again, following):
+            await part.pending.wait()
+        assert _bases(first, again, following) == [0, 0, 1]
+        assert again.appended is not None and again.appended.duplicate
+
+    assert run(test) == [b"a", b"b"]
+
+
+def test_send_13_a_number_that_does_not_follow_is_refused_behind_a_commit(run: Callable[[Test], list[bytes]]) -> None:
+    async def test(bench: Bench) -> None:
+        first = await bench.in_commit("a")
+        gap = MessageSequence(epoch=0, base=5, born_ms=2**50)
+        second = bench.put("b", stamp=ProducerStamp("p", -1, None, 1, sequence=gap))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        bench.store.release()
+        for part in (first, second):
+            await part.pending.wait()
+        assert first.error is None and isinstance(second.error, OutOfSequence)
+
+    assert run(test) == [b"a"]
+
+
+def test_a_roll_up_that_waits_for_its_turn_gets_it_between_two_commits(run: Callable[[Test], list[bytes]]) -> None:
+    async def test(bench: Bench) -> None:
+        first = await bench.in_commit("a")
+        second = bench.put("b")
+        (data,), (commit,) = await bench.store.holds(data=1, commits=1)
+        fencing = bench.loop.run_in_executor(None, bench.log.fence, "route", 3)
+        while not bench.log.turn.is_wanted:
+            await asyncio.sleep(0)
+        bench.store.go_on(data)
+        bench.store.go_on(commit)
+        for part in (first, second):
+            await part.pending.wait()
+        await fencing
+        assert bench.log.fences == {"route": 3} and _bases(first, second) == [0, 1]
+        assert bench.by_threads == 1, "a thread waits for the turn, never the loop"
+
+    assert run(test) == [b"a", b"b"]
