@@ -91,7 +91,7 @@ def _bases(*parts: RequestPart) -> list[int | None]:
     return [part.appended.base_offset if part.appended else None for part in parts]
 
 
-def test_rely_01_the_next_data_goes_up_during_a_commit_which_nothing_overtakes(
+def test_rely_01_data_goes_up_during_a_commit_which_nothing_overtakes(
     run: Callable[[Test], list[bytes]],
 ) -> None:
     async def test(bench: Bench) -> None:
@@ -137,7 +137,7 @@ def test_rely_02_data_that_went_up_behind_a_lost_commit_is_numbered_again(run: C
     async def test(bench: Bench) -> None:
         first = await bench.in_commit("a")
         second = bench.put("b")
-        (data,), (commit,) = await bench.store.holds(data=1, commits=1)
+        (data,), _ = await bench.store.holds(data=1, commits=1)
         with closing(Warehouse.open("", store=bench.store)) as other:
             await asyncio.to_thread(other.create(REF).append, [batch(b"other")])
         bench.store.go_on(data)
