@@ -23,7 +23,7 @@ from obstore.store import S3Store
 from deltamq.tables.store.object import ObjectStore
 from tests.free_ports import free_port
 
-__all__ = ["S3Server", "ServerUnavailable", "s3_server"]
+__all__ = ["S3Server", "ServerUnavailable", "built", "is_up", "s3_server"]
 
 _SOURCE: Final = Path(__file__).parent / "s3"
 _TOOLS: Final = Path(__file__).parents[1] / ".tools"
@@ -43,8 +43,9 @@ class ServerUnavailable(Exception):
 class S3Server:
     """A running server with one bucket."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, pid: int) -> None:
         self.endpoint = endpoint
+        self.pid = pid
 
     def store(self, prefix: str) -> ObjectStore:
         """Return a store below `prefix`, as one process of DeltaMQ opens it."""
@@ -95,11 +96,11 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     ServerUnavailable
         Go is not installed, or the server cannot be built or started here.
     """
-    binary = _binary()
+    binary = built("s3", ".")
     (folder / _BUCKET).mkdir(parents=True)
     server, port = _started(binary, folder)
     try:
-        yield S3Server(f"http://127.0.0.1:{port}")
+        yield S3Server(f"http://127.0.0.1:{port}", server.pid)
     finally:
         server.kill()
         server.wait()
@@ -115,35 +116,42 @@ def _started(binary: Path, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
             server = subprocess.Popen(
                 [binary, f"127.0.0.1:{port}", str(folder)], env=environment, stdout=output, stderr=output
             )
-        if _is_up(server, port):
+        if is_up(server, port):
             return server, port
         server.kill()
         server.wait()
     raise ServerUnavailable(f"the S3 server did not start: {log.read_text(errors='replace')[-300:]}")
 
 
-def _binary() -> Path:
-    source = b"".join((_SOURCE / name).read_bytes() for name in ("main.go", "go.mod"))
-    binary = _TOOLS / f"s3-{hashlib.sha256(source).hexdigest()[:12]}"
+def built(name: str, package: str) -> Path:
+    """Return the program of a Go package below `tests/s3`, built if it is not there yet.
+
+    Raises
+    ------
+    ServerUnavailable
+        Go is not installed, or the program cannot be built.
+    """
+    source = b"".join((_SOURCE / file).read_bytes() for file in (f"{package}/main.go", "go.mod"))
+    binary = _TOOLS / f"{name}-{hashlib.sha256(source).hexdigest()[:12]}"
     if binary.exists():
         return binary
     go = shutil.which("go")
     if go is None:
-        raise ServerUnavailable("Go is not installed, so no S3 server can be built")
+        raise ServerUnavailable(f"Go is not installed, so {name} cannot be built")
     _TOOLS.mkdir(exist_ok=True)
     with (_TOOLS / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not binary.exists():
-            _build(go, binary)
+            _build(go, package, binary)
     return binary
 
 
-def _build(go: str, binary: Path) -> None:
+def _build(go: str, package: str, binary: Path) -> None:
     made = _TOOLS / "building"
     try:
         subprocess.run(
             # what makes a program faster or easier to debug is left out: compiling takes a third less
-            [go, "build", "-gcflags=all=-N -l -dwarf=false", "-ldflags=-s -w", "-o", str(made), "."],
+            [go, "build", "-gcflags=all=-N -l -dwarf=false", "-ldflags=-s -w", "-o", str(made), f"./{package}"],
             cwd=_SOURCE,
             env={**os.environ, "CGO_ENABLED": "0", "GOGC": "400"},
             capture_output=True,
@@ -152,14 +160,14 @@ def _build(go: str, binary: Path) -> None:
             check=True,
         )
     except subprocess.CalledProcessError as error:
-        raise ServerUnavailable(f"the S3 server cannot be built: {error.stderr.strip()[-300:]}") from error
+        raise ServerUnavailable(f"{binary.name} cannot be built: {error.stderr.strip()[-300:]}") from error
     except subprocess.TimeoutExpired as error:
-        raise ServerUnavailable(f"the S3 server was not built in {_BUILD_S} s") from error
+        raise ServerUnavailable(f"{binary.name} was not built in {_BUILD_S} s") from error
     made.rename(binary)
 
 
-def _is_up(server: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until the server answers; return whether it does, or has ended."""
+def is_up(server: subprocess.Popen[bytes], port: int) -> bool:
+    """Wait until the server answers or has ended; return whether it answers."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline and server.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):

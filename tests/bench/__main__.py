@@ -20,7 +20,7 @@ from typing import Final
 import click
 from rich.console import Console
 
-from tests.bench import console
+from tests.bench import console, store
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort
 from tests.bench.figure import Figure
 from tests.bench.jobs import catalog, compact, merge, revive, revive_spark, sink, stream, verify
@@ -38,6 +38,7 @@ from tests.bench.session import Session
 _MODULES: Final = (
     *(append, disk, filters, flat, metadata, stored),
     console,
+    store,
     *(auth, cluster, event_loop, fetch, handover, keys, many, memory, pop, produce, static_topics),
     *(door, java, stream_beside_kafka),
     *(catalog, compact, merge, revive, revive_spark, sink, stream, verify),

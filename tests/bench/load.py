@@ -9,6 +9,7 @@ interpreter's lock.
 
 from __future__ import annotations
 
+import heapq
 import selectors
 import socket
 import threading
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Address", "Answer", "Connection", "LoadError", "in_parallel", "request", "synchronous", "together"]
+__all__ = ["Address", "Answer", "Connection", "LoadError", "in_parallel", "paced", "request", "synchronous", "together"]
 
 _BUFFER_BYTES: Final = 256 * 1024
 _TIMEOUT_S: Final = 60.0
@@ -68,10 +69,10 @@ def _header(head: bytes, name: bytes) -> bytes:
 class Connection:
     """One keep-alive connection; one exchange at a time."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, buffer_bytes: int = _BUFFER_BYTES) -> None:
         self.socket = socket.create_connection(address, timeout=_TIMEOUT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = bytearray(_BUFFER_BYTES)
+        self._buffer = bytearray(buffer_bytes)
 
     def exchange(self, data: bytes) -> Answer:
         """Send a request, wait for its whole answer."""
@@ -82,6 +83,7 @@ class Connection:
         """The whole answer to a request that was sent."""
         got, head_end = 0, -1
         while head_end < 0:
+            self._grow(got + 1, got)
             got += self._receive(got)
             head_end = self._buffer.find(_END_OF_HEAD, 0, got)
         head = bytes(self._buffer[:head_end])
@@ -101,7 +103,7 @@ class Connection:
 
     def _grow(self, size: int, got: int) -> None:
         if size > len(self._buffer):
-            larger = bytearray(size)
+            larger = bytearray(max(size, 2 * len(self._buffer)))
             larger[:got] = self._buffer[:got]
             self._buffer = larger
 
@@ -177,6 +179,51 @@ def together(
                 connection.socket.sendall(ask(number))
             else:
                 waiting -= 1
+    selector.close()
+    return took, now - began
+
+
+def paced(
+    connections: Sequence[Connection], ask: Callable[[int], bytes], period_s: float, seconds: float
+) -> tuple[list[float], float]:
+    """Send on each connection what `ask(its number)` returns, every `period_s`, whatever the answers take.
+
+    The first requests are spread over one period. A request whose connection still waits is sent after that answer,
+    and its time counts from when it was due. All that were due within `seconds` are sent and answered.
+
+    Returns as `synchronous` does.
+    """
+    selector = selectors.DefaultSelector()
+    for number, connection in enumerate(connections):
+        selector.register(connection.socket, selectors.EVENT_READ, number)
+    began = now = time.perf_counter()
+    due = [(began + period_s * number / len(connections), number) for number in range(len(connections))]
+    asked_at: list[float | None] = [None] * len(connections)
+    late: list[list[float]] = [[] for _ in connections]
+    took: list[float] = []
+    waiting = 0
+    while due or waiting:
+        while due and due[0][0] <= now:
+            at, number = heapq.heappop(due)
+            if at + period_s < began + seconds:
+                heapq.heappush(due, (at + period_s, number))
+            waiting += 1
+            if asked_at[number] is None:
+                asked_at[number] = at
+                connections[number].socket.sendall(ask(number))
+            else:
+                late[number].append(at)
+        for key, _ in selector.select(max(0.0, due[0][0] - now) if due else None):
+            number = key.data
+            checked(connections[number].answer())
+            now, at_first = time.perf_counter(), asked_at[number]
+            assert at_first is not None
+            took.append((now - at_first) * 1e3)
+            waiting -= 1
+            asked_at[number] = late[number].pop(0) if late[number] else None
+            if asked_at[number] is not None:
+                connections[number].socket.sendall(ask(number))
+        now = time.perf_counter()
     selector.close()
     return took, now - began
 

@@ -30,7 +30,11 @@ def bench(name: str) -> Callable[[Bench], Bench]:
 
 
 def selected(only: Sequence[str]) -> dict[str, Bench]:
-    """The benchmarks that a filter means: all for an empty one, else those that share a prefix with any part of it."""
+    """The benchmarks that a filter means: all for an empty one, else those that share a prefix with any part of it.
+
+    A part that is a whole word of names, such as `store`, does not mean names that go on, such as `stored.flights`.
+    """
     if not only:
         return dict(BENCHES)
-    return {n: f for n, f in BENCHES.items() if any(n.startswith(o) or o.startswith(f"{n}.") for o in only)}
+    beginnings = [f"{o}." if any(f"{n}.".startswith(f"{o}.") for n in BENCHES) else o for o in only]
+    return {n: f for n, f in BENCHES.items() if any(f"{n}.".startswith(b) or b.startswith(f"{n}.") for b in beginnings)}

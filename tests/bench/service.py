@@ -78,18 +78,26 @@ def fetch_path(topic: str, partition: str, **query: int | str) -> str:
 
 @contextmanager
 def running_service(
-    folder: Path, settings: Mapping[str, str] | None = None, *, brokers: Sequence[str] = (), log: str = "service.log"
+    folder: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    brokers: Sequence[str] = (),
+    warehouse: str = "",
+    log: str = "service.log",
 ) -> Iterator[Service]:
-    """The service on the warehouse in `folder`; `settings` are DELTAMQ_... variables, `brokers` what it is there for.
+    """The service on the warehouse in `folder`, or on another one; its log is in `folder`.
+
+    `settings` are variables of its environment, `brokers` what it is there for.
 
     On the way out it is asked to stop and has to end with status 0, unless it was killed.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DELTAMQ_")}
     flags = [flag for broker in brokers for flag in ("--broker", broker)]
     written = folder / log
+    where = warehouse or str(folder / "warehouse")
     with written.open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND, "--warehouse", str(folder / "warehouse"), "--port", "0", *flags],
+            [sys.executable, "-c", _COMMAND, "--warehouse", where, "--port", "0", *flags],
             env={**environment, **(settings or {})},
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -12,6 +12,7 @@ import gc
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -53,12 +54,20 @@ class Session:
             if path.is_file() and path.stat().st_size >= _LARGE_BYTES:
                 path.unlink()
 
-    def windows(self, measure: Callable[[float], Mapping[str, float]], *, warmups: int = 1) -> list[Window]:
+    def windows(
+        self, measure: Callable[[float], Mapping[str, float]], *, warmups: int = 1, times: float = 1, most: int = 99
+    ) -> list[Window]:
         """Warm up, then call `measure(seconds)` for each window; windows that others disturbed are measured again.
 
-        As many again as were wanted are tried at most; of all, the least disturbed are kept.
+        As many again as were wanted are tried at most; of all, the least disturbed are kept. What is slow asks for
+        windows that are `times` as long, and for `most` of them.
         """
-        effort = self.effort
+        effort = replace(
+            self.effort,
+            windows=min(most, self.effort.windows),
+            window_s=times * self.effort.window_s,
+            warmup_s=times * self.effort.warmup_s,
+        )
         for _ in range(warmups):
             measure(effort.warmup_s)
         gc.collect()
