@@ -34,6 +34,7 @@ func main() {
 		MaxConnections:    250000,
 		MaxRequests:       100000,
 		MultipartMaxParts: 10000,
+		KeepAlive:         true,
 		Quiet:             true,
 	})
 	if err != nil {

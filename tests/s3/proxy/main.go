@@ -134,6 +134,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case answer == nil:
+		response.Header.Del("Connection") // it is of the store's connection
 		for header, values := range response.Header {
 			w.Header()[header] = values
 		}
