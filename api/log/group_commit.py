@@ -22,6 +22,9 @@ and the data of the next one goes up during the second; it is committed only whe
 Clients send again when their commit is done, one just after the other, and the first would have a commit for itself.
 So after a small commit the next one begins when all clients that were answered have sent again, beside the parts that
 wait already, or `GATHER_S` after the first. A request that comes more than 0.1 s later does not wait.
+
+Parts of a topic with a window (`commit_window_ms`) wait for others until the first of them is due, or until they are as
+large as a commit may be (SPEC SEND-14).
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 from typing import Final, Protocol
 
 from deltamq.api.log.parts import RequestPart, Window, fail, flush_of
@@ -64,6 +68,7 @@ class CommitQueue:
         "_began_s",
         "_busy",
         "_coming",
+        "_due_s",
         "_ended_s",
         "_expected",
         "_finishing",
@@ -77,6 +82,7 @@ class CommitQueue:
         "_owner",
         "_took_s",
         "_waiting",
+        "_waiting_bytes",
         "_workers",
     )
 
@@ -100,6 +106,9 @@ class CommitQueue:
         self._loop = loop
         self._lock = threading.Lock()
         self._waiting: list[RequestPart] = []
+        self._waiting_bytes = 0
+        #: When the first of them is due, by the event loop's clock; infinity if none waits.
+        self._due_s = inf
         self._busy = False
         #: For how many parts the next commit waits: as many as come again, unless they are large together.
         self._expected = 1
@@ -121,21 +130,29 @@ class CommitQueue:
 
     def put(self, part: RequestPart) -> None:
         """Queue one part; its `pending` is notified when it is committed or refused, never before this returns."""
+        now_s = self._loop.time()
+        part.due_s = now_s + part.window_s
         with self._lock:
             self._waiting.append(part)
+            self._due_s = min(self._due_s, part.due_s)
+            self._waiting_bytes += part.messages.nbytes
             is_first = not self._busy
             self._busy = True
-            is_enough = self._is_enough()
-        if is_first:
-            if is_enough or self._loop.time() >= self._ended_s + _FOLLOWS * self._gather_s:
-                self._start()
-            else:
-                self._gather()
-        elif self._gathering is not None:
-            if is_enough:
+            if is_first and now_s >= self._ended_s + _FOLLOWS * self._gather_s:
+                self._expected = 1
+            wait_s = self._wait_s(now_s)
+        if self._gathering is not None:
+            if wait_s is None:
                 self._gathered()
-        else:
+            elif now_s + wait_s < self._gathering.when() - self._gather_s:
+                self._gathering.cancel()
+                self._gather(wait_s)
+        elif not is_first:
             self._look_ahead()
+        elif wait_s is None:
+            self._start()
+        else:
+            self._gather(wait_s)
 
     async def finish(self) -> None:
         """Return when all parts are committed; no more may be put."""
@@ -145,11 +162,25 @@ class CommitQueue:
                 self._gathered()
             await self._finishing
 
-    def _is_enough(self) -> bool:
-        return self._finishing is not None or len(self._waiting) >= self._expected
+    def _wait_s(self, now_s: float) -> float | None:
+        """Return for how many seconds the next window waits for more parts; None if it begins now."""
+        due_s = now_s if self._waiting_bytes >= COMMIT_BYTES_MAX else self._due_s
+        is_enough = len(self._waiting) >= self._expected
+        if self._finishing is not None or (is_enough and due_s <= now_s):
+            return None
+        return max(due_s - now_s, 0.0 if is_enough else self._gather_s)
 
-    def _gather(self) -> None:
-        self._gathering = self._loop.call_later(self._gather_s, self._gathered)
+    def _gather(self, wait_s: float) -> None:
+        self._gathering = self._loop.call_later(wait_s, self._gathered)
+
+    def _start_or_gather(self) -> None:
+        wait_s = self._wait_s(self._loop.time())
+        if wait_s is not None:
+            self._gather(wait_s)
+        elif self._coming is not None:
+            self._put_ahead()
+        else:
+            self._start()
 
     def _gathered(self) -> None:
         assert self._gathering is not None, "parts wait for others"
@@ -157,7 +188,7 @@ class CommitQueue:
         self._gathering = None
         if self._coming is not None:
             self._put_ahead()
-        elif self._is_handed_over or self._ahead is None:
+        else:
             self._start()
 
     def _start(self) -> None:
@@ -189,10 +220,7 @@ class CommitQueue:
 
     def _look_ahead(self) -> None:
         if self._coming is not None and self._ahead is None and self._waiting and self._gathering is None:
-            if self._is_enough():
-                self._put_ahead()
-            else:
-                self._gather()
+            self._start_or_gather()
 
     def _put_ahead(self) -> None:
         """Store the data of what waits; the commit under way has the turn, and its data is stored."""
@@ -271,7 +299,7 @@ class CommitQueue:
             fail(window.parts, error)
         with self._lock:
             self._note_end(window.parts)
-            goes_on = self._busy and self._expected <= len(self._waiting) and not is_remote
+            goes_on = self._busy and not is_remote and self._wait_s(self._loop.time()) is None
             self._is_handed_over = self._busy and not goes_on
             # Within the lock: a client that gets its answer and puts the next part finds the queue in this state.
             self._loop.call_soon_threadsafe(self._delivered, window.parts, self._took_s, goes_on)
@@ -296,7 +324,9 @@ class CommitQueue:
                 if end and (nbytes > COMMIT_BYTES_MAX or messages > COMMIT_MESSAGES_MAX):
                     break
                 end += 1
-            self._waiting = waiting[end:]
+            rest = self._waiting = waiting[end:]
+            self._waiting_bytes = sum(part.messages.nbytes for part in rest)
+            self._due_s = min((part.due_s for part in rest), default=inf)
             self._expected = end if nbytes <= _GATHER_BYTES_MAX else 1
             return waiting[:end]
 
@@ -310,10 +340,7 @@ class CommitQueue:
             self._owner.committed(parts, took_s)
         finally:
             if self._is_handed_over and self._gathering is None:
-                if self._is_enough():
-                    self._start()
-                else:
-                    self._gather()
+                self._start_or_gather()
             elif self._finishing is not None and not self._busy and not self._finishing.done():
                 self._finishing.set_result(None)
 

@@ -89,6 +89,7 @@ class RequestPart:
 
     __slots__ = (
         "appended",
+        "due_s",
         "error",
         "expected_offset",
         "fence_epochs",
@@ -99,6 +100,7 @@ class RequestPart:
         "put_s",
         "stamp",
         "steps",
+        "window_s",
     )
 
     def __init__(
@@ -112,8 +114,11 @@ class RequestPart:
         expected_offset: int | None = None,
         fence_epochs: Mapping[str, int] | None = None,
         steps: Steps | None = None,
+        window_s: float = 0.0,
     ) -> None:
-        """`fence_epochs` are the epochs of the log's fences that this append knows (see `tables.log.fences`).
+        """Make a part that waits for `window_s` seconds at most for others that share its commit (SPEC SEND-14).
+
+        `fence_epochs` are the epochs of the log's fences that this append knows (see `tables.log.fences`).
 
         `steps` are those of its request, if that is measured.
         """
@@ -125,6 +130,9 @@ class RequestPart:
         self.expected_offset = expected_offset
         self.fence_epochs = fence_epochs
         self.steps = steps
+        self.window_s = window_s
+        #: When it is to be committed at the latest, by the event loop's clock; its queue sets it.
+        self.due_s = 0.0
         #: When the part of a measured request was made, by `time.perf_counter`.
         self.put_s = 0.0 if steps is None else time.perf_counter()
         self.appended: Appended | None = None

@@ -14,6 +14,7 @@ from deltamq.api.log.parts import PendingRequest, RequestPart
 from deltamq.api.log.workers import LoopCommits, Workers
 from deltamq.api.wire.rows import Rows
 from deltamq.mq.errors import Unavailable, Unknown
+from deltamq.mq.limits import COMMIT_BYTES_MAX
 from deltamq.mq.producer import OutOfSequence
 from deltamq.mq.producer import Sequence as MessageSequence
 from deltamq.tables.delta.stamped import ProducerStamp
@@ -236,3 +237,45 @@ def test_a_roll_up_that_waits_for_its_turn_gets_it_between_two_commits(run: Call
         assert bench.by_threads == 1, "a thread waits for the turn, never the loop"
 
     assert run(test) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("window_s", [0.05, 60])
+def test_send_14_parts_wait_for_each_other_until_the_first_is_due(
+    run: Callable[[Test], list[bytes]], window_s: float
+) -> None:
+    async def test(bench: Bench) -> None:
+        bench.store.release()
+        parts = [bench.put("a", window_s=window_s)]
+        for body in ("b", "c"):
+            await asyncio.sleep(0)
+            parts.append(bench.put(body, window_s=60))
+        assert not any(part.appended for part in parts)
+        if window_s == 60:
+            parts.append(bench.put("d"))
+        for part in parts:
+            await part.pending.wait()
+        assert bench.groups == [len(parts)]
+
+    assert run(test) == [b"a", b"b", b"c", b"d"][: 3 if window_s < 1 else 4]
+
+
+def test_send_14_a_window_ends_when_it_holds_as_much_as_a_commit_may(run: Callable[[Test], list[bytes]]) -> None:
+    async def test(bench: Bench) -> None:
+        bench.store.release()
+        large = "x" * (COMMIT_BYTES_MAX // 2)
+        parts = [bench.put(large, window_s=60) for _ in range(2)]
+        for part in parts:
+            await part.pending.wait()
+        assert bench.groups == [2]
+
+    assert len(run(test)) == 2
+
+
+def test_send_14_a_queue_that_finishes_waits_for_no_window(run: Callable[[Test], list[bytes]]) -> None:
+    async def test(bench: Bench) -> None:
+        bench.store.release()
+        bench.put("a", window_s=60)
+        bench.here.end()
+        await bench.queue.finish()
+
+    assert run(test) == [b"a"]
