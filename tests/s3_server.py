@@ -14,7 +14,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,10 +23,11 @@ from obstore.store import S3Store
 from deltamq.tables.store.object import ObjectStore
 from tests.free_ports import free_port
 
-__all__ = ["S3Server", "ServerUnavailable", "built", "is_up", "s3_server"]
+__all__ = ["TOOLS", "S3Server", "ServerUnavailable", "built", "is_up", "s3_server", "started", "tools_lock"]
 
 _SOURCE: Final = Path(__file__).parent / "s3"
-_TOOLS: Final = Path(__file__).parents[1] / ".tools"
+#: What is built and fetched for tests.
+TOOLS: Final = Path(__file__).parents[1] / ".tools"
 _BUILD_S: Final = 500
 _START_S: Final = 60
 #: Ports that are tried: another process may take one between our finding it free and the server's start.
@@ -98,61 +99,71 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     """
     binary = built("s3", ".")
     (folder / _BUCKET).mkdir(parents=True)
-    server, port = _started(binary, folder)
-    try:
+    secrets = {"ROOT_ACCESS_KEY_ID": _USER, "ROOT_SECRET_ACCESS_KEY": _SECRET}
+    command = (str(binary), "127.0.0.1:{port}", str(folder))
+    with started(command, folder / "server.log", secrets) as (server, port):
         yield S3Server(f"http://127.0.0.1:{port}", server.pid)
-    finally:
-        server.kill()
-        server.wait()
 
 
-def _started(binary: Path, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a server; return it and its port when it answers."""
-    environment = {"PATH": os.environ.get("PATH", ""), "ROOT_ACCESS_KEY_ID": _USER, "ROOT_SECRET_ACCESS_KEY": _SECRET}
-    log = folder / "server.log"
+@contextlib.contextmanager
+def started(
+    command: Sequence[str], log: Path, variables: Mapping[str, str]
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run a server until the context ends; yield it and its port, which `command` has as `{port}`, when it answers."""
+    environment = {"PATH": os.environ.get("PATH", ""), **variables}
     for _ in range(_PORTS):
         port = free_port()
         with log.open("ab") as output:
             server = subprocess.Popen(
-                [binary, f"127.0.0.1:{port}", str(folder)], env=environment, stdout=output, stderr=output
+                [part.replace("{port}", str(port)) for part in command], env=environment, stdout=output, stderr=output
             )
-        if is_up(server, port):
-            return server, port
-        server.kill()
-        server.wait()
-    raise ServerUnavailable(f"the S3 server did not start: {log.read_text(errors='replace')[-300:]}")
+        try:
+            if is_up(server, port):
+                yield server, port
+                return
+        finally:
+            server.kill()
+            server.wait()
+    raise ServerUnavailable(f"{command[0]} did not start: {log.read_text(errors='replace')[-300:]}")
 
 
-def built(name: str, package: str) -> Path:
-    """Return the program of a Go package below `tests/s3`, built if it is not there yet.
+@contextlib.contextmanager
+def tools_lock() -> Iterator[None]:
+    """Keep other processes of the tests from building or fetching at the same time."""
+    TOOLS.mkdir(exist_ok=True)
+    with (TOOLS / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def built(name: str, package: str, module: Path = _SOURCE) -> Path:
+    """Return the program of a package of a Go module, built if it is not there yet.
 
     Raises
     ------
     ServerUnavailable
         Go is not installed, or the program cannot be built.
     """
-    source = b"".join((_SOURCE / file).read_bytes() for file in (f"{package}/main.go", "go.mod"))
-    binary = _TOOLS / f"{name}-{hashlib.sha256(source).hexdigest()[:12]}"
+    source = b"".join((module / file).read_bytes() for file in (f"{package}/main.go", "go.mod"))
+    binary = TOOLS / f"{name}-{hashlib.sha256(source).hexdigest()[:12]}"
     if binary.exists():
         return binary
     go = shutil.which("go")
     if go is None:
         raise ServerUnavailable(f"Go is not installed, so {name} cannot be built")
-    _TOOLS.mkdir(exist_ok=True)
-    with (_TOOLS / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with tools_lock():
         if not binary.exists():
-            _build(go, package, binary)
+            _build(go, package, module, binary)
     return binary
 
 
-def _build(go: str, package: str, binary: Path) -> None:
-    made = _TOOLS / "building"
+def _build(go: str, package: str, module: Path, binary: Path) -> None:
+    made = TOOLS / "building"
     try:
         subprocess.run(
             # what makes a program faster or easier to debug is left out: compiling takes a third less
             [go, "build", "-gcflags=all=-N -l -dwarf=false", "-ldflags=-s -w", "-o", str(made), f"./{package}"],
-            cwd=_SOURCE,
+            cwd=module,
             env={**os.environ, "CGO_ENABLED": "0", "GOGC": "400"},
             capture_output=True,
             text=True,

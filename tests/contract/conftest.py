@@ -1,4 +1,4 @@
-"""Fixtures of the contract tests: the S3 server, started once, and tables that are opened several times."""
+"""Fixtures of the contract tests: servers of object stores, started once, and tables that are opened several times."""
 
 from __future__ import annotations
 
@@ -10,17 +10,32 @@ import pytest
 from deltamq.tables.log.bounds import BOUNDS, LogBounds
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.store.store import MemoryStore
-from tests.s3_server import S3Server, ServerUnavailable, s3_server
+from tests.object_servers import SERVERS, ObjectServer
+from tests.s3_server import ServerUnavailable
 
 
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A real S3 API server; if there is none, tests that need it are skipped with the reason."""
+def _server(name: str, folders: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+    """Run a server; if there is none, tests that need it are skipped with the reason."""
     try:
-        with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        with SERVERS[name](folders.mktemp(name)) as server:
             yield server
     except ServerUnavailable as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+    yield from _server("s3", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+    yield from _server("azure", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+    yield from _server("gcs", tmp_path_factory)
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -1,4 +1,4 @@
-"""The stores that must keep a contract: memory, local disk (plain and recycling), and a real S3 API server."""
+"""The stores that must keep a contract: memory, local disk (plain and recycling), and servers of object stores."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from deltamq.tables.store.file_pool import PoolingFiles
 from deltamq.tables.store.local import LocalStore
 from deltamq.tables.store.store import MemoryStore, Store
 
-__all__ = ["STORES", "OpenAgain", "opened_again"]
+__all__ = ["OBJECT_STORES", "STORES", "OpenAgain", "opened_again"]
 
-STORES = ["memory", "local", "recycling", "s3"]
+#: Names of fixtures with a server.
+OBJECT_STORES = ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in ("azure", "gcs"))]
+STORES = ["memory", "local", "recycling", *OBJECT_STORES]
 OpenAgain = Callable[[], Store]
 
 
@@ -33,7 +35,7 @@ def opened_again(request: pytest.FixtureRequest, folder: Path) -> Iterator[OpenA
         elif request.param == "recycling":
             store = LocalStore(folder, PoolingFiles(str(folder)))
         else:
-            store = request.getfixturevalue("s3").store(prefix)
+            store = request.getfixturevalue(request.param).store(prefix)
         opened.append(store)
         return store
 

@@ -29,9 +29,9 @@ from deltamq.tables.state.table import state_transactions
 from deltamq.tables.store.store import MemoryStore, Store
 from tests.faulty_store import FaultyStore
 from tests.merged_checkpoints import MergedCheckpoints
+from tests.object_servers import ObjectServer
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import all_bodies
-from tests.s3_server import S3Server
 
 
 class World:
@@ -297,7 +297,7 @@ def test_rely_12_files_that_another_run_removes_meanwhile_make_an_error_and_no_b
     assert caught.value.code == "backup_files_removed" and world.folder.names() == [first.name]
 
 
-def test_rely_12_backups_lie_in_an_object_store_and_are_restored_to_one(world: World, s3: S3Server) -> None:
+def test_rely_12_backups_lie_in_an_object_store_and_are_restored_to_one(world: World, s3: ObjectServer) -> None:
     world.tables.send(world.tables.topic(), "a", "b")
     kept, to = (s3.store(uuid.uuid4().hex) for _ in range(2))
     restore(BackupFolder(kept), back_up(world.store, kept, now_ms=world.now_ms), to)

@@ -17,8 +17,8 @@ from deltamq.tables.ops.verification import Gravity, verify
 from deltamq.tables.settings import LogSettings
 from deltamq.tables.store.store import Store
 from tests.contract.stores import STORES, OpenAgain, opened_again
+from tests.object_servers import ObjectServer
 from tests.rows import REF, all_bodies, batch, numbered_bodies
-from tests.s3_server import S3Server
 from tests.set_clock import SetClock
 
 # The first run builds the S3 server.
@@ -269,7 +269,7 @@ def test_spark_1_deltalake_reads_what_is_left(tmp_path: Path, clock: SetClock, b
     warehouse.close()
 
 
-def test_spark_1_a_delta_reader_reads_what_is_left_from_s3(s3: S3Server, clock: SetClock) -> None:
+def test_spark_1_a_delta_reader_reads_what_is_left_from_s3(s3: ObjectServer, clock: SetClock) -> None:
     warehouse = Warehouse.open("", store=s3.store("retained"), settings=SETTINGS, clock=clock)
     log = warehouse.create(REF)
     for low in range(0, 20, 2):

@@ -1,4 +1,4 @@
-"""The contract of `tables.store.Store`: memory, local disk (plain and recycling), and a real S3 API server.
+"""The contract of `tables.store.Store`: memory, local disk (plain and recycling), and servers of object stores.
 
 Everything above rests on these promises, so every store proves the same ones; a store without its server is skipped
 with the reason, the others still prove the contract.
@@ -33,10 +33,10 @@ from deltamq.tables.store.file_pool import PoolingFiles
 from deltamq.tables.store.local import HEAD, LocalStore, OsFiles
 from deltamq.tables.store.object import ObjectStore
 from deltamq.tables.store.store import FileMissing, ListedFile, MemoryStore, Store, StoreUnsafe, probe, sparse_buffer
-from tests.contract.stores import STORES, OpenAgain, opened_again
+from tests.contract.stores import OBJECT_STORES, STORES, OpenAgain, opened_again
 from tests.faulty_store import FaultyStore, failing
+from tests.object_servers import ObjectServer
 from tests.rows import REF, all_bodies, batch, numbered_bodies
-from tests.s3_server import S3Server
 
 # The first run builds the S3 server.
 pytestmark = pytest.mark.timeout(600)
@@ -353,25 +353,26 @@ def test_send_5_a_repeated_request_finds_the_first_from_another_process(open_aga
     two.close()
 
 
-# What is special about S3.
+# What is special about object stores.
 
 
-@pytest.fixture
-def s3_store(s3: S3Server) -> ObjectStore:
-    return s3.store(uuid.uuid4().hex)
+@pytest.fixture(params=OBJECT_STORES)
+def server(request: pytest.FixtureRequest) -> ObjectServer:
+    server: ObjectServer = request.getfixturevalue(request.param)
+    return server
 
 
-def test_a_delta_reader_reads_the_partition_from_s3(s3: S3Server, s3_store: ObjectStore) -> None:
-    warehouse = Warehouse.open("", store=s3_store, settings=BUSY)
+def test_a_delta_reader_reads_the_partition_from_an_object_store(server: ObjectServer) -> None:
+    warehouse = Warehouse.open("", store=server.store(uuid.uuid4().hex), settings=BUSY)
     log = warehouse.create(REF)
     _append_many(log, "a", 20)
-    table = deltalake.DeltaTable(log.location, storage_options=s3.reader_options())
+    table = deltalake.DeltaTable(log.location, storage_options=server.reader_options())
     rows = table.to_pyarrow_table(columns=["offset", "body"]).sort_by("offset")
     assert rows.column("body").to_pylist() == numbered_bodies("a", 20)
     warehouse.close()
 
 
-def test_rely_5_a_server_that_is_gone_leaves_the_outcome_unknown(s3_store: ObjectStore) -> None:
+def test_rely_5_a_server_that_is_gone_leaves_the_outcome_unknown() -> None:
     from obstore.store import S3Store
 
     remote = S3Store(
@@ -402,9 +403,10 @@ def test_rely_5_a_server_that_is_gone_leaves_the_outcome_unknown(s3_store: Objec
             call()
 
 
-def test_entries_know_when_a_file_was_stored(s3_store: ObjectStore) -> None:
-    s3_store.put("a/file", b"x", durable=True)
-    (entry,) = s3_store.entries("a")
+def test_entries_know_when_a_file_was_stored(server: ObjectServer) -> None:
+    store = server.store(uuid.uuid4().hex)
+    store.put("a/file", b"x", durable=True)
+    (entry,) = store.entries("a")
     assert entry == dataclasses.replace(ListedFile("file", 1, 0), modified_ms=entry.modified_ms)
     assert entry.modified_ms > 1_600_000_000_000
 
