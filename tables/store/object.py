@@ -3,48 +3,64 @@
 A put that returned is durable, so `durable` changes nothing here. After an error of a conditional put its outcome is
 unknown: `Unknown` is raised, and the commit loop reads the key back.
 
-Commits are awaited (`tables.store.calls`): on an event loop hundreds are under way at once, without a thread for each.
+Every call is a coroutine. Commits are awaited (`tables.store.calls`): on an event loop hundreds are under way at once,
+without a thread for each. Callers that block wait for a loop that all of the process share.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Coroutine, Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import obstore
 import pyarrow as pa
-from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import ObjectStore as Remote
 from obstore.store import from_url
 
+from deltamq.mq.backoff import Backoff
 from deltamq.mq.errors import Unavailable, Unknown
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.store.calls import awaited
+from deltamq.tables.store.hedged import BlockingLoop, Pace, hedged
 from deltamq.tables.store.store import FileMissing, ListedFile, NewFile, sparse_buffer
 from deltamq.tables.store.waits import waiting
 
 if TYPE_CHECKING:
     from obstore import ListResult, ObjectMeta
+    from obstore.store import RetryConfig
 
 T = TypeVar("T")
 
+#: The client itself repeats what the store could not do, for so long; then callers decide.
+_RETRIES: Final[RetryConfig] = {
+    "max_retries": 6,
+    "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=2), "base": 2},
+    "retry_timeout": timedelta(seconds=20),
+}
+#: Pauses between tries of a conditional put that met another one of the same key, and how many tries there are.
+_CONFLICT_S: Final = Backoff(0.02, 0.5)
+_CONFLICTS_MAX: Final = 10
+_blocking = BlockingLoop()
+
 
 class _RemoteCall(Generic[T]):
-    """A call of the store, by its client's blocking and asynchronous form."""
+    """A call of the store, which blocks or is awaited."""
 
-    __slots__ = ("_aside", "_here")
+    __slots__ = ("_work",)
 
-    def __init__(self, here: Callable[[], T], aside: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._here = here
-        self._aside = aside
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
 
     def here(self) -> T:
         with waiting():
-            return self._here()
+            return _blocking.run(self._work)
 
     def aside(self) -> Coroutine[Any, Any, T]:
-        return self._aside()
+        return self._work
 
 
 class ObjectStore:
@@ -56,68 +72,102 @@ class ObjectStore:
 
     def __init__(self, url: str, remote: Remote | None = None) -> None:
         self._url = url.rstrip("/")
-        self._remote: Remote = remote if remote is not None else from_url(url)
+        self._remote: Remote = remote if remote is not None else from_url(url, retry_config=_RETRIES)
+        self._puts, self._reads = Pace(), Pace()
 
     def uri(self, key: str) -> str:
         return f"{self._url}/{key}" if key else self._url
 
     def put(self, key: str, data: pa.Buffer | bytes, *, durable: bool) -> None:
-        with _putting(key):
-            obstore.put(self._remote, key, bytes(data))
+        _blocking.run(self._put(key, data))
 
     def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
-        with _creating(key) as created:
-            # Multipart uploads have no precondition: a commit is always one put.
-            obstore.put(self._remote, key, data, mode="create", use_multipart=False)
-        return created.is_new
+        return _blocking.run(self._create(key, data, None))
 
     async def put_ahead(self, key: str, data: pa.Buffer | bytes) -> bool:
-        async def aside() -> None:
-            with _putting(key):
-                await obstore.put_async(self._remote, key, bytes(data))
-
-        await awaited(_RemoteCall(lambda: self.put(key, data, durable=True), aside))
+        await awaited(_RemoteCall(self._put(key, data)))
         return True
 
     async def put_commit(self, key: str, data: bytes, file: NewFile | None, *, durable: bool) -> bool:
         if file is not None:
             await self.put_ahead(*file)
+        return await awaited(_RemoteCall(self._create(key, data, self._puts)))
 
-        async def aside() -> bool:
-            with _creating(key) as created:
+    async def _put(self, key: str, data: pa.Buffer | bytes) -> None:
+        content = bytes(data)
+        try:
+            await hedged(lambda: obstore.put_async(self._remote, key, content), self._puts, len(content))
+        except BaseError as error:
+            raise Unavailable(f"cannot write {key}: {_said(error)}", code="storage_error") from error
+        failpoint("commit.after_data_fsync")
+        failpoint("commit.after_data_write")
+
+    async def _create(self, key: str, data: bytes, pace: Pace | None) -> bool:
+        """Create a key; return False if it exists, be it by an earlier try within this call."""
+        doubts: list[BaseError] = []
+
+        async def ask() -> None:
+            try:
+                # Multipart uploads have no precondition: a commit is always one put.
                 await obstore.put_async(self._remote, key, data, mode="create", use_multipart=False)
-            return created.is_new
+            except (AlreadyExistsError, PermissionDeniedError, UnauthenticatedError):
+                raise
+            except BaseError as error:
+                doubts.append(error)
+                raise
 
-        return await awaited(_RemoteCall(lambda: self.put_if_absent(key, data, durable=durable), aside))
+        failpoint("commit.before_log_tmp")
+        for conflicts in range(1, _CONFLICTS_MAX + 1):
+            try:
+                await (ask() if pace is None else hedged(ask, pace, len(data)))
+            except AlreadyExistsError as error:
+                if not _is_conflict(error):
+                    return False
+                await asyncio.sleep(_CONFLICT_S.after(conflicts))
+            except BaseError as error:
+                if doubts:
+                    raise Unknown(f"no answer to the put of {key}: {_said(doubts[0])}") from error
+                raise Unavailable(f"cannot write {key}: {_said(error)}", code="storage_error") from error
+            else:
+                failpoint("commit.after_link")
+                return True
+        if doubts:
+            raise Unknown(f"no answer to the put of {key}: {_said(doubts[0])}")
+        raise Unavailable(f"{key}: other puts of it were under way {_CONFLICTS_MAX} times", code="contention")
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
-        self.put(key, data, durable=True)
+        async def ask() -> None:
+            await obstore.put_async(self._remote, key, bytes(data))
+
+        try:
+            _blocking.run(ask())
+        except BaseError as error:
+            raise Unavailable(f"cannot write {key}: {_said(error)}", code="storage_error") from error
 
     def read(self, key: str) -> pa.Buffer:
-        try:
-            return pa.py_buffer(obstore.get(self._remote, key).bytes())
-        except (NotFoundError, FileNotFoundError) as error:
-            raise FileMissing(key) from error
-        except BaseError as error:
-            raise Unavailable(f"cannot read {key}: {error}", code="storage_error") from error
+        async def ask() -> pa.Buffer:
+            return pa.py_buffer(await (await obstore.get_async(self._remote, key)).bytes_async())
+
+        with _reading(key):
+            return _blocking.run(hedged(ask, self._reads))
 
     def read_parts(self, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
         starts, ends = [start for start, _ in ranges], [min(stop, size) for _, stop in ranges]
-        try:
-            parts = obstore.get_ranges(self._remote, key, starts=starts, ends=ends)
-        except (NotFoundError, FileNotFoundError) as error:
-            raise FileMissing(key) from error
-        except BaseError as error:
-            raise Unavailable(f"cannot read {key}: {error}", code="storage_error") from error
+        wanted = sum(ends) - sum(starts)
+        with _reading(key):
+            parts = _blocking.run(
+                hedged(
+                    lambda: obstore.get_ranges_async(self._remote, key, starts=starts, ends=ends), self._reads, wanted
+                )
+            )
         return sparse_buffer(size, ranges, [bytes(part) for part in parts])
 
     def exists(self, key: str) -> bool:
         try:
-            obstore.head(self._remote, key)
-        except (NotFoundError, FileNotFoundError):
+            with _reading(key):
+                _blocking.run(hedged(lambda: obstore.head_async(self._remote, key), self._reads))
+        except FileMissing:
             return False
-        except BaseError as error:
-            raise Unavailable(f"cannot look at {key}: {error}", code="storage_error") from error
         return True
 
     def stamp(self, folder: str) -> int | None:
@@ -142,9 +192,10 @@ class ObjectStore:
 
     def _list(self, folder: str) -> ListResult[Sequence[ObjectMeta]]:
         try:
-            return obstore.list_with_delimiter(self._remote, folder.rstrip("/") + "/" if folder else None)
+            prefix = folder.rstrip("/") + "/" if folder else None
+            return _blocking.run(hedged(lambda: obstore.list_with_delimiter_async(self._remote, prefix), self._reads))
         except BaseError as error:
-            raise Unavailable(f"cannot list {folder}: {error}", code="storage_error") from error
+            raise Unavailable(f"cannot list {folder}: {_said(error)}", code="storage_error") from error
 
     def delete(self, key: str) -> None:
         try:
@@ -152,7 +203,7 @@ class ObjectStore:
         except (NotFoundError, FileNotFoundError):
             return
         except BaseError as error:
-            raise Unavailable(f"cannot delete {key}: {error}", code="storage_error") from error
+            raise Unavailable(f"cannot delete {key}: {_said(error)}", code="storage_error") from error
 
     def prepare(self) -> None:
         """Do nothing: there is nothing to prepare."""
@@ -165,34 +216,28 @@ class ObjectStore:
             for batch in obstore.list(self._remote, folder.rstrip("/") + "/"):
                 obstore.delete(self._remote, [item["path"] for item in batch])
         except BaseError as error:
-            raise Unavailable(f"cannot delete {folder}: {error}", code="storage_error") from error
+            raise Unavailable(f"cannot delete {folder}: {_said(error)}", code="storage_error") from error
 
 
 @contextlib.contextmanager
-def _putting(key: str) -> Iterator[None]:
-    """Put a file; its errors are ours."""
+def _reading(key: str) -> Iterator[None]:
+    """Turn a read's errors into ours."""
     try:
         yield
+    except (NotFoundError, FileNotFoundError) as error:
+        raise FileMissing(key) from error
     except BaseError as error:
-        raise Unavailable(f"cannot write {key}: {error}", code="storage_error") from error
-    failpoint("commit.after_data_fsync")
-    failpoint("commit.after_data_write")
+        raise Unavailable(f"cannot read {key}: {_said(error)}", code="storage_error") from error
 
 
-class _Created:
-    is_new = True
+def _said(error: BaseError) -> str:
+    """Return what an error says, without what the client adds for its own developers."""
+    return str(error).partition("\n\nDebug source")[0].strip()
 
 
-@contextlib.contextmanager
-def _creating(key: str) -> Iterator[_Created]:
-    """Create a file; note whether it was there, and raise `Unknown` for other errors."""
-    failpoint("commit.before_log_tmp")
-    created = _Created()
-    try:
-        yield created
-    except AlreadyExistsError:
-        created.is_new = False
-    except BaseError as error:
-        raise Unknown(f"no answer to the put of {key}: {error}") from error
-    if created.is_new:
-        failpoint("commit.after_link")
+def _is_conflict(error: AlreadyExistsError) -> bool:
+    """Whether the store did nothing because another conditional put of the same key was under way.
+
+    S3 answers so with a 409, as if the key existed; Azure's 409 says that it does.
+    """
+    return "ConditionalRequestConflict" in str(error)

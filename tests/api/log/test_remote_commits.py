@@ -92,7 +92,7 @@ def _bases(*parts: RequestPart) -> list[int | None]:
     return [part.appended.base_offset if part.appended else None for part in parts]
 
 
-def test_rely_01_data_goes_up_during_a_commit_which_nothing_overtakes(
+def test_rely_14_data_goes_up_during_a_commit_which_nothing_overtakes(
     run: Callable[[Test], list[bytes]],
 ) -> None:
     async def test(bench: Bench) -> None:
@@ -134,7 +134,7 @@ def test_the_data_that_came_late_is_committed_when_it_is_there(run: Callable[[Te
     assert run(test) == [b"a", b"b"]
 
 
-def test_rely_02_data_that_went_up_behind_a_lost_commit_is_numbered_again(run: Callable[[Test], list[bytes]]) -> None:
+def test_rely_14_data_that_went_up_behind_a_lost_commit_is_numbered_again(run: Callable[[Test], list[bytes]]) -> None:
     async def test(bench: Bench) -> None:
         first = await bench.in_commit("a")
         second = bench.put("b")
@@ -151,7 +151,7 @@ def test_rely_02_data_that_went_up_behind_a_lost_commit_is_numbered_again(run: C
 
 
 @pytest.mark.parametrize("error", [Unavailable("no", code="storage_error"), Unknown("perhaps")])
-def test_data_that_went_up_behind_a_commit_that_failed_takes_its_place(
+def test_rely_14_data_that_went_up_behind_a_commit_that_failed_takes_its_place(
     run: Callable[[Test], list[bytes]], error: Exception
 ) -> None:
     async def test(bench: Bench) -> None:

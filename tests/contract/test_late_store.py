@@ -1,0 +1,75 @@
+"""An object store that answers late, or that has another put of the same key under way (SPEC RELY-15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+
+from deltamq.mq.errors import Unavailable, Unknown
+from deltamq.tables.store.calls import blocking
+from deltamq.tables.store.object import ObjectStore
+from tests.s3_server import ServerUnavailable
+from tests.store_proxy import Fault, StoreProxy, store_proxy
+
+T = TypeVar("T")
+_CREATE = ("CONDITIONAL_PUT",)
+_CONFLICT = Fault(operations=_CREATE, status=409, code="ConditionalRequestConflict")
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProxy]:
+    try:
+        with store_proxy(tmp_path_factory.mktemp("s3")) as started:
+            yield started
+    except ServerUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def store(proxy: StoreProxy, request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
+    proxy.reset()
+    yield proxy.store(request.node.name)
+    proxy.set_faults()
+
+
+def _once(proxy: StoreProxy, fault: Fault, work: Callable[[], T]) -> T:
+    """Do some work of which the first call meets the fault, and no later one."""
+    proxy.set_faults(fault)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work)
+        while not sum(proxy.counts().hits):
+            assert not done.done(), "no call has met the fault"
+        proxy.set_faults()
+        return done.result()
+
+
+def test_rely_15_a_call_without_answer_is_asked_again(proxy: StoreProxy, store: ObjectStore) -> None:
+    never = Fault(delay_s=600)
+    assert _once(proxy, never, lambda: blocking(store.put_commit("log/1", b"one", ("file", b"data"), durable=True)))
+    assert _once(proxy, never, lambda: store.read("log/1").to_pybytes()) == b"one"
+    assert _once(proxy, never, lambda: store.exists("file"))
+    assert _once(proxy, never, lambda: store.names("log")) == ["1"]
+
+
+def test_rely_15_a_commit_whose_answer_is_lost_exists_for_its_repeat(proxy: StoreProxy, store: ObjectStore) -> None:
+    lost = Fault(operations=_CREATE, acts=True, reset=True)
+    with pytest.raises(Unknown) as unknown:
+        _once(proxy, lost, lambda: blocking(store.put_commit("log/1", b"one", None, durable=True)))
+    assert len(unknown.value.detail) < 500, "one line of the client's error"
+    assert not blocking(store.put_commit("log/1", b"one", None, durable=True))
+    assert store.read("log/1").to_pybytes() == b"one"
+
+
+def test_rely_15_a_conflict_with_another_put_is_tried_again(proxy: StoreProxy, store: ObjectStore) -> None:
+    assert _once(proxy, _CONFLICT, lambda: store.put_if_absent("log/1", b"one", durable=True))
+    assert store.read("log/1").to_pybytes() == b"one"
+
+
+def test_rely_15_a_conflict_that_does_not_end_has_stored_nothing(proxy: StoreProxy, store: ObjectStore) -> None:
+    proxy.set_faults(_CONFLICT)
+    with pytest.raises(Unavailable) as refused:
+        store.put_if_absent("log/1", b"one", durable=True)
+    assert refused.value.code == "contention" and not store.exists("log/1")
