@@ -27,6 +27,7 @@ from deltamq.api.routes.handles import HandlesEndpoint
 from deltamq.api.routes.pop import PopEndpoint
 from deltamq.api.routes.pop_elsewhere import PopForwarder
 from deltamq.api.routes.produce import ProduceEndpoint
+from deltamq.api.sending.commit_defaults import CommitDefaults
 from deltamq.api.sending.global_sender import GlobalSender
 from deltamq.api.sending.request_appender import RequestAppender
 from deltamq.api.service.service import Service
@@ -180,7 +181,7 @@ def _produce(service: Service) -> ProduceEndpoint:
         hosting=service.hosting,
         fencing=service.fencing,
         sealer=service.sealer,
-        flush=service.config.log.flush,
+        defaults=CommitDefaults.of(service.config, service.partitions),
     )
     return ProduceEndpoint(
         service.topics,

@@ -65,6 +65,8 @@ GLOBAL_STAYS_MAX: Final = 6_000
 # One commit of the service. Requests beyond this wait for the next commit, which bounds the time of each commit.
 COMMIT_BYTES_MAX: Final = 64 * MIB
 COMMIT_MESSAGES_MAX: Final = 1_000_000
+# How long a message may wait for others that share its commit (SPEC SEND-14).
+COMMIT_WINDOW_MS_MAX: Final = 60_000
 
 # SPEC RETRY-4: a delayed message waits at most 40 days.
 DELAY_MS_MAX: Final = 40 * 24 * 3600 * 1000

@@ -13,6 +13,7 @@ from deltamq.mq.limits import (
     AUTHORIZATION_MS_DEFAULT,
     BUFFER_CHECKPOINTS_MAX,
     CLUSTER_SECRET_LENGTH_MIN,
+    COMMIT_WINDOW_MS_MAX,
     FETCH_BYTES_MAX,
     INVISIBLE_MS_CEILING,
     INVISIBLE_MS_MAX,
@@ -201,6 +202,9 @@ class ServiceSettings:
     queue_requests_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 4_096
     #: Most bytes of rows in fetch answers that are being sent at once; beyond this, readers get 429.
     answer_bytes_max: Annotated[int, Meta(ge=FETCH_BYTES_MAX, le=1024 * 1024 * MIB)] = 512 * MIB
+    #: How long messages wait for others that share their commit, in topics without a setting of their own, in
+    #: milliseconds; 0 commits at once.
+    commit_window_ms: Annotated[int, Meta(ge=0, le=COMMIT_WINDOW_MS_MAX)] = 0
     #: Most threads that commit to different partitions, and as many native ones; fewer work at once on a fast disk.
     commit_threads: Annotated[int, Meta(ge=1, le=256)] = 8
     #: Most calls of an object store for commits that are under way at once; further ones wait.

@@ -1,9 +1,9 @@
-"""Kafka's settings of topics, all that Kafka 4.3 has, and one of ours: values, defaults, changes (SPEC KAFKA-15). Pure.
+"""Kafka's settings of topics, all that Kafka 4.3 has, and two of ours: values, defaults, changes (SPEC KAFKA-15). Pure.
 
 Two decide how long messages are kept (`mq/meta/topic_settings.py`), `deltamq.partitioner` by which hash keys are
-placed. The others mean nothing here: they are kept as they were given, and shown. A value that Kafka does not take is
-refused, and so is one that promises what this service does not do. Changes are taken name by name: a refused one does
-not keep the others from being made.
+placed, `deltamq.commit.window.ms` is `commit_window_ms`. The others mean nothing here: they are kept as they were
+given, and shown. A value that Kafka does not take is refused, and so is one that promises what this service does not
+do. Changes are taken name by name: a refused one does not keep the others from being made.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, cast
 
 from deltamq.api.kafka.records.batch import Compression
-from deltamq.mq.limits import MESSAGE_BYTES_MAX, RETENTION_MS_DEFAULT, RETENTION_MS_MIN
+from deltamq.mq.limits import COMMIT_WINDOW_MS_MAX, MESSAGE_BYTES_MAX, RETENTION_MS_DEFAULT, RETENTION_MS_MIN
 from deltamq.mq.meta.topic_settings import (
     CLEANUP_POLICY,
+    COMMIT_WINDOW,
     NO_LIMIT,
     RETENTION,
     RETENTION_BYTES,
     TopicSettings,
     limit_of,
     removes_by_time,
+    window_of,
 )
 from deltamq.mq.partitioners import Partitioner
 
@@ -243,6 +245,13 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = {
         "By which hash keys go to partitions: of 1,024 logical partitions (lp), or Kafka's. A topic keeps its own.",
         is_fixed=True,
     ),
+    COMMIT_WINDOW: Setting(
+        Kind.INT,
+        "0",
+        whole(0, COMMIT_WINDOW_MS_MAX),
+        None,
+        "How long batches wait for others that share their commit. Topics without it have service.commit_window_ms.",
+    ),
     "message.timestamp.type": Setting(
         Kind.STRING,
         "CreateTime",
@@ -322,6 +331,9 @@ def shown_of_topic(settings: TopicSettings, kept: Mapping[str, str]) -> list[Sho
         values.setdefault(RETENTION_BYTES, str(limit_of(settings)))
     if settings.partitioner != TopicSettings().partitioner:
         values[PARTITIONER] = settings.partitioner
+    window_ms = window_of(settings)
+    if window_ms is not None:
+        values[COMMIT_WINDOW] = str(window_ms)
     return [_shown(name, values.get(name), setting) for name, setting in TOPIC_SETTINGS.items()]
 
 

@@ -154,6 +154,15 @@ class CommitQueue:
         else:
             self._gather(wait_s)
 
+    def hurry(self) -> None:
+        """Let what waits now wait for no window any longer: the service stops."""
+        with self._lock:
+            for part in self._waiting:
+                part.due_s = 0.0
+            self._due_s = 0.0 if self._waiting else inf
+        if self._gathering is not None:
+            self._gathered()
+
     async def finish(self) -> None:
         """Return when all parts are committed; no more may be put."""
         if self._busy:

@@ -166,11 +166,12 @@ class Partition:
         return self._owner.fencing
 
     def close(self) -> None:
-        """End a deleted topic's partition: refuse later calls, wake waiting readers. The warehouse closes the log."""
+        """End a deleted topic's partition: refuse later calls and what waits. The warehouse closes the log."""
         self._closed = True
         self.log = None
         self._owner.tending.drop(self)
         self.wake()
+        self.queue.hurry()
 
     def check_there(self) -> None:
         """Raise `PartitionNotFound` if the partition is deleted, as far as this process knows."""
@@ -352,6 +353,14 @@ class Partitions:
     def find(self, ref: PartitionRef) -> Partition | None:
         """Return a partition that this process has touched, else None."""
         return self._known.get(ref)
+
+    def begin_stop(self) -> None:
+        """Let no reader wait any longer, nor messages for others that share their commit."""
+        self.stopping = True
+        for partition in self.awaited:
+            partition.wake()
+        for partition in self:
+            partition.queue.hurry()
 
     async def finish(self) -> None:
         """Return when all queued commits have ended; no more may come."""

@@ -40,6 +40,7 @@ _TOPIC: Final[Json] = {
     "retention_bytes": -1,
     "message_type": "normal",
     "flush": None,
+    "commit_window_ms": 1_000,
     "created_time": "2013-01-01T05:00:00.000000Z",
     "routes_epoch": 1,
     "partitioner": "lp",

@@ -9,6 +9,7 @@ from deltamq.api.routes.produce import JSON_TYPE, NDJSON_TYPE
 from deltamq.api.wire.cloud_events import BATCHED, BINARY, STRUCTURED
 from deltamq.api.wire.openapi_parts import GROUP_PATTERN, REF, Json, header, name_in_path, problem, query, whole
 from deltamq.mq.limits import (
+    COMMIT_WINDOW_MS_MAX,
     FETCH_BYTES_DEFAULT,
     FETCH_BYTES_MAX,
     FETCH_MESSAGES_DEFAULT,
@@ -148,6 +149,11 @@ def _produce_parameters() -> list[Json]:
         ),
         query("expected_offset", whole(0, OFFSET_MAX), "Append only at this end offset of the named partition."),
         query("flush", {"type": "string", "enum": ["sync", "async"]}, "Answer after the fsync or before it."),
+        query(
+            "commit_window_ms",
+            whole(0, COMMIT_WINDOW_MS_MAX),
+            "How long the messages may wait for others that share their commit, if the topic's window is longer.",
+        ),
         query("ids", {"type": "string", "enum": ["true", "false"]}, "Return `message_ids`."),
         header("Producer-Id", id_schema, "Idempotent producer's id, for NDJSON and Arrow; needs Producer-Seq."),
         header("Producer-Seq", whole(0, PRODUCER_SEQ_MAX), "Number of the request, from 0."),

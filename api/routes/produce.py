@@ -49,7 +49,7 @@ from deltamq.api.wire.request import (
 from deltamq.api.wire.rows import Decoded, Named
 from deltamq.api.wire.steps import Step, Steps
 from deltamq.mq.errors import Refused, Unprocessable, UnsupportedMedia
-from deltamq.mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX, PRODUCER_SEQ_MAX
+from deltamq.mq.limits import COMMIT_WINDOW_MS_MAX, OFFSET_MAX, PRODUCER_ID_LENGTH_MAX, PRODUCER_SEQ_MAX
 from deltamq.mq.names import check_client_topic
 from deltamq.mq.wire.produce import ProduceAnswer, Producer
 from deltamq.tables.failpoints import failpoint
@@ -57,7 +57,7 @@ from deltamq.tables.failpoints import failpoint
 JSON_TYPE: Final = "application/json"
 NDJSON_TYPE: Final = "application/x-ndjson"
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
-_PARAMETERS: Final = frozenset({"ids", "flush", "partition", "expected_offset"})
+_PARAMETERS: Final = frozenset({"ids", "flush", "commit_window_ms", "partition", "expected_offset"})
 
 
 class ProduceEndpoint:
@@ -95,13 +95,23 @@ class ProduceEndpoint:
             now_ms = self._now_ms()
             want_ids = one_of(query, "ids", ("true", "false")) == "true"
             flush = one_of(query, "flush", ("sync", "async"))
-            expected = integer(query, "expected_offset", 0, 0, OFFSET_MAX) if "expected_offset" in query else None
+            window_ms = _integer(query, "commit_window_ms", COMMIT_WINDOW_MS_MAX)
+            expected = _integer(query, "expected_offset", OFFSET_MAX)
             raw, body = await self._decoded(headers_of(scope), receive, ticket, now_ms)
             began = time.perf_counter()
             expected = _agreed(expected, body.expected_offset)
             named = _named(query.get("partition"), expected, body)
             steps: Steps | None = scope.get(STEPS)
-            request = StoreRequest(body, named, expected, now_ms=now_ms, flush=flush, want_ids=want_ids, steps=steps)
+            request = StoreRequest(
+                body,
+                named,
+                expected,
+                now_ms=now_ms,
+                flush=flush,
+                want_ids=want_ids,
+                window_ms=window_ms,
+                steps=steps,
+            )
             topic = self._topics.find(topic_name)
             if topic is None and from_cluster(scope["headers"]):
                 raise unknown_here(topic_name)
@@ -112,7 +122,8 @@ class ProduceEndpoint:
             elsewhere: Answer | None = None
             try:
                 if topic.topic.world is not None:
-                    elsewhere = await self._global.append(topic, request, Call.of(scope, raw))
+                    call = Call.of(scope, raw, wait_ms=self._appender.window_of(topic, request))
+                    elsewhere = await self._global.append(topic, request, call)
                 else:
                     answer = await self._appender.append(topic, request)
             except GONE as error:
@@ -147,6 +158,11 @@ class ProduceEndpoint:
                 raise Refused("producer: given in the body and in headers", field="producer")
             decoded.producer = header_producer
         return body, decoded
+
+
+def _integer(query: dict[str, str], name: str, high: int) -> int | None:
+    """Return a parameter that is a whole number from 0 to `high`; None if it is not given."""
+    return integer(query, name, 0, 0, high) if name in query else None
 
 
 def _answer(answer: ProduceAnswer) -> Answer:

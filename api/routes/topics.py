@@ -25,6 +25,7 @@ from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, answers, answers_or_ma
 from deltamq.mq.errors import Unprocessable
 from deltamq.mq.limits import (
     BROKERS_NAMED_MAX,
+    COMMIT_WINDOW_MS_MAX,
     LOGICAL_PARTITIONS,
     MESSAGE_TYPE_LENGTH_MAX,
     OFFSET_MAX,
@@ -34,7 +35,7 @@ from deltamq.mq.limits import (
 )
 from deltamq.mq.meta.access import Access, AccessState
 from deltamq.mq.meta.static_topics import StaticRequest
-from deltamq.mq.meta.topic_settings import NO_LIMIT, FlushMode, OrderStrategy, TopicRequest, limit_of
+from deltamq.mq.meta.topic_settings import NO_LIMIT, FlushMode, OrderStrategy, TopicRequest, limit_of, window_of
 from deltamq.mq.names import broker_of, check_client_topic
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.static.global_queues import GlobalQueues, global_queue_name
@@ -72,6 +73,10 @@ class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
     message_type: Annotated[str, Meta(min_length=1, max_length=MESSAGE_TYPE_LENGTH_MAX)] | None = None
     flush: FlushMode | None = None
+    commit_window_ms: Annotated[
+        Annotated[int, Meta(ge=0, le=COMMIT_WINDOW_MS_MAX)] | None,
+        Meta(description="How long messages wait for others that share their commit; 0: they are committed at once."),
+    ] = None
     partitioner: Annotated[
         Partitioner | None,
         Meta(
@@ -116,6 +121,7 @@ def _wanted_of(asked: TopicPutRequest) -> TopicRequest:
         retention_bytes=asked.retention_bytes,
         message_type=asked.message_type,
         flush=asked.flush,
+        commit_window_ms=asked.commit_window_ms,
         partitioner=asked.partitioner,
     )
 
@@ -267,6 +273,7 @@ async def _shown(hosted: HostedTopic, topics: Topics, warehouse: Warehouse, refr
         retention_bytes=limit_of(topic.settings),
         message_type=topic.settings.message_type,
         flush=topic.settings.flush,
+        commit_window_ms=window_of(topic.settings),
         created_time=moment(topic.created_ms),
         routes_epoch=topic.route.epoch,
         partitioner=topic.settings.partitioner,

@@ -46,6 +46,8 @@ class LineRequest(NamedTuple):
     flush: Flush
     stamp: ProducerStamp | None
     now_ms: int = 0
+    #: How long they wait for others that share their commit, in seconds.
+    window_s: float = 0.0
 
 
 class StoredOffset(NamedTuple):
@@ -265,7 +267,14 @@ class _Line:
 def _queue(entry: InLine, target: Target) -> None:
     request = entry.request
     entry.target = target
-    entry.part = RequestPart(request.rows, entry, request.flush, stamp=target.stamp, fence_epochs=target.fence_epochs)
+    entry.part = RequestPart(
+        request.rows,
+        entry,
+        request.flush,
+        stamp=target.stamp,
+        fence_epochs=target.fence_epochs,
+        window_s=0.0 if entry.until else request.window_s,  # what was refused has waited
+    )
     target.queue.put(entry.part)
 
 

@@ -43,8 +43,17 @@ class PartitionAppender:
         self._causes = FenceCauses(topics, meta, partitions, sealer)
         self._lines = Lines(partitions.loop)
 
-    def begin(self, topic: HostedTopic, name: str, rows: LineRows, flush: Flush, stamp: ProducerStamp | None) -> InLine:
-        """Queue the rows now, behind the rows of earlier calls.
+    def begin(
+        self,
+        topic: HostedTopic,
+        name: str,
+        rows: LineRows,
+        flush: Flush,
+        stamp: ProducerStamp | None,
+        *,
+        window_s: float,
+    ) -> InLine:
+        """Queue the rows now, behind the rows of earlier calls; they wait for `window_s` for others (SPEC SEND-14).
 
         Raises
         ------
@@ -52,7 +61,8 @@ class PartitionAppender:
             `not_writable`: the partition is closed; nothing was stored.
         """
         placing = partial(_ByName, topic, name, self._topics, self._causes)
-        return self._lines.begin((topic.topic.id, name), placing, LineRequest(rows, flush, stamp))
+        request = LineRequest(rows, flush, stamp, window_s=window_s)
+        return self._lines.begin((topic.topic.id, name), placing, request)
 
 
 class _ByName:
@@ -128,10 +138,11 @@ class QueueAppender:
         flush: Flush,
         stamp: ProducerStamp | None,
         *,
+        window_s: float,
         now_ms: int,
         wait_s: float,
     ) -> InQueue:
-        """Queue the rows now, behind the rows of earlier calls; their logical offset is waited for `wait_s` at most.
+        """Queue the rows now, as `PartitionAppender.begin` does; their logical offset is waited for `wait_s` at most.
 
         Raises
         ------
@@ -139,8 +150,9 @@ class QueueAppender:
             `not_writable`, `queue_unserved`, or as `TopicQueues.require` raises: nothing was stored.
         """
         placing = partial(_ByIndex, self, topic, index)
-        in_line = self._lines.begin((topic.topic.id, index), placing, LineRequest(rows, flush, stamp, now_ms))
-        return InQueue(self, topic, in_line, self._loop.time() + wait_s)
+        request = LineRequest(rows, flush, stamp, now_ms, window_s)
+        in_line = self._lines.begin((topic.topic.id, index), placing, request)
+        return InQueue(self, topic, in_line, self._loop.time() + window_s + wait_s)
 
     # Places.
 

@@ -32,6 +32,7 @@ from deltamq.api.host.producers import brings_the_same, draw_of
 from deltamq.api.log.partition import Partition, Partitions
 from deltamq.api.log.parts import PendingRequest, RequestPart
 from deltamq.api.queue.delays import Delays, split_shares
+from deltamq.api.sending.commit_defaults import CommitDefaults
 from deltamq.api.sending.logical_places import (
     LedElsewhere,
     expected_offset,
@@ -59,7 +60,6 @@ from deltamq.tables.settings import Flush
 
 #: Bytes above which a body is handled on a thread; for smaller ones the hand-over would cost more than the work.
 INLINE_BYTES: Final = 64 * 1024
-_FLUSHES: Final = {"sync": Flush.SYNC, "async": Flush.ASYNC}
 _REUSED: Final = "producer_sequence_reused"
 
 
@@ -85,9 +85,8 @@ class RequestAppender:
         hosting: Hosting,
         fencing: Fencing,
         sealer: Sealer,
-        flush: Flush,
+        defaults: CommitDefaults,
     ) -> None:
-        """`flush` is for requests and topics without a setting of their own."""
         self._topics = topics
         self._partitions = partitions
         self._delays = delays
@@ -96,8 +95,12 @@ class RequestAppender:
         self._fencing = fencing
         self._sealer = sealer
         self._causes = FenceCauses(topics, meta, partitions, sealer)
-        self._flush = flush
+        self._defaults = defaults
         self._loop = partitions.loop
+
+    def window_of(self, topic: HostedTopic, request: StoreRequest) -> int:
+        """Return how many milliseconds the request waits for others that share its commit."""
+        return self._defaults.window_of(topic.settings, request.window_ms)
 
     def queues_of(self, topic: HostedTopic, request: StoreRequest) -> set[int]:
         """Return the logical queues to which an idempotent request's messages go now; raises as `append` does."""
@@ -237,10 +240,10 @@ class RequestAppender:
         `draw` places messages without a key, each time in the same way.
         """
         stored: list[tuple[PartitionShare, RequestPart]] = []
-        until = 0.0
+        until, window_s = 0.0, self.window_of(topic, request) / 1000
         while True:
             refused = []
-            for share, part in await self._append_shares(topic, request, by):
+            for share, part in await self._append_shares(topic, request, by, window_s):
                 if isinstance(part.error, Fenced):
                     refused.append((share, part.error))
                 elif part.error is not None:
@@ -249,6 +252,7 @@ class RequestAppender:
                     stored.append((share, part))
             if not refused:
                 return await self._placed(topic, request, stored)
+            window_s = 0.0  # they have waited
             until = until or self._loop.time() + FENCED_S
             places = await self._caught_up(topic, refused, until)
             try:
@@ -282,13 +286,13 @@ class RequestAppender:
         return again._replace(shares=[share for share in again.shares if place_of_share(share) not in done])
 
     async def _append_shares(
-        self, topic: HostedTopic, request: StoreRequest, by: _Routed
+        self, topic: HostedTopic, request: StoreRequest, by: _Routed, window_s: float
     ) -> list[tuple[PartitionShare, RequestPart]]:
         """Append each share, perhaps in a commit with others; return each with its outcome."""
         places, shares, kept = by
         count = len(shares) - sum(share.partition in kept for share in shares) if kept else len(shares)
         pending = PendingRequest(count, self._loop)
-        flush = _FLUSHES.get(request.flush or topic.settings.flush or "", self._flush)
+        flush = self._defaults.flush_of(topic.settings, request.flush)
         parts = []
         for share in shares:
             part = RequestPart(
@@ -300,6 +304,7 @@ class RequestAppender:
                 expected_offset=expected_offset(topic, places, share, request.expected_offset),
                 fence_epochs=self._fence_epochs(places, share),
                 steps=request.steps,
+                window_s=window_s,
             )
             parts.append((share, part))
             if kept and share.partition in kept:

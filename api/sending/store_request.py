@@ -40,6 +40,8 @@ class StoreRequest:
     now_ms: int
     flush: str | None
     want_ids: bool
+    #: How long its messages may wait for others that share their commit; None for as long as the topic says.
+    window_ms: int | None = None
     #: The indexes of the messages to store; None for all. The others go to other clusters.
     only: NDArray[np.int64] | None = None
     #: Whether to look only where messages are stored.

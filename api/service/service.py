@@ -368,16 +368,15 @@ class Service:
         await self.groups.drop_retries(await self.topics.delete(name))
 
     def begin_stop(self) -> None:
-        """Begin to stop: long polls and event streams end at once, other requests under way are still answered.
+        """Begin to stop: long polls, event streams and commit windows end at once, requests under way are answered.
 
         Those that wait at other processes and clusters end at once, too; pops there within a second.
         """
-        self.popper.stopping = self.partitions.stopping = True
+        self.popper.stopping = True
+        self.partitions.begin_stop()
         self.peers.begin_stop()
         self.online.begin_stop()
         self.locks.begin_stop()
-        for partition in self.partitions.awaited:
-            partition.wake()
 
     def _void(self, lanes: Iterable[LaneKey]) -> None:
         ended = list(lanes)

@@ -15,7 +15,7 @@ from deltamq.mq.meta.access import Access
 from deltamq.mq.meta.brokers import META_ROLE
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.static_topics import queues_of
-from deltamq.mq.meta.topic_settings import limit_of
+from deltamq.mq.meta.topic_settings import limit_of, window_of
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.retry import policy_to_json
 from deltamq.mq.static.logical_queue import LogicalQueue
@@ -107,6 +107,7 @@ def _topics(meta: Meta) -> Iterator[Row]:
             "retention_bytes": limit_of(settings),
             "message_type": settings.message_type,
             "flush": settings.flush,
+            "commit_window_ms": window_of(settings),
             "created_time": _time(topic.created_ms),
             "static": topic.static is not None,
             "total_queues": None if topic.static is None else topic.static.total,

@@ -20,7 +20,7 @@ from deltamq.mq.meta.allocation import Strategy
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.group_settings import ConsumeStrategy, Ordering
-from deltamq.mq.meta.topic_settings import FlushMode, OrderStrategy, limit_of
+from deltamq.mq.meta.topic_settings import FlushMode, OrderStrategy, limit_of, window_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.queue.progress import Start
@@ -40,6 +40,7 @@ class TopicWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     retention_bytes: Number | None = None
     message_type: str | None = None
     flush: FlushMode | None = None
+    commit_window_ms: Number | None = None
     partitioner: Partitioner | None = None
 
 
@@ -211,6 +212,7 @@ def _topic(topic: Topic) -> TopicWanted:
         retention_bytes=limit_of(settings),
         message_type=settings.message_type,
         flush=settings.flush,
+        commit_window_ms=window_of(settings),
         partitioner=settings.partitioner,
     )
 

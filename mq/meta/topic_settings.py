@@ -3,8 +3,9 @@
 A setting is checked when it is requested (`PUT /v1/topics/{topic}`). Stored settings are read without a check of their
 bounds, so that a release with other bounds can still start.
 
-Kafka's clients give a topic their own settings. These are kept as given and mean nothing here, except three, which
-together decide how long and how much is kept (SPEC KAFKA-15):
+Kafka's clients give a topic their own settings. These are kept as given and mean nothing here, except
+`deltamq.commit.window.ms`, which is `commit_window_ms`, and three that together decide how long and how much is kept
+(SPEC KAFKA-15):
 
     cleanup.policy            retention.ms        retention_ms             retention.bytes    retention_bytes
     delete, compact,delete    60000               60000                    1000000            1000000
@@ -29,6 +30,8 @@ from deltamq.mq.partitioners import Partitioner
 CLEANUP_POLICY: Final = "cleanup.policy"
 RETENTION: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
+#: The name of `commit_window_ms` for Kafka's clients.
+COMMIT_WINDOW: Final = "deltamq.commit.window.ms"
 #: The `retention_bytes` of a topic without a limit.
 NO_LIMIT: Final = -1
 _DELETE: Final = "delete"
@@ -53,6 +56,9 @@ class TopicSettings:
     message_type: str = "normal"
     #: What an acknowledgement waits for; None means the setting of the service.
     flush: FlushMode | None = None
+    #: How long messages wait for others that share their commit; unset, and not stored, for the service's own setting
+    #: (SPEC SEND-14).
+    commit_window_ms: int | UnsetType = UNSET
     #: The hash by which keys go to partitions (SPEC KAFKA-12); set when the topic is made, and never changed.
     partitioner: Partitioner = "lp"
 
@@ -70,6 +76,7 @@ class TopicRequest:
     retention_bytes: int | None = None
     message_type: str | None = None
     flush: FlushMode | None = None
+    commit_window_ms: int | None = None
     partitioner: Partitioner | None = None
     #: Settings by Kafka's names, valid ones; None puts one back to its default.
     kafka: Mapping[str, str | None] = field(default_factory=dict)
@@ -82,6 +89,7 @@ class TopicRequest:
             retention_bytes=settings.retention_bytes if self.retention_bytes is None else _limit(self.retention_bytes),
             message_type=self.message_type or settings.message_type,
             flush=self.flush or settings.flush,
+            commit_window_ms=settings.commit_window_ms if self.commit_window_ms is None else self.commit_window_ms,
             partitioner=self.partitioner or settings.partitioner,
         )
 
@@ -99,6 +107,11 @@ def removes_by_time(kafka: Mapping[str, str]) -> bool:
 def limit_of(settings: TopicSettings) -> int:
     """Return a topic's `retention_bytes`; `NO_LIMIT` without one."""
     return NO_LIMIT if settings.retention_bytes is UNSET else settings.retention_bytes
+
+
+def window_of(settings: TopicSettings) -> int | None:
+    """Return a topic's `commit_window_ms`; None for the service's own setting."""
+    return None if settings.commit_window_ms is UNSET else settings.commit_window_ms
 
 
 def settings_after(
@@ -121,6 +134,9 @@ def settings_after(
             if not removes_by_time(given):
                 given[CLEANUP_POLICY] = ",".join(filter(None, (given[CLEANUP_POLICY], _DELETE)))
     changed = {**given, **request.kafka}
+    if COMMIT_WINDOW in changed:
+        window_ms = changed.pop(COMMIT_WINDOW)
+        asked = replace(asked, commit_window_ms=UNSET if window_ms is None else int(window_ms))
     kept = {name: text for name, text in changed.items() if text is not None}
     retention_ms, limit = RETENTION_MS_MAX, NO_LIMIT
     if removes_by_time(kept):

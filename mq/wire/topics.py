@@ -159,6 +159,8 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionInfo, ...]
     #: The bytes that each partition keeps at least when older messages go; -1 for no limit.
     retention_bytes: int = -1
+    #: How long messages wait for others that share their commit; null for the service's own setting.
+    commit_window_ms: int | None = None
     #: By which hash keys go to partitions: `lp`, that of Spark SQL, or `kafka`; then no partition has logical ones.
     partitioner: Partitioner = "lp"
     #: The number of logical partitions; 0 with the partitioner `kafka`.

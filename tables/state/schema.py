@@ -158,6 +158,8 @@ TOPICS_SCHEMA: Final = pa.schema(
         pa.field("retention_bytes", pa.int64()),
         _required("message_type", pa.string()),
         pa.field("flush", pa.string()),
+        # Null for the service's own setting.
+        pa.field("commit_window_ms", pa.int64()),
         _required("created_time", TIME),
         # Static topics only, else null: the number of logical queues, and the epoch of their mappings.
         pa.field("static", pa.bool_()),

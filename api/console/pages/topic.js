@@ -132,7 +132,8 @@ function Settings({ info, may, reload }) {
   const change = async given => {
     const wanted = { order_strategy: given.order_strategy, retention_ms: Math.round(given.days * 86_400_000),
       retention_bytes: given.mib === "" ? -1 : Math.round(given.mib * MIB), message_type: given.message_type,
-      ...(given.flush ? { flush: given.flush } : {}) };
+      ...(given.flush ? { flush: given.flush } : {}),
+      ...(given.window === "" ? {} : { commit_window_ms: Number(given.window) }) };
     if (info.static) Object.assign(wanted, { static: true, total_queues: Number(given.partitions) });
     else if (Number(given.partitions) !== info.partitions.length) wanted.partitions = Number(given.partitions);
     await send("PUT", at`v1/topics/${info.topic}`, wanted);
@@ -151,10 +152,12 @@ function Settings({ info, may, reload }) {
       ["Kept for", duration(info.retention_ms)],
       ["Kept at most", info.retention_bytes < 0 ? "no limit" : `${bytes(info.retention_bytes)} a partition`],
       ["Order", info.order_strategy], ["Message type", visible(info.message_type)],
-      ["Flush", info.flush ?? "as the service"]]} />
+      ["Flush", info.flush ?? "as the service"],
+      ["Commit window", info.commit_window_ms === null ? "as the service" : duration(info.commit_window_ms)]]} />
     ${may("topic", "alter")
       && html`<${Form} label="Settings of the topic" yes="Change" onSend=${change} cls="form card"
-        key=${JSON.stringify([info.retention_ms, info.retention_bytes, info.order_strategy, now])}>
+        key=${JSON.stringify([info.retention_ms, info.retention_bytes, info.order_strategy, info.commit_window_ms,
+          now])}>
       <h2>Change</h2>
       <${Field} label=${info.static ? "Logical queues" : "Partitions"} hint="Can only grow."><input name="partitions"
         type="number" min=${now} max="1024" defaultValue=${now} required /><//>
@@ -171,6 +174,9 @@ function Settings({ info, may, reload }) {
       <${Field} label="Flush"><select name="flush"><option value="" selected=${!info.flush}>as the
         service</option><option selected=${info.flush === "sync"}>sync</option><option
           selected=${info.flush === "async"}>async</option></select><//>
+      <${Field} label="Commit window, in ms" hint="How long messages wait for others: fewer commits, later
+        answers."><input name="window" type="number" min="0" max="60000" placeholder="as the service"
+        defaultValue=${info.commit_window_ms ?? ""} required=${info.commit_window_ms !== null} /><//>
     <//>`}
     <${Retention} topic=${info.topic} />
     ${may("topic", "delete")

@@ -27,6 +27,7 @@ from deltamq.api.kafka.messages import user_messages as user
 from deltamq.api.kafka.messages.apis import Frame, offered, unknown_version
 from deltamq.api.kafka.messages.codec import Message
 from deltamq.api.kafka.node_settings import shown_of_node
+from deltamq.api.sending.commit_defaults import CommitDefaults
 from deltamq.api.sending.named_appender import PartitionAppender, QueueAppender
 from deltamq.api.service.service import Service
 from deltamq.api.wire.request import Ticket
@@ -222,7 +223,7 @@ def _producing(service: Service, layout: Layout) -> Producing:
         PartitionAppender(topics, service.meta, partitions, service.sealer),
         QueueAppender(topics, service.meta, partitions, service.sealer),
         service.metrics,
-        flush=service.config.log.flush,
+        defaults=CommitDefaults.of(service.config, service.partitions),
         now_ms=service.now_ms,
     )
 

@@ -41,6 +41,7 @@ from deltamq.api.kafka.rows import native_decoder, rows_of
 from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.log.parts import RecordRows
+from deltamq.api.sending.commit_defaults import CommitDefaults
 from deltamq.api.sending.line import InLine
 from deltamq.api.sending.named_appender import InQueue, PartitionAppender, QueueAppender
 from deltamq.api.sending.request_appender import INLINE_BYTES
@@ -53,7 +54,6 @@ from deltamq.mq.producer import RANDOM_BITS, born_ms_of, new_producer_id
 from deltamq.mq.producer import Sequence as ProducerSequence
 from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.key_column import kafka_hashes_of_keys
-from deltamq.tables.settings import Flush
 
 _ACKS: Final = (-1, 0, 1)
 _PRODUCER: Final = "kafka-"
@@ -61,7 +61,6 @@ _PRODUCER: Final = "kafka-"
 _DECIDED_S: Final = 10.0
 #: Most bytes to which the batches of a request are expanded on the event loop, beyond what they were given as.
 _EXPANDED_AT_ONCE: Final = MIB
-_FLUSH: Final = {"sync": Flush.SYNC, "async": Flush.ASYNC}
 
 
 class _Batch(NamedTuple):
@@ -167,17 +166,16 @@ class Producing:
         queues: QueueAppender,
         metrics: Metrics,
         *,
-        flush: Flush,
+        defaults: CommitDefaults,
         now_ms: Callable[[], int],
     ) -> None:
-        """`flush` is when messages of topics without a setting of their own are synced."""
         self._layout = layout
         self._topics = topics
         self._partitions = partitions
         self._appender = appender
         self._queues = queues
         self._metrics = metrics
-        self._flush = flush
+        self._defaults = defaults
         self._now_ms = now_ms
 
     def begin_at_once(self, request: ProduceRequest, asker: Asker, ticket: Ticket, reply: Reply) -> bool:
@@ -265,17 +263,21 @@ class Producing:
         """Put a batch into the queue of its partition, or of the logical queue if `partition` is empty."""
         if not batch.is_in_place:
             raise _strict(hosted)
-        flush = _FLUSH.get(hosted.settings.flush or "", self._flush)
+        flush = self._defaults.flush_of(hosted.settings)
+        window_s = self._defaults.window_of(hosted.settings) / 1000
         header = batch.header
         rows = RecordRows([header], _rows, count=header.count, nbytes=len(header.records))
         stamp = _stamp(header)
         placed: InLine | InQueue
         if partition:
-            placed = self._appender.begin(hosted, partition, rows, flush, stamp)
+            placed = self._appender.begin(hosted, partition, rows, flush, stamp, window_s=window_s)
         else:
             # The answer has a logical offset, and waits for it, not as long as the client does.
             wait_s = min(_DECIDED_S, max(timeout_ms, 0) / 2_000)
-            placed = self._queues.begin(hosted, index, rows, flush, stamp, now_ms=self._now_ms(), wait_s=wait_s)
+            now_ms = self._now_ms()
+            placed = self._queues.begin(
+                hosted, index, rows, flush, stamp, window_s=window_s, now_ms=now_ms, wait_s=wait_s
+            )
         return _Queued(hosted, index, partition, rows.count, rows.nbytes, placed)
 
     async def answer(self, request: ProduceRequest, topics: _Topics) -> ProduceResponse | None:

@@ -97,6 +97,7 @@ class AdminCalls(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, In
         retention_bytes: int | None = None,
         message_type: str | None = None,
         flush: Literal["sync", "async"] | None = None,
+        commit_window_ms: int | None = None,
         partitioner: Literal["lp", "kafka"] | None = None,
     ) -> TopicInfo:
         """Create a topic, or update an existing one; a setting left out keeps its value, or gets its default.
@@ -104,7 +105,9 @@ class AdminCalls(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, In
         `routes` gives all partitions by hand, `NAME@BROKER`, in route order; in an existing topic the present ones
         come first. Messages are kept for `retention_ms`; with `retention_bytes` older ones also go while each partition
         keeps so many bytes (-1 for no limit). `partitioner` is the hash that maps keys to partitions: `lp` (Spark
-        SQL's, the default) or `kafka` (the one of Kafka's clients); a topic keeps its first one.
+        SQL's, the default) or `kafka` (the one of Kafka's clients); a topic keeps its first one. With
+        `commit_window_ms` (0 to 60,000) messages wait up to so long for others that share their commit: fewer and
+        larger commits, later answers.
         """
         made = await AdminCalls.put_topic.core(
             self,
@@ -116,6 +119,7 @@ class AdminCalls(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, In
             retention_bytes=retention_bytes,
             message_type=message_type,
             flush=flush,
+            commit_window_ms=commit_window_ms,
             partitioner=partitioner,
         )
         return made[0]

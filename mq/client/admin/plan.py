@@ -40,7 +40,10 @@ def present(admin: Admin, *, only: Desired | None = None, principals: bool = Tru
 def _topic(info: TopicInfo) -> TopicWanted:
     settings = {
         field: getattr(info, field)
-        for field in ("order_strategy", "retention_ms", "retention_bytes", "message_type", "flush", "partitioner")
+        for field in (
+            *("order_strategy", "retention_ms", "retention_bytes", "message_type", "flush", "commit_window_ms"),
+            "partitioner",
+        )
     }
     if info.static:
         return TopicWanted(total_queues=info.total_queues, **settings)

@@ -33,6 +33,7 @@ class StaticAdmin(Calls):
         retention_bytes: int | None = None,
         message_type: str | None = None,
         flush: Literal["sync", "async"] | None = None,
+        commit_window_ms: int | None = None,
     ) -> TopicInfo:
         """Create a static topic of `total_queues` logical queues, or add queues to one, or change its settings.
 
@@ -56,6 +57,7 @@ class StaticAdmin(Calls):
             retention_bytes=retention_bytes,
             message_type=message_type,
             flush=flush,
+            commit_window_ms=commit_window_ms,
         )
         return made[0]
 

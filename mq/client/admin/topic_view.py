@@ -59,10 +59,13 @@ class TopicView:
         The indexes of partitions that are closed for writes or not served, and of logical queues without such a leader.
     partitioner
         The hash that maps keys to slots.
+    commit_window_s
+        For how many seconds the topic lets messages wait for others that share their commit.
     """
 
     __slots__ = (
         "brokers",
+        "commit_window_s",
         "drawn",
         "index_of",
         "is_static",
@@ -88,6 +91,7 @@ class TopicView:
         stored_at: frozenset[str] | None = None,
         unserved: frozenset[int] = frozenset(),
         partitioner: Partitioner = "lp",
+        commit_window_s: float = 0.0,
     ) -> None:
         self.route = route
         self.strict = strict
@@ -99,6 +103,7 @@ class TopicView:
         self.stored_at = frozenset(self.brokers) if stored_at is None else stored_at
         self.index_of: dict[str, int] = {name: index for index, name in enumerate(route.partitions)}
         self.partitioner = partitioner
+        self.commit_window_s = commit_window_s
         by_hash = partitioner == "kafka"
         #: Index of the partition of each slot.
         self.slots: Table = kafka_table(len(route.partitions)) if by_hash else route.table
@@ -141,10 +146,16 @@ async def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
         route = _route(described.routes_epoch, _divided(owned) if described.partitioner == "kafka" else owned)
     except ValueError as error:
         raise Unknown(f"the description of topic {topic} is unreadable", code="answer_unreadable") from error
+    window_s = (described.commit_window_ms or 0) / 1000
     if not described.static:
         unserved = frozenset(index for index, name in enumerate(owned) if name in stopped)
         return TopicView(
-            route, strict=strict, stored_at=stored_at, partitioner=described.partitioner, unserved=unserved
+            route,
+            strict=strict,
+            stored_at=stored_at,
+            partitioner=described.partitioner,
+            unserved=unserved,
+            commit_window_s=window_s,
         )
     leaders = [queue.leader for queue in described.queues]
     return TopicView(
@@ -155,6 +166,7 @@ async def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
         unserved=frozenset(
             index for index, leader in enumerate(leaders) if leader is None or leader.partition in stopped
         ),
+        commit_window_s=window_s,
     )
 
 

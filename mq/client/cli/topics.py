@@ -11,6 +11,7 @@ from deltamq.mq.client.cli.cluster import warn_of_missing_jobs
 from deltamq.mq.client.cli.console import LONG_PATIENCE, PATIENCE, print_json, print_table, service_options, watchable
 from deltamq.mq.client.cli.static_topics import check, print_static_topic, remap, repair, static_line
 from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.limits import COMMIT_WINDOW_MS_MAX
 from deltamq.mq.wire.topics import TopicInfo
 
 
@@ -42,6 +43,11 @@ for command in (remap, check, repair):
 @click.option("--message-type", help="A name for the kind of messages.")
 @click.option("--flush", type=click.Choice(["sync", "async"]), help="Whether a send's answer waits for fsync.")
 @click.option(
+    "--commit-window-ms",
+    type=click.IntRange(0, COMMIT_WINDOW_MS_MAX),
+    help="How long a message waits for others that share its commit, in ms; 0: it is committed at once.",
+)
+@click.option(
     "--partitioner",
     type=click.Choice(["lp", "kafka"]),
     help="For a new topic: the hash that maps keys to partitions, Spark's (lp) or the one of Kafka's clients (kafka).",
@@ -61,6 +67,7 @@ def create(
     retention_bytes: int | None,
     message_type: str | None,
     flush: str | None,
+    commit_window_ms: int | None,
     partitioner: str | None,
     url: str,
     access: ClientAccess,
@@ -86,6 +93,7 @@ def create(
         "retention_bytes": retention_bytes,
         "message_type": message_type,
         "flush": flush,
+        "commit_window_ms": commit_window_ms,
         "partitioner": partitioner,
     }
     with Admin(url, patience=LONG_PATIENCE if static else PATIENCE, **access) as admin:
@@ -186,10 +194,12 @@ def exports(name: str | None, url: str, access: ClientAccess, as_json: bool) -> 
 
 def _print_topic(info: TopicInfo) -> None:
     limit = "" if info.retention_bytes < 0 else f" or {info.retention_bytes:,} bytes"
+    window = "" if info.commit_window_ms is None else f"commit window {info.commit_window_ms:,} ms, "
     queues = f"{len(info.queues)} logical queues in " if info.static else ""
     click.echo(
         f"{info.topic}: {info.messages:,} messages, {queues}{len(info.partitions)} partitions, {info.order_strategy}, "
-        f"kept {info.retention_ms:,} ms{limit}, partitioner {info.partitioner}, routes epoch {info.routes_epoch}"
+        f"kept {info.retention_ms:,} ms{limit}, {window}partitioner {info.partitioner}, "
+        f"routes epoch {info.routes_epoch}"
     )
     if info.static:
         print_static_topic(info)

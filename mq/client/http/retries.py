@@ -105,10 +105,13 @@ class Attempts:
         self._stop = stop if stop is not None else Stop(shell)
         self.failures = failures
 
-    def timeout_s(self) -> float:
-        """Return the seconds that the next attempt may take: at least 1 ms, so that a late one still fails cleanly."""
+    def timeout_s(self, more_s: float = 0.0) -> float:
+        """Return the seconds that the next attempt may take: at least 1 ms, so that a late one still fails cleanly.
+
+        `more_s` is how long the service may let it wait.
+        """
         remaining_s = self._deadline - self._shell.now()
-        return max(min(remaining_s, self._patience.request_timeout_s), _ATTEMPT_S_MIN)
+        return max(min(remaining_s, self._patience.request_timeout_s + more_s), _ATTEMPT_S_MIN)
 
     async def may_go_on(self, error: DeltaMQError) -> bool:
         """Wait until the next attempt after `error` is due; returns False if there must be none."""

@@ -92,6 +92,8 @@ class Executor:
         #: The broker to whose host requests go, empty if unknown; a logical queue that moves changes it.
         self.broker = broker
         self.failing = failing
+        #: For how many seconds the topic lets messages wait for others that share their commit: answers take longer.
+        self.commit_window_s = 0.0
         self._path = path_of("topics", topic, "messages")
         self._shared = shared
         self._owner = owner
@@ -287,7 +289,7 @@ class Executor:
             try:
                 # A request of several traced messages belongs to the first one's span.
                 with _UNTRACED if batch[0].span is None else batch[0].span.current():
-                    ranges = await self._post(request, attempts.timeout_s())
+                    ranges = await self._post(request, attempts.timeout_s(self.commit_window_s))
             except DeltaMQError as error:
                 uncertain = uncertain or not certainly_not_applied(error)
                 may_go_on = is_worth_retrying(error) and await attempts.may_go_on(error)
@@ -345,7 +347,7 @@ class Executor:
         finally:
             self._shared.counters.add(requests=1)
         now = self._shared.shell.now()
-        self._shared.health.answered(broker, now - began, now)
+        self._shared.health.answered(broker, now - began - self.commit_window_s, now)
         return ranges
 
     def _moved(self, batch: list[Entry], error: DeltaMQError, failures: int) -> bool:

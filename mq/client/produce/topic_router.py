@@ -261,6 +261,7 @@ class TopicRouter:
                     self._executors[partition] = executor
                 executor.failing = failing
                 executor.broker = view.broker(partition)
+                executor.commit_window_s = view.commit_window_s
             self._routed = tuple(self._executors[partition] for partition in view.partitions)
             self._view = view
 

@@ -45,6 +45,7 @@ KAFKAS = frozenset(
         "unclean.leader.election.enable",
     )
 )
+OURS = frozenset(("deltamq.partitioner", "deltamq.commit.window.ms"))
 #: Settings that a topic can have, with the words in which Kafka 4.3 shows them.
 TAKEN = (
     *(("cleanup.policy", given) for given in ("delete", "compact", "compact,delete", "")),
@@ -86,6 +87,7 @@ TAKEN = (
     ("segment.jitter.ms", "0"),
     ("unclean.leader.election.enable", "true"),
     ("deltamq.partitioner", "kafka"),
+    *(("deltamq.commit.window.ms", given) for given in ("0", "60000")),
 )
 #: Values that Kafka 4.3 refuses.
 REFUSED_BY_KAFKA = (
@@ -119,6 +121,7 @@ REFUSED_HERE = (
     ("retention.bytes", "0"),
     *(("retention.ms", given) for given in ("0", "999")),
     ("deltamq.partitioner", "murmur"),
+    *(("deltamq.commit.window.ms", given) for given in ("-1", "60001", "0.5")),
 )
 
 
@@ -142,7 +145,7 @@ def test_kafka_15_a_value_that_cannot_be_is_refused_by_its_name(name: str, given
 
 
 def test_kafka_15_all_settings_of_kafkas_topics_are_known_with_defaults_that_can_be_given() -> None:
-    assert TOPIC_SETTINGS.keys() == KAFKAS | {"deltamq.partitioner"}
+    assert TOPIC_SETTINGS.keys() == KAFKAS | OURS
     given = [Change(name, Operation.SET, one.default) for name, one in TOPIC_SETTINGS.items()]
     found = changes_of(given, {})
     assert found.problems == {}
@@ -291,6 +294,18 @@ def test_kafka_05_settings_are_changed_and_put_back_to_their_defaults(kafka, adm
     assert _set(admin, topic) == {"retention.ms": "5000"}
 
 
+def test_send_14_kafka_clients_set_a_commit_window_and_put_it_back(kafka, admin, topic) -> None:
+    _make(admin, topic, deltamq_commit_window_ms="300")
+    assert kafka.api.call("GET", f"/v1/topics/{topic}").json["commit_window_ms"] == 300
+    kafka.api.put_topic(topic, commit_window_ms=0)
+    assert _set(admin, topic) == {"deltamq.commit.window.ms": "0"}
+    _done(_alter(admin, topic, ("deltamq.commit.window.ms", None, RESET)))
+    assert _set(admin, topic) == {}
+    _done(_alter(admin, topic, ("deltamq.commit.window.ms", "500", SET)))
+    _done(_replace(admin, topic, {"retention.ms": "60000"}))
+    assert _set(admin, topic) == {"retention.ms": "60000"}
+
+
 def test_kafka_15_a_setting_that_cannot_be_refuses_its_key_and_not_the_resource(kafka, admin, topic) -> None:
     _make(admin, topic)
     changes = [("retention.ms", "60000", SET), ("no.such", "1", SET), ("segment.bytes", "14", SET)]
@@ -321,7 +336,7 @@ def test_kafka_15_many_wrong_settings_are_refused_in_one_answer_that_fits(kafka,
 def test_kafka_15_every_setting_of_a_topic_is_shown_with_where_it_comes_from(kafka, admin, topic) -> None:
     _make(admin, topic, segment_bytes="1048576")
     found = _entries(admin, topic)
-    assert found.keys() == KAFKAS | {"deltamq.partitioner"}
+    assert found.keys() == KAFKAS | OURS
     assert {name for name, one in found.items() if one.is_read_only} == {"deltamq.partitioner"}
     assert not any(one.is_sensitive for one in found.values())
     segment = found["segment.bytes"]

@@ -43,7 +43,10 @@ def test_put_without_a_body_makes_the_default_route(api: Api, topic: str) -> Non
 
 def test_null_is_the_same_as_leaving_a_field_out(api: Api, topic: str) -> None:
     nulls = dict.fromkeys(
-        ["partitions", "order_strategy", "retention_ms", "message_type", "flush", "static", "brokers"]
+        [
+            *("partitions", "order_strategy", "retention_ms", "message_type", "flush", "commit_window_ms", "static"),
+            "brokers",
+        ]
     )
     made = api.call("PUT", f"/v1/topics/{topic}", {"message_type": "orders v2 / 订单", "retention_ms": 60_000.0})
     assert (made.json["message_type"], made.json["retention_ms"]) == ("orders v2 / 订单", 60_000)

@@ -198,6 +198,10 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
             )
         ),
     ),
+    "a topic with a limit and a commit window": (
+        META,
+        TopicPut(topic=replace(TOPIC, settings=TopicSettings(retention_bytes=5_000, commit_window_ms=300))),
+    ),
     "a topic with settings of Kafka's clients": (
         META,
         TopicPut(topic=replace(TOPIC, kafka={"cleanup.policy": "compact", "segment.bytes": "1048576"})),
@@ -372,6 +376,7 @@ OPTIONAL = {
     *("retired", "static", "at_ms", "hosted", "copies", "version", "access", "access.brokers", "access.partitions"),
     *(f"{queue}.{name}" for queue in (0, 1) for name in ("start_offset", "end_offset", "end_ms")),
     *(f"settings.{name}" for name in ("order_strategy", "retention_ms", "message_type", "flush", "partitioner")),
+    *(f"settings.{name}" for name in ("retention_bytes", "commit_window_ms")),
     *(f"settings.{name}" for name in ("consume_strategy", "allocation_strategy", "order", "consume_from")),
     *(f"settings.{name}" for name in ("max_attempts", "retry_policy", "invisible_ms")),
     *(f"exponential.{name}" for name in ("initial_ms", "multiplier", "max_ms", "jitter")),

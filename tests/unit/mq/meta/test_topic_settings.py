@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from deltamq.mq.limits import RETENTION_MS_DEFAULT, RETENTION_MS_MAX
-from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, limit_of, settings_after
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, limit_of, settings_after, window_of
 
 
 def test_send_2_and_retry_6_defaults() -> None:
@@ -23,6 +23,27 @@ def test_a_request_changes_only_what_it_gives() -> None:
     assert TopicRequest(flush="async").over(before) == TopicSettings(
         order_strategy="strict", retention_ms=5_000, message_type="x", flush="async"
     )
+
+
+@pytest.mark.parametrize("by_kafka", [False, True])
+def test_send_14_a_window_is_kept_until_it_is_set_again_or_put_back(by_kafka: bool) -> None:
+    def asked(window_ms: int) -> TopicRequest:
+        if by_kafka:
+            return TopicRequest(kafka={"deltamq.commit.window.ms": str(window_ms)})
+        return TopicRequest(commit_window_ms=window_ms)
+
+    settings, kafka = TopicSettings(), KAFKA
+    assert window_of(settings) is None
+    put_back = TopicRequest(kafka={"deltamq.commit.window.ms": None})
+    for request, window_ms in (
+        (asked(300), 300),
+        (TopicRequest(flush="sync"), 300),
+        (asked(0), 0),
+        (TopicRequest(retention_ms=5_000), 0),
+        (put_back, None),
+    ):
+        settings, kafka = settings_after(request, settings, kafka)
+        assert (window_of(settings), kafka) == (window_ms, {})
 
 
 KAFKA: Mapping[str, str] = {}
