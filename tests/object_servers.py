@@ -20,13 +20,14 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Final, Protocol
 
+import pytest
 from obstore.store import from_url
 
 from deltamq.tables.store.object import ObjectStore
 from tests.s3_server import TOOLS, ServerUnavailable, built, s3_server, started, tools_lock
 from tests.suites.cache import Cache, CannotRun
 
-__all__ = ["SERVERS", "ObjectServer", "azure_server", "gcs_server"]
+__all__ = ["SERVERS", "ObjectServer", "azure_server", "fetched", "gcs_server", "running"]
 
 _HERE: Final = Path(__file__).parent
 _BUCKET: Final = "warehouse"
@@ -130,8 +131,9 @@ def gcs_server(folder: Path, *, overwrites: bool = False) -> Iterator[ObjectServ
     binary, mode = built("gcs", ".", _HERE / "gcs"), "overwrites" if overwrites else "conditional"
     log = _made(folder) / "server.log"
     with started((str(binary), "127.0.0.1:{port}", _BUCKET, mode), log, {}) as (_, port):
-        account = {"gcs_base_url": f"http://127.0.0.1:{port}", "disable_oauth": True, **_NOBODY}
-        yield _Server("gs", {"google_service_account_key": json.dumps(account)})
+        account = log.with_name("account.json")
+        account.write_text(json.dumps({"gcs_base_url": f"http://127.0.0.1:{port}", "disable_oauth": True, **_NOBODY}))
+        yield _Server("gs", {"google_service_account": str(account)})
 
 
 def _made(folder: Path) -> Path:
@@ -145,3 +147,23 @@ SERVERS: Final[Mapping[str, Callable[[Path], AbstractContextManager[ObjectServer
     "azure": azure_server,
     "gcs": gcs_server,
 }
+
+
+@contextlib.contextmanager
+def running(server: Callable[[Path], AbstractContextManager[ObjectServer]], folder: Path) -> Iterator[ObjectServer]:
+    """Run a server; if it cannot be had, skip the test with the reason."""
+    try:
+        with server(folder) as started_server:
+            yield started_server
+    except ServerUnavailable as error:
+        pytest.skip(str(error))
+
+
+def fetched(store: ObjectStore, table: str, folder: Path) -> Path:
+    """Return a copy of a table's files on this machine's disk, for a reader of files."""
+    for part in (table, f"{table}/_delta_log"):
+        for name in store.names(part):
+            file = folder / part / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(store.read(f"{part}/{name}").to_pybytes())
+    return folder / table

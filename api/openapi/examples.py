@@ -219,6 +219,7 @@ _CLUSTER: Final[Json] = {
         }
     ],
     "disk": {"size_bytes": 107374182400, "free_bytes": 64424509440},
+    "store": None,
 }
 _FEATURE: Final[Json] = {"feature": "signed-names", "says": "names of topics are signed", "lacking": []}
 _JOB: Final[Json] = {

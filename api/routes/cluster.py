@@ -154,6 +154,7 @@ async def cluster(service: Running, caller: Asking, request: Request) -> Respons
         missing_jobs=missing_jobs(await service.job_watch.reports()),
         stopped=tuple(islice(filter(_visible_to(caller), service.stops.all()), _STOPPED_SHOWN)),
         disk=await asyncio.to_thread(_disk, service.warehouse.folder),
+        store=service.scrape.store_use(),
     )
     return json_answer(shown)
 

@@ -16,7 +16,6 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -26,7 +25,10 @@ from deltamq.api.log.metrics import Histogram, Metrics, histogram_family, of_par
 from deltamq.api.log.partition import Partition, Partitions
 from deltamq.api.service.background import Background
 from deltamq.api.service.gauges import Gauges, Reading, Sample, Slices
+from deltamq.api.service.store_meter import StoreMeter
 from deltamq.api.tls import certificate_end_s
+from deltamq.mq.wire.cluster import StoreUse
+from deltamq.tables.log.warehouse import Warehouse
 
 log = logging.getLogger("deltamq.api")
 
@@ -46,7 +48,7 @@ class Scrape(Background):
         partitions: Partitions,
         *,
         top: int,
-        folder: Path | None,
+        warehouse: Warehouse,
         certificate: str,
     ) -> None:
         """`top` bounds the series of each gauge; `certificate` is a file in PEM, empty for none."""
@@ -54,7 +56,8 @@ class Scrape(Background):
         self._metrics = metrics
         self._partitions = partitions
         self._top = top
-        self._folder = folder
+        self._folder = warehouse.folder
+        self._store = StoreMeter(warehouse.store_calls, warehouse.uri)
         self._certificate = certificate
         self._delay = Histogram()
         self._process = CollectorRegistry()
@@ -73,6 +76,10 @@ class Scrape(Background):
         families.append(histogram_family("deltamq_loop_delay_seconds", text, [], {(): self._delay}))
         families += await self._partitions.run(partial(self._outside, version))
         return families
+
+    def store_use(self) -> StoreUse | None:
+        """Return what the process asked of its object store; None on a disk."""
+        return self._store.use()
 
     async def of_topics(self, topics: Collection[str]) -> Iterator[Metric]:
         """Yield what all groups have before them in these topics."""
@@ -102,7 +109,7 @@ class Scrape(Background):
     def _outside(self, version: str) -> list[Metric]:
         """Return what the system knows; blocks."""
         build = _by("deltamq_build_info", "The release, always 1.", ["version"], {version: 1})
-        return [build, *self._disk(), *self._ends(), *self._process.collect()]
+        return [build, *self._disk(), *self._store.families(), *self._ends(), *self._process.collect()]
 
     def _disk(self) -> Iterator[Metric]:
         if self._folder is None:

@@ -149,7 +149,7 @@ class Service:
             self.metrics,
             self.partitions,
             top=self.settings.metrics_top,
-            folder=warehouse.folder,
+            warehouse=warehouse,
             certificate=self.settings.tls_cert,
         )
         self.metrics.gauges = [

@@ -26,7 +26,10 @@ from prometheus_client import (
     ProcessCollector,
     make_wsgi_app,
 )
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from deltamq.jobs.tasks.warehouses import store_calls
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.release import release
 from deltamq.tables.ops.job_runs import LastRun
@@ -35,6 +38,18 @@ _JOB: Final = ("job",)
 #: Upper bounds in seconds, from a look that finds nothing to an hour of compaction.
 _BUCKETS_S: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 1_800.0, 3_600.0)
 _JSON: Final = ("Content-Type", "application/json")
+
+
+class _StoreCalls(Collector):
+    """Calls of object stores by this process; not those of Spark's JVM and of tasks."""
+
+    def collect(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily("deltamq_store_requests", "Calls of the object store.", labels=["operation"])
+        nbytes = CounterMetricFamily("deltamq_store_bytes", "Bytes put or got by them.", labels=["operation"])
+        for operation, done in store_calls().items():
+            requests.add_metric([operation], done.requests)
+            nbytes.add_metric([operation], done.bytes)
+        yield from (requests, nbytes)
 
 
 class Meters:
@@ -62,6 +77,7 @@ class Meters:
         )
         self._failures = Gauge("deltamq_job_failures", "Failed runs since the last good one.", _JOB, registry=registry)
         self._shards = Gauge("deltamq_job_shards", "Shards in the last run here.", _JOB, registry=registry)
+        registry.register(_StoreCalls())
         self._errors: dict[str, str | None] = {}
         self._lock = threading.Lock()
         for job in jobs:

@@ -93,12 +93,37 @@ class DiskInfo(msgspec.Struct, frozen=True, kw_only=True):
         return self.free_bytes * 10 < self.size_bytes
 
 
+class StoreOperation(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one kind: `put`, `put_if_absent`, `get`, `head`, `list` or `delete`; `bytes` were put or got by them."""
+
+    operation: str
+    requests: int
+    bytes: int
+
+
+class StoreUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process that answers asked of the object store in the `seconds` since its start, and most recently.
+
+    `recent` are the calls of the last one or two minutes (`recent_seconds`). `dollars_a_month` is what a month costs at
+    their rate, `dollars_a_gib` what calls cost since the start for each GiB put; neither has what is kept. Both follow
+    the price list `prices`, and are null without one.
+    """
+
+    seconds: float
+    operations: tuple[StoreOperation, ...]
+    recent_seconds: float
+    recent: tuple[StoreOperation, ...]
+    prices: str | None = None
+    dollars_a_month: float | None = None
+    dollars_a_gib: float | None = None
+
+
 class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The warehouse, its brokers, and the processes that serve them; `host` is the process that answers.
 
     With `auth` each caller must show who it is; without it, anyone who can reach this process may do everything.
     `missing_jobs` are those that the queue needs and that run nowhere, `stopped` at most a hundred partitions that have
-    stopped, as far as the caller may see them. `disk` is null on an object store.
+    stopped, as far as the caller may see them. `disk` is null on an object store, `store` on a disk.
     """
 
     warehouse: str
@@ -113,6 +138,7 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     missing_jobs: tuple[MissingJob, ...] = ()
     stopped: tuple[StoppedPartition, ...] = ()
     disk: DiskInfo | None = None
+    store: StoreUse | None = None
 
 
 class Health(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from deltamq.tables.log.tail import TailBudget
 from deltamq.tables.paths import PartitionRef, Space, generation_of, parse_ref, topic_folder
 from deltamq.tables.schema import DELTA_SCHEMA
 from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.call_counts import CallCounts
 from deltamq.tables.store.file_pool import PoolingFiles
 from deltamq.tables.store.local import LocalStore, OsFiles, make_root
 from deltamq.tables.store.object import ObjectStore
@@ -109,6 +110,11 @@ class Warehouse:
     def folder(self) -> Path | None:
         """The folder of the tables on this machine's disks; None on an object store."""
         return Path(self.store.uri("")) if isinstance(self.store, LocalStore) else None
+
+    @property
+    def store_calls(self) -> CallCounts | None:
+        """The calls of the object store that holds the tables; None on this machine's disks."""
+        return self.store.calls if isinstance(self.store, ObjectStore) else None
 
     def location(self, ref: PartitionRef) -> str:
         """Return the URI of a partition's Delta table."""

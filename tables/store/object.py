@@ -15,7 +15,6 @@ from collections.abc import Coroutine, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-import obstore
 import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import ObjectStore as Remote
@@ -26,6 +25,7 @@ from deltamq.mq.errors import Unavailable, Unknown
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.store.calls import awaited
 from deltamq.tables.store.hedged import BlockingLoop, Pace, hedged
+from deltamq.tables.store.remote import CountedRemote
 from deltamq.tables.store.store import FileMissing, ListedFile, NewFile, sparse_buffer
 from deltamq.tables.store.waits import waiting
 
@@ -72,7 +72,8 @@ class ObjectStore:
 
     def __init__(self, url: str, remote: Remote | None = None) -> None:
         self._url = url.rstrip("/")
-        self._remote: Remote = remote if remote is not None else from_url(url, retry_config=_RETRIES)
+        self._remote = CountedRemote(remote if remote is not None else from_url(url, retry_config=_RETRIES))
+        self.calls = self._remote.calls
         self._puts, self._reads = Pace(), Pace()
 
     def uri(self, key: str) -> str:
@@ -96,7 +97,7 @@ class ObjectStore:
     async def _put(self, key: str, data: pa.Buffer | bytes) -> None:
         content = bytes(data)
         try:
-            await hedged(lambda: obstore.put_async(self._remote, key, content), self._puts, len(content))
+            await hedged(lambda: self._remote.put(key, content), self._puts, len(content))
         except BaseError as error:
             raise Unavailable(f"cannot write {key}: {_said(error)}", code="storage_error") from error
         failpoint("commit.after_data_fsync")
@@ -108,8 +109,7 @@ class ObjectStore:
 
         async def ask() -> None:
             try:
-                # Multipart uploads have no precondition: a commit is always one put.
-                await obstore.put_async(self._remote, key, data, mode="create", use_multipart=False)
+                await self._remote.create(key, data)
             except (AlreadyExistsError, PermissionDeniedError, UnauthenticatedError):
                 raise
             except BaseError as error:
@@ -136,36 +136,26 @@ class ObjectStore:
         raise Unavailable(f"{key}: other puts of it were under way {_CONFLICTS_MAX} times", code="contention")
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
-        async def ask() -> None:
-            await obstore.put_async(self._remote, key, bytes(data))
-
         try:
-            _blocking.run(ask())
+            _blocking.run(self._remote.put(key, bytes(data)))
         except BaseError as error:
             raise Unavailable(f"cannot write {key}: {_said(error)}", code="storage_error") from error
 
     def read(self, key: str) -> pa.Buffer:
-        async def ask() -> pa.Buffer:
-            return pa.py_buffer(await (await obstore.get_async(self._remote, key)).bytes_async())
-
         with _reading(key):
-            return _blocking.run(hedged(ask, self._reads))
+            return _blocking.run(hedged(lambda: self._remote.get(key), self._reads))
 
     def read_parts(self, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
         starts, ends = [start for start, _ in ranges], [min(stop, size) for _, stop in ranges]
         wanted = sum(ends) - sum(starts)
         with _reading(key):
-            parts = _blocking.run(
-                hedged(
-                    lambda: obstore.get_ranges_async(self._remote, key, starts=starts, ends=ends), self._reads, wanted
-                )
-            )
+            parts = _blocking.run(hedged(lambda: self._remote.get_ranges(key, starts, ends), self._reads, wanted))
         return sparse_buffer(size, ranges, [bytes(part) for part in parts])
 
     def exists(self, key: str) -> bool:
         try:
             with _reading(key):
-                _blocking.run(hedged(lambda: obstore.head_async(self._remote, key), self._reads))
+                _blocking.run(hedged(lambda: self._remote.head(key), self._reads))
         except FileMissing:
             return False
         return True
@@ -193,13 +183,13 @@ class ObjectStore:
     def _list(self, folder: str) -> ListResult[Sequence[ObjectMeta]]:
         try:
             prefix = folder.rstrip("/") + "/" if folder else None
-            return _blocking.run(hedged(lambda: obstore.list_with_delimiter_async(self._remote, prefix), self._reads))
+            return _blocking.run(hedged(lambda: self._remote.list(prefix), self._reads))
         except BaseError as error:
             raise Unavailable(f"cannot list {folder}: {_said(error)}", code="storage_error") from error
 
     def delete(self, key: str) -> None:
         try:
-            obstore.delete(self._remote, key)
+            self._remote.delete(key)
         except (NotFoundError, FileNotFoundError):
             return
         except BaseError as error:
@@ -213,8 +203,7 @@ class ObjectStore:
 
     def delete_tree(self, folder: str) -> None:
         try:
-            for batch in obstore.list(self._remote, folder.rstrip("/") + "/"):
-                obstore.delete(self._remote, [item["path"] for item in batch])
+            self._remote.delete_below(folder.rstrip("/") + "/")
         except BaseError as error:
             raise Unavailable(f"cannot delete {folder}: {_said(error)}", code="storage_error") from error
 

@@ -23,6 +23,7 @@ def test_the_cluster_names_brokers_roles_and_warehouse(api: Api, topic: str) -> 
     api.put_topic(topic, partitions=3)
     found = api.call("GET", "/v1/cluster").json
     assert 0 < found["disk"]["free_bytes"] <= found["disk"]["size_bytes"]
+    assert found["store"] is None, "a disk's calls cost nothing"
     assert found["warehouse"] == api.service.warehouse.uri
     assert [(b["broker"], b["roles"]) for b in found["brokers"]] == [
         ("broker-a", ["broker", "meta"]),

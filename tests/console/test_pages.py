@@ -547,6 +547,20 @@ def test_ten_thousand_topics_are_a_few_rows_at_a_time(tab: Seen) -> None:
     tab.shows("10 of 10,000 topics")
 
 
+def test_look_22_the_calls_of_an_object_store_and_their_price(tab: Seen) -> None:
+    def answered(route: Route) -> None:
+        reply = route.fetch()
+        recent = [{"operation": "put", "requests": 900, "bytes": 1}, {"operation": "get", "requests": 225, "bytes": 1}]
+        use = {"seconds": 5_000.0, "operations": recent, "recent_seconds": 90.0, "recent": recent}
+        use |= {"prices": "s3-standard", "dollars_a_month": 133.7654, "dollars_a_gib": 0.2}
+        route.fulfill(response=reply, json=reply.json() | {"store": use})
+
+    tab.page.route("**/v1/cluster", answered)
+    tab.open(_at("cluster"))
+    tab.page.reload()
+    tab.shows("13 a second by this process, $133.77 a month (s3-standard)")
+
+
 def test_rows_keep_their_places_under_the_pointer(tab: Seen) -> None:
     lags = {"billing": 5, "shipping": 9}
 

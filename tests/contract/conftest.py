@@ -10,32 +10,25 @@ import pytest
 from deltamq.tables.log.bounds import BOUNDS, LogBounds
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.store.store import MemoryStore
-from tests.object_servers import SERVERS, ObjectServer
-from tests.s3_server import ServerUnavailable
-
-
-def _server(name: str, folders: pytest.TempPathFactory) -> Iterator[ObjectServer]:
-    """Run a server; if there is none, tests that need it are skipped with the reason."""
-    try:
-        with SERVERS[name](folders.mktemp(name)) as server:
-            yield server
-    except ServerUnavailable as error:
-        pytest.skip(str(error))
+from tests.object_servers import SERVERS, ObjectServer, running
 
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
-    yield from _server("s3", tmp_path_factory)
+    with running(SERVERS["s3"], tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
-    yield from _server("azure", tmp_path_factory)
+    with running(SERVERS["azure"], tmp_path_factory.mktemp("azure")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
-    yield from _server("gcs", tmp_path_factory)
+    with running(SERVERS["gcs"], tmp_path_factory.mktemp("gcs")) as server:
+        yield server
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -69,7 +69,7 @@ class JobProcess:
 
     def __init__(
         self,
-        warehouse: Path,
+        warehouse: Path | str,
         *jobs: str,
         every_s: float | None = None,
         waits: bool = True,

@@ -23,7 +23,7 @@ FAULT_ROWS = dict(re.findall(r"^\| (F\d+) \| ([^|]+) \|", SPEC, re.MULTILINE))
 LOCK = (ROOT / "requirements.lock").read_text(encoding="ascii")
 FOLDERS = ("jobs", "tables", "api", "mq", "notebooks", "tests", "conf")
 #: Kinds of labels of papers that are not in the repository: nobody could look them up.
-ELSEWHERE = re.compile(r"\b(RELIABILITY (R?\d|F\d|fact)|REFERENCE \d|R\d{1,3}\b)")
+ELSEWHERE = re.compile(r"(?<!Cloudflare )\b(RELIABILITY (R?\d|F\d|fact)|REFERENCE \d|R\d{1,3}\b)")
 TARGETS = ("setup", "format", "lint", "test", "run", "bench", "faults", "clean")
 
 
@@ -108,6 +108,7 @@ def test_commands_of_other_layers_are_found_by_entry_points() -> None:
         "setup": "deltamq.jobs.cli.setup_command:setup_command",
         "jobs": "deltamq.jobs.cli.jobs_group:jobs_command",
         "verify": "deltamq.jobs.cli.verify_command:verify_command",
+        "cost": "deltamq.jobs.cli.cost_command:cost_command",
     }
 
 

@@ -1,7 +1,7 @@
 // Processes and brokers: who serves what, since which epoch; what is closed or stopped; draining; upgrades.
 import { useState } from "../vendor/hooks.js";
 import { at, send, useLive, useMay } from "../api.js";
-import { count, plural, visible } from "../format.js";
+import { count, plural, rate, visible } from "../format.js";
 import { Ask, Command, Facts, Field, Form, html, Sql, State, Table, Time, Waiting } from "../parts.js";
 import { to } from "../route.js";
 import { Head } from "./head.js";
@@ -40,6 +40,14 @@ function Upgrade({ may }) {
           on this warehouse any more.</p>`} />`}`;
 }
 
+// What this process asks of its object store, and what that costs; of a disk there is nothing to say.
+function storeFacts(store) {
+  if (!store) return [];
+  const calls = store.recent.reduce((sum, one) => sum + one.requests, 0) / Math.max(1, store.recent_seconds);
+  const price = store.dollars_a_month === null ? "" : `, $${store.dollars_a_month.toFixed(2)} a month (${store.prices})`;
+  return [["Calls of the store", `${rate(calls)} a second by this process${price}`]];
+}
+
 export function Cluster({ cluster }) {
   const may = useMay(), it = cluster.data, [closing, setClosing] = useState(null);
   const open = one => async () => { await send("PUT", at`v1/brokers/${one.broker}`, {}); cluster.reload();
@@ -74,7 +82,7 @@ export function Cluster({ cluster }) {
     <${Facts}
       of=${[["Version", it.version], ["Warehouse", html`<code>${visible(it.warehouse)}</code>`],
         ["Route epoch", count(it.routes_epoch)], ["Topics", count(it.topics)],
-        ["Asks for keys", it.auth ? "yes" : "no"],
+        ["Asks for keys", it.auth ? "yes" : "no"], ...storeFacts(it.store),
         ["Meta role", it.meta ? html`${it.meta.address}, epoch ${it.meta.epoch}`
           : html`<${State} kind="bad">nobody<//>`]]} />
     ${it.stopped.length > 0

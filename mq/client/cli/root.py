@@ -59,6 +59,7 @@ _OWN: Final = {
 #: Help lines of other layers' commands, so that printing the help does not load the service or Spark.
 _OTHERS_HELP: Final = {
     "backup": "Make backups of a warehouse in use, and restore them.",
+    "cost": "Show the calls of an object store, and their price.",
     "serve": "Run the service.",
     "setup": "Fetch the jars that Spark needs, and check Java.",
     "jobs": "Run and list the Spark jobs.",

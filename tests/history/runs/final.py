@@ -68,10 +68,10 @@ def scan_service(door: Door, recorder: Recorder, topic: str) -> None:
                 op.ok(reads=reads, jumps=jumps_of(one))
 
 
-def scan_files(door: Door, recorder: Recorder, topic: str) -> None:
-    """Everything as the files have it."""
+def scan_files(door: Door, recorder: Recorder, topic: str, table_of: Callable[[str], Path] = Path) -> None:
+    """Everything as the files have it; `table_of` gives the folder of a partition's location."""
     process, body = recorder.process(), topic_of(door, topic)
-    location = {one["partition"]: Path(one["location"]) for one in body["partitions"]}
+    location = {one["partition"]: table_of(one["location"]) for one in body["partitions"]}
     for one in partitions_of(door, topic):
         segments = one.get("segments", [{"partition": one["partition"], "logic_offset": 0}])
         with recorder.begin(process, "scan", witness="files", partition=one["partition"]) as op:

@@ -57,7 +57,9 @@ class Fault(Protocol):
 class Jobs:
     """The revive and delay jobs on their schedules."""
 
-    def __init__(self, warehouse: Path, names: Sequence[str], program: Sequence[str], every_s: float = 0.1) -> None:
+    def __init__(
+        self, warehouse: Path | str, names: Sequence[str], program: Sequence[str], every_s: float = 0.1
+    ) -> None:
         self._make = partial(JobProcess, warehouse, *names, every_s=every_s, program=program)
         self._process = self._make()
 

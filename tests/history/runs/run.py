@@ -30,6 +30,7 @@ from tests.history.clients.sdk_senders import SdkSenders
 from tests.history.clients.senders import Sender, SendSettings
 from tests.history.runs.final import Calm, drain, is_done, list_dead, scan_files, scan_service, wait_until
 from tests.history.runs.nemesis import Fault, Jobs, Nemesis
+from tests.object_servers import ObjectServer, fetched
 
 __all__ = ["TOPIC", "GroupPlan", "Plan", "Run", "System", "judged", "playing", "run"]
 
@@ -97,6 +98,8 @@ class Plan:
     #: For how long a producer repeats a request.
     patience_s: float = 60.0
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: The object store that has the warehouse; None: a folder.
+    server: ObjectServer | None = None
     #: What is started as a service, and with `clocked_jobs` as the jobs' driver, too.
     program: tuple[str, ...] = tuple(DELTAMQ)
     clocked_jobs: bool = False
@@ -164,7 +167,7 @@ def run(folder: Path, plan: Plan, hurt: Callable[[System], Sequence[Fault]] = la
     """Play a plan in a folder that is its own; the history stays there."""
     with playing(folder, plan) as system:
         _load(system, plan, hurt(system))
-        _end(system, plan)
+        _end(system, plan, folder)
     return judged(folder, plan)
 
 
@@ -198,6 +201,7 @@ def judged(folder: Path, plan: Plan) -> Run:
 def _environment(plan: Plan) -> ExitStack:
     """The settings of the processes that start while it is open."""
     wanted = {**SMALL_TIMES, "DELTAMQ_QUEUE_MEMORY_MATCH": str(not plan.durable).lower(), **plan.environment}
+    wanted |= {} if plan.server is None else plan.server.environment()
     before = {name: os.environ.get(name) for name in wanted}
 
     def restore() -> None:
@@ -211,11 +215,11 @@ def _environment(plan: Plan) -> ExitStack:
 
 
 def _started(stack: ExitStack, folder: Path, plan: Plan, recorder: Recorder) -> System:
-    warehouse = folder / "warehouse"
+    warehouse = _warehouse(folder, plan)
     services = []
     for brokers in plan.hosts or ((),):
         flags = [flag for broker in brokers for flag in ("--broker", broker)]
-        service = ServiceProcess(warehouse, *flags, program=plan.program)
+        service = ServiceProcess(folder / "warehouse", "--warehouse", str(warehouse), *flags, program=plan.program)
         stack.callback(service.close)
         services.append(service)
     jobs = None
@@ -232,6 +236,10 @@ def _started(stack: ExitStack, folder: Path, plan: Plan, recorder: Recorder) -> 
         ports = [int(url.rpartition(":")[2]) for url in urls]
         ways = [stack.enter_context(ChaosProxy(port, loss=plan.loss, seed=plan.seed)).url for port in ports]
     return System(services, jobs, upkeep, recorder, urls, ways)
+
+
+def _warehouse(folder: Path, plan: Plan) -> Path | str:
+    return folder / "warehouse" if plan.server is None else plan.server.uri(folder.name)
 
 
 def _make(door: Door, recorder: Recorder, plan: Plan) -> None:
@@ -328,7 +336,7 @@ def _turned(urls: Sequence[str], by: int) -> list[str]:
     return [*urls[at:], *urls[:at]]
 
 
-def _end(system: System, plan: Plan) -> None:
+def _end(system: System, plan: Plan, folder: Path) -> None:
     """The witnesses, on a network that loses nothing. What is delayed is waited for first: it comes by itself."""
     recorder = system.recorder
     so_far = read_history([recorder.path])
@@ -341,7 +349,15 @@ def _end(system: System, plan: Plan) -> None:
         if system.orderlies is not None:
             _end_orderlies(door, system.orderlies, recorder, plan)
         scan_service(door, recorder, TOPIC)
-        scan_files(door, recorder, TOPIC)
+        scan_files(door, recorder, TOPIC, _table_of(folder, plan))
+
+
+def _table_of(folder: Path, plan: Plan) -> Callable[[str], Path]:
+    """Return what gives the folder with the files of a partition, by its location."""
+    if (server := plan.server) is None:
+        return Path
+    start = f"{server.uri(folder.name)}/"
+    return lambda location: fetched(server.store(folder.name), location.removeprefix(start), folder / "fetched")
 
 
 def _end_orderlies(door: Door, clients: OrderlyClients, recorder: Recorder, plan: Plan) -> None:

@@ -50,6 +50,9 @@ class StubService:
         #: The jobs that run nowhere, as the service says it.
         self.missing_jobs: list[dict[str, Any]] = []
         self.disk: dict[str, int] | None = None
+        #: What it asked of its object store, and all processes, as the service says it.
+        self.store_use: dict[str, Any] | None = None
+        self.hosts: list[dict[str, Any]] = []
         self.stopped: list[dict[str, Any]] = []
         self.host_id = f"host-{id(self):x}"
         #: The stub that hosts each broker, or the meta role; answers do not mention others.
@@ -127,6 +130,8 @@ class StubService:
             "warehouse": self.warehouse,
             "missing_jobs": self.missing_jobs,
             "disk": self.disk,
+            "store": self.store_use,
+            "hosts": self.hosts,
             "stopped": self.stopped,
             "version": "1",
             "routes_epoch": 1,

@@ -1,0 +1,70 @@
+"""The client of an object store as `ObjectStore` calls it, each call counted in the one place where it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import obstore
+import pyarrow as pa
+
+from deltamq.tables.store.call_counts import CallCounts
+
+if TYPE_CHECKING:
+    from obstore import Bytes, ListResult, ObjectMeta
+    from obstore.store import ObjectStore as Client
+
+
+class CountedRemote:
+    """A client and its calls so far; errors are obstore's."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.calls: Final = CallCounts()
+
+    async def put(self, key: str, content: bytes) -> None:
+        self.calls.count_put(len(content))
+        await obstore.put_async(self._client, key, content)
+
+    async def create(self, key: str, content: bytes) -> None:
+        """Put a new object; multipart uploads have no precondition, so it is always one call."""
+        self.calls.count("put_if_absent", len(content))
+        await obstore.put_async(self._client, key, content, mode="create", use_multipart=False)
+
+    async def get(self, key: str) -> pa.Buffer:
+        self.calls.count("get")
+        content = await (await obstore.get_async(self._client, key)).bytes_async()
+        self.calls.count("get", len(content), requests=0)
+        return pa.py_buffer(content)
+
+    async def get_ranges(self, key: str, starts: Sequence[int], ends: Sequence[int]) -> Sequence[Bytes]:
+        self.calls.count_ranges(list(zip(starts, ends, strict=True)))
+        return await obstore.get_ranges_async(self._client, key, starts=starts, ends=ends)
+
+    async def head(self, key: str) -> ObjectMeta:
+        self.calls.count("head")
+        return await obstore.head_async(self._client, key)
+
+    async def list(self, prefix: str | None) -> ListResult[Sequence[ObjectMeta]]:
+        """List one level; a list that fails counts as one page."""
+        entries = 0
+        try:
+            listed = await obstore.list_with_delimiter_async(self._client, prefix)
+            entries = len(listed["objects"]) + len(listed["common_prefixes"])
+        finally:
+            self.calls.count_list(entries)
+        return listed
+
+    def delete(self, key: str) -> None:
+        self.calls.count("delete")
+        obstore.delete(self._client, key)
+
+    def delete_below(self, prefix: str) -> None:
+        entries = 0
+        try:
+            for batch in obstore.list(self._client, prefix):
+                entries += len(batch)
+                self.calls.count("delete", requests=len(batch))
+                obstore.delete(self._client, [item["path"] for item in batch])
+        finally:
+            self.calls.count_list(entries)
