@@ -237,7 +237,7 @@ def read_checkpoint_file(store: Store, key: str, version: int) -> LogCheckpoint:
         raise Corrupt(f"{key}: checksum does not match; the file was altered, or not written by DeltaMQ")
     try:
         with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
-            table = file.read()
+            table = file.read(use_threads=False)
             facts = {k.decode(): v.decode() for k, v in (file.schema_arrow.metadata or {}).items()}
         if facts["mq.version"] != str(version):
             raise Corrupt(f"{key}: is the checkpoint of version {facts['mq.version']}; the file was moved")

@@ -35,12 +35,12 @@ def _fault(store: Store, folder: str, key: str, version: int) -> Fault:
 
 def own_checkpoints(store: Store, folder: str) -> list[int]:
     """Return the versions of our checkpoints, ascending, damaged ones included."""
-    return [v for v in log_versions(store, folder)[1] if not _is_foreign(checkpoint_faults(store, folder, v))]
+    return [v for v in log_versions(store, folder)[1] if _is_ours(store, folder, v)]
 
 
-def _is_foreign(faults: Mapping[str, Fault]) -> bool:
-    own, shared = faults.values()
-    return isinstance(shared, ForeignCheckpoint) and isinstance(own, FileMissing)
+def _is_ours(store: Store, folder: str, version: int) -> bool:
+    own, shared = checkpoint_keys(folder, version)
+    return store.exists(own) or not isinstance(_fault(store, folder, shared, version), ForeignCheckpoint)
 
 
 def newest_checkpoint(store: Store, folder: str) -> int:

@@ -103,12 +103,12 @@ def appends(machine: Machine) -> None:
         machine.append(log, count)
 
 
-def upkeep(machine: Machine) -> None:
+def upkeep(machine: Machine, rounds: int = 7) -> None:
     """Appends with several roll-ups, checkpoints and clean-ups between them."""
     log = machine.writer()
     machine.append(log)
     machine.disk.forget_moments()
-    for _ in range(7):
+    for _ in range(rounds):
         machine.append(log)
         log.maintain()
         machine.clock.advance_ms(1_000)
@@ -160,8 +160,9 @@ def async_appends(machine: Machine) -> None:
 
 def async_after_clean_up(machine: Machine) -> None:
     """Async appends into recycled files: those were commits and data before, and may be found with that content."""
-    upkeep(machine)
+    upkeep(machine, 3)
     log = machine.writer()
+    machine.append(log)
     machine.disk.forget_moments()
     machine.append(log, flush=Flush.ASYNC)
     machine.append(log, 2, flush=Flush.ASYNC)

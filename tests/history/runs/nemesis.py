@@ -255,13 +255,17 @@ class PauseClient:
 class Remap:
     """The logical queues of a static topic go to other brokers, in either mode.
 
-    Each time some of the brokers are drawn, or all queues go to one broker after the other (`in_turn`).
+    Each time some of the brokers are drawn, or all queues go to one broker after the other (`in_turn`). An answer with
+    the code `refusal` is the end of a strike, too: the service noticed by itself what is broken in it.
     """
 
     kind: Final = "remap"
 
-    def __init__(self, urls: Sequence[str], topic: str, brokers: Sequence[str], *, in_turn: bool = False) -> None:
+    def __init__(
+        self, urls: Sequence[str], topic: str, brokers: Sequence[str], *, in_turn: bool = False, refusal: str = ""
+    ) -> None:
         self._turns = cycle(brokers) if in_turn else None
+        self._refusal = refusal
         self._urls = urls
         self._path = f"/v1/topics/{topic}/remap"
         self._brokers = brokers
@@ -275,7 +279,7 @@ class Remap:
             brokers = drawn.sample(list(self._brokers), drawn.randint(1, len(self._brokers)))
         mode = drawn.choice(["strict", "available"])
         with closing(Door(self._urls)) as door:
-            _ask(door, "POST", self._path, {"brokers": brokers, "mode": mode}, stopping)
+            _ask(door, "POST", self._path, {"brokers": brokers, "mode": mode}, stopping, self._refusal)
         yield f"{mode} to {', '.join(brokers)}"
 
 
@@ -300,13 +304,15 @@ class Expand:
         yield f"{count}-{wanted}"
 
 
-def _ask(door: Door, method: str, path: str, body: object, stopping: threading.Event) -> Answer | None:
+def _ask(
+    door: Door, method: str, path: str, body: object, stopping: threading.Event, refusal: str = ""
+) -> Answer | None:
     """Ask until it is done; a process that dies meanwhile, or has lost its roles, leaves it to the next request."""
     while not stopping.is_set():
         with contextlib.suppress(NoAnswer, NeverSent):
             answer = door.call(method, path, body)
             assert answer.ok or answer.status in (409, 503), answer
-            if answer.ok:
+            if answer.ok or answer.body["code"] == refusal:
                 return answer
         stopping.wait(_LOOK_S)
     return None

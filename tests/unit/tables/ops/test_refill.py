@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deltamq.mq.errors import Corrupt
+from deltamq.tables.delta.encode import footer_start
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
 from deltamq.tables.ops.verification import verify
@@ -136,6 +137,22 @@ def test_rely_09_two_files_that_differ_are_no_proof(open_warehouse: OpenWarehous
     writer.append([batch(b"d")])
     files.replace(f"{REF.folder}/{lost}", content)
     files.delete(commit_key(2))
+    found = find_repair(open_warehouse(), REF)
+    assert found is not None and found.kind is RepairKind.CUT
+
+
+def test_rely_09_a_file_that_ends_in_another_files_footer_is_no_proof(
+    open_warehouse: OpenWarehouse, files: MemoryStore
+) -> None:
+    """A recycled file that was not synced: its pages are the new ones, and the footer with its requests is the old."""
+    writer = open_warehouse().create(REF)
+    for seq in (1, 2):
+        writer.append([batch(b"body", producer="p", seq=seq)])
+    dead, torn = (files.read(f"{REF.folder}/{file.path}").to_pybytes() for file in writer.files)
+    assert len(dead) == len(torn)
+    at = footer_start(memoryview(dead))
+    files.replace(f"{REF.folder}/{writer.files[1].path}", torn[:at] + dead[at:])
+    flip(files, commit_key(2))
     found = find_repair(open_warehouse(), REF)
     assert found is not None and found.kind is RepairKind.CUT
 
