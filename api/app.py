@@ -181,7 +181,7 @@ def _produce(service: Service) -> ProduceEndpoint:
         hosting=service.hosting,
         fencing=service.fencing,
         sealer=service.sealer,
-        defaults=CommitDefaults.of(service.config, service.partitions),
+        defaults=CommitDefaults.of(service.config, service.partitions, service.admission),
     )
     return ProduceEndpoint(
         service.topics,

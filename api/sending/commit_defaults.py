@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from deltamq.api.log.partition import Partitions
+from deltamq.api.wire.request import Admission
 from deltamq.mq.meta.topic_settings import TopicSettings, window_of
 from deltamq.tables.config import Config
 from deltamq.tables.settings import Flush
@@ -18,13 +19,14 @@ class CommitDefaults(NamedTuple):
 
     flush: Flush
     window_ms: int
-    #: Whether the service stops: then nothing waits for what may come.
-    is_stopping: Callable[[], bool]
+    #: Whether nothing may wait for what may come: the service stops, or half of its room for requests is taken.
+    is_urgent: Callable[[], bool]
 
     @classmethod
-    def of(cls, config: Config, partitions: Partitions) -> CommitDefaults:
-        """Return those of these settings."""
-        return cls(config.log.flush, config.service.commit_window_ms, lambda: partitions.stopping)
+    def of(cls, config: Config, partitions: Partitions, admission: Admission) -> CommitDefaults:
+        """Return those of these settings; `admission` is that of requests that append."""
+        window_ms = config.service.commit_window_ms
+        return cls(config.log.flush, window_ms, lambda: partitions.stopping or admission.is_half_full)
 
     def flush_of(self, settings: TopicSettings, asked: str | None = None) -> Flush:
         """Return what the acknowledgement waits for; `asked` is of the request and counts first."""
@@ -35,7 +37,7 @@ class CommitDefaults(NamedTuple):
 
         `asked_ms` is of the request, and counts if it is shorter.
         """
-        if self.is_stopping():
+        if self.is_urgent():
             return 0
         own_ms = window_of(settings)
         window_ms = self.window_ms if own_ms is None else own_ms

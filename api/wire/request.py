@@ -149,6 +149,11 @@ class Admission:
         """How many more bytes can be admitted now."""
         return max(0, self._bytes_max - self.bytes)
 
+    @property
+    def is_half_full(self) -> bool:
+        """Whether half of what can be held is taken, by requests or by their bytes."""
+        return 2 * self.requests >= self._requests_max or 2 * self.bytes >= self._bytes_max
+
     def reserve(self, count: int) -> None:
         """Admit `count` more bytes, or raise `Overloaded`."""
         assert count >= 0, "a reservation only grows"

@@ -223,7 +223,7 @@ def _producing(service: Service, layout: Layout) -> Producing:
         PartitionAppender(topics, service.meta, partitions, service.sealer),
         QueueAppender(topics, service.meta, partitions, service.sealer),
         service.metrics,
-        defaults=CommitDefaults.of(service.config, service.partitions),
+        defaults=CommitDefaults.of(service.config, service.partitions, service.admission),
         now_ms=service.now_ms,
     )
 

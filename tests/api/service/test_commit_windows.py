@@ -108,6 +108,18 @@ def test_send_14_the_process_has_a_default_and_a_stop_ends_all_windows(
         assert _offsets(api.send("orders", "d", query=AT_ONCE)) == [1]
 
 
+def test_send_14_windows_take_no_more_than_half_of_the_room_for_requests(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    with running(config_for(tmp_path / "warehouse", queue_requests_max=6, commit_window_ms=LONG_MS)) as api:
+        api.put_topic("orders", partitions=1)
+        waiting = []
+        for count, body in ((1, "a"), (2, "b")):
+            waiting.append(pool.submit(api.send, "orders", body))
+            _wait(api, count)
+        assert _offsets(api.send("orders", "c"), *waiting) == [2, 0, 1]
+
+
 def test_send_14_a_deleted_topic_keeps_no_request_waiting(api: Api, pool: ThreadPoolExecutor) -> None:
     api.put_topic("orders", partitions=1, commit_window_ms=LONG_MS)
     waiting = pool.submit(api.send, "orders", "a")
