@@ -205,7 +205,7 @@ class ServiceSettings:
     #: How long messages wait for others that share their commit, in topics without a setting of their own, in
     #: milliseconds; 0 commits at once.
     commit_window_ms: Annotated[int, Meta(ge=0, le=COMMIT_WINDOW_MS_MAX)] = 0
-    #: Most threads that commit to different partitions, and as many native ones; fewer work at once on a fast disk.
+    #: Native threads that make the file calls of commits: so many partitions write to a disk at once.
     commit_threads: Annotated[int, Meta(ge=1, le=256)] = 8
     #: Most calls of an object store for commits that are under way at once; further ones wait.
     store_calls_max: Annotated[int, Meta(ge=1, le=65_536)] = 256

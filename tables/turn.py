@@ -36,6 +36,11 @@ class Turn:
             raise Unavailable("the log is being appended to; try again", code="contention")
         self._depth += 1
 
+    def wait(self, thread: int) -> None:
+        """Take the turn, as `ask` does, for a coroutine that a thread of this number runs; blocking."""
+        self._wait()
+        self._thread = thread
+
     def _wait(self) -> None:
         with self._counting:
             self._threads_waiting += 1

@@ -38,7 +38,6 @@ class FaultyStore:
     def __init__(self, store: Store, *, cheap_look: bool | None = None) -> None:
         self._store = store
         self.cheap_look = store.cheap_look if cheap_look is None else cheap_look
-        self.publishes_aside = False
         self.before: dict[str, Fault] = {}
         self.after: dict[str, Fault] = {}
         self.calls: list[tuple[str, str]] = []

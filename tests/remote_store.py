@@ -34,7 +34,6 @@ class RemoteStore(MemoryStore):
     """Puts of one event loop wait until `go_on`, data files and commits apart; what threads do goes on at once."""
 
     cheap_look = False
-    publishes_aside = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ class HostedMeta:
         """Metadata that was read longer than `read_within_s` ago admits no caller (`check_read`)."""
         self._log = log
         self._loop = partitions.loop
-        self._upkeep = partitions.upkeep
+        self._keep_up = partitions.keep_up
         self._in_upkeep = False
         # A thread of its own: the lease is renewed on it, and must not wait for others' reads from a disk. More threads
         # would not help, since the log takes one call at a time.
@@ -151,7 +151,7 @@ class HostedMeta:
         self._tell()
         if not self._in_upkeep:
             self._in_upkeep = True
-            self._loop.call_later(_UPKEEP_AFTER_S, self._upkeep.submit, self._maintain)
+            self._loop.call_later(_UPKEEP_AFTER_S, self._keep_up, self._maintain)
 
     def _maintain(self) -> None:
         """Keep the log short; on the upkeep thread."""

@@ -22,9 +22,9 @@ from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 from deltamq.api.log.group_commit import CommitQueue
+from deltamq.api.log.lane import Threads
 from deltamq.api.log.metrics import Metrics, PartitionGauges
 from deltamq.api.log.parts import RequestPart
-from deltamq.api.log.workers import Threads
 from deltamq.mq.errors import DeltaMQError, Fenced, NotFound, Unavailable
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.due_times import DueTimes
@@ -100,7 +100,7 @@ class Partition:
         self._failed: tuple[float, DeltaMQError] | None = None
         self._closed = False
         self.log: PartitionLog | None = None
-        self.queue = CommitQueue(self, owner.commits, owner.loop_commits, owner.loop)
+        self.queue = CommitQueue(self, owner.lane, owner.loop)
         self._waiters: set[asyncio.Future[None]] = set()
         self.refreshed_at = 0.0
         #: The newest epoch of the broker's owner with which this process has fenced the log.
@@ -296,7 +296,7 @@ class Partition:
             self._upkeep_timer = None
         self._in_upkeep = True
         self._pace.begun(self._owner.loop.time())
-        self._owner.upkeep.submit(self._maintain)
+        self._owner.keep_up(self._maintain)
 
     def _maintain(self) -> None:
         self._in_upkeep = False
@@ -320,9 +320,8 @@ class Partitions:
         #: Whether the service stops: then readers no longer wait, and no more upkeep begins; it is due again after the
         #: next start.
         self.stopping = False
-        self.commits = threads.commits
-        self.loop_commits = threads.loop_commits
-        self.upkeep = threads.upkeep
+        self.lane = threads.lane
+        self.keep_up = threads.keep_up
         self.metrics = metrics
         #: The fence epochs of appends; None in a process without fences.
         self.fencing: FenceEpochsOf | None = None

@@ -27,7 +27,6 @@ from deltamq.tables.log.batch import Appended
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.settings import Flush
 from deltamq.tables.store.calls import StoreCall, Work, on_a_thread
-from deltamq.tables.store.waits import waited_s
 
 Record = TypeVar("Record")
 #: Approximate bytes of a record, for the bounds of a commit.
@@ -238,23 +237,18 @@ async def _measured(
 
 @types.coroutine
 def _stepwise(work: Work[None], steps: list[Step]) -> Generator[StoreCall[Any], Any, None]:
-    """Run a commit, and note when it computed, and when its calls of the store were made.
-
-    A store that makes these calls within the computing has counted how long it waited for them.
-    """
+    """Run a commit, and note when it computed, and when its calls of the store were made."""
     name = "encode"
     go_on = partial(work.send, None)
     while True:
-        began_s, waited = time.perf_counter(), waited_s()
+        began_s = time.perf_counter()
         try:
             call = go_on()
         except StopIteration:
             call = None
         finally:
-            now_s, waited = time.perf_counter(), waited_s() - waited
-            steps.append(Step(name, began_s, now_s - waited))
-            if waited:
-                steps.append(Step("publish", now_s - waited, now_s))
+            now_s = time.perf_counter()
+            steps.append(Step(name, began_s, now_s))
         if call is None:
             return
         try:

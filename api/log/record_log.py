@@ -38,7 +38,7 @@ class RecordLog(Generic[Record]):
         *,
         owner_only: bool = False,
     ) -> None:
-        """`encode` makes rows of records; it runs on a commit thread.
+        """`encode` makes rows of records; it runs on the event loop, or on a thread if it is long.
 
         `owner_only`: append only while this process has the broker. Records of lanes are wrong after a takeover: an old
         checkpoint would bring back messages that are acknowledged by then.

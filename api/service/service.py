@@ -1,8 +1,7 @@
 """The parts of a service process, made in the order of their needs.
 
-event loop        requests, queues, waiting readers, counters; small commits to a local disk
-native threads    the file calls of these commits, without the interpreter
-commit threads    all other commits, each one at a time
+event loop        requests, queues, waiting readers, counters, commits
+native threads    the file calls of commits to a local disk, without the interpreter
 work threads      decoding large bodies, reading history, opening logs, metadata
 upkeep thread     roll-ups, checkpoints, clean-up
 """
@@ -34,9 +33,9 @@ from deltamq.api.host.hosting import Hosting, LeaseTimes
 from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Peers
 from deltamq.api.host.static_topics import StaticTopics
+from deltamq.api.log.lane import Threads
 from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
-from deltamq.api.log.workers import Threads
 from deltamq.api.order.online_clients import OnlineClients
 from deltamq.api.order.pull_locks import Locks
 from deltamq.api.ports import REAL, Ports
@@ -407,9 +406,8 @@ class Service:
             self.hosting.stop,
             self.peers.close,
             self.meta.close,
-            self._threads.loop_commits.end,
             self.partitions.finish,
-            self._threads.loop_commits.stop,
+            self._threads.lane.stop,
             partial(asyncio.to_thread, self._threads.stop),
             partial(asyncio.to_thread, self.warehouse.close),
         )

@@ -61,7 +61,7 @@ async def put_up_fence(state: LogState, publisher: Publisher, clock: Clock, name
     Unknown
         The fence may be there; calling again is safe.
     """
-    publisher.sync_earlier()
+    await publisher.sync_earlier()
     if state.fences.get(name, 0) >= epoch:
         return
     batch_id = uuid.uuid4().hex

@@ -305,15 +305,6 @@ class PartitionLog:
         """
         return await self._appender.ahead(rows, parts, coming)
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether each call of the store takes a round trip."""
-        return not self._store.cheap_look
-
-    def publishes_aside(self, flush: Flush) -> bool:
-        """Whether `append_in_turn` awaits its file calls, and makes none itself except to look for other writers."""
-        return self._store.publishes_aside and not (flush is Flush.SYNC and self._publisher.has_earlier_to_sync)
-
     async def append_in_turn(
         self,
         rows: pa.RecordBatch,
@@ -340,7 +331,7 @@ class PartitionLog:
             if confirm is not None:
                 confirm()
             if durable:
-                self._publisher.sync_earlier()
+                await self._publisher.sync_earlier()
             return await self._appender.append(
                 rows,
                 parts,

@@ -17,6 +17,7 @@ from deltamq.tables.delta.actions import Commit, DataFile, NewCommit, commit_nam
 from deltamq.tables.delta.commit import CommitLog
 from deltamq.tables.delta.encode import Encoded
 from deltamq.tables.paths import LOG_FOLDER
+from deltamq.tables.store.calls import on_a_thread
 from deltamq.tables.store.store import NotDurable, Store
 from deltamq.tables.store.unsynced import Unsynced
 
@@ -76,17 +77,17 @@ class Publisher:
         if self._clock.boot_ms() - began_ms > self._stale_ms:
             await self._log.reading(partial(self._put_again, adds, version))
 
-    @property
-    def has_earlier_to_sync(self) -> bool:
-        """Whether `sync_earlier` has calls to make: in an object store every put is durable."""
-        return self._store.cheap_look and (bool(self._unsynced) or self._durable_version != self._log.snapshot.version)
-
-    def sync_earlier(self) -> None:
+    async def sync_earlier(self) -> None:
         """Make everything before our next commit durable.
 
         That is what was appended without syncing, and the newest commit if it is another writer's, which may not have
-        synced its name yet. (The commits before that one were durable when it was put.)
+        synced its name yet. (The commits before that one were durable when it was put.) In an object store every put is
+        durable.
         """
+        if self._unsynced or self._durable_version != self._log.snapshot.version:
+            await on_a_thread(self._sync_earlier)
+
+    def _sync_earlier(self) -> None:
         if self._unsynced:
             self._unsynced.sync()
         version = self._log.snapshot.version

@@ -66,7 +66,7 @@ class Rewrite:
         Unknown
             The rearrangement may be committed; calling again is safe.
         """
-        self._publisher.sync_earlier()
+        await self._publisher.sync_earlier()
         if not self._state.are_live(self._removes):
             return False
         oldest = self._state.files[: len(self._removes)]

@@ -13,6 +13,7 @@ import itertools
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -21,12 +22,12 @@ import pyarrow as pa
 
 from deltamq.mq.errors import Corrupt, DeltaMQError, StorageFull, Unavailable
 from deltamq.tables.failpoints import failpoint
+from deltamq.tables.store.calls import on_a_thread
 from deltamq.tables.store.disk_sync import sync_whole
 from deltamq.tables.store.file_system import CommitStep, Failed, FileSystem, Publication
 from deltamq.tables.store.publish import publish_in_steps
 from deltamq.tables.store.store import FileMissing, ListedFile, NewFile, NotDurable, StoreUnsafe
 from deltamq.tables.store.trash import Trash
-from deltamq.tables.store.waits import waiting
 
 #: Second name of a folder's newest put-if-absent file.
 HEAD: Final = ".head"
@@ -39,11 +40,6 @@ _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 
 class OsFiles:
     """The real file system."""
-
-    @property
-    def publishes_aside(self) -> bool:
-        """Whether `publish` awaits its calls instead of making them."""
-        return False
 
     def write_new(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
@@ -87,8 +83,7 @@ class OsFiles:
 
     async def publish(self, wanted: Publication, *, sync: bool) -> Failed | None:
         """Write a data file and the commit that names it; return what failed, None if nothing did."""
-        with waiting():
-            return publish_in_steps(self, wanted, sync=sync)
+        return await on_a_thread(partial(publish_in_steps, self, wanted, sync=sync))
 
     def refill(self) -> None:
         """Do nothing: no files are made in advance."""
@@ -108,10 +103,6 @@ class LocalStore:
         self._known_folders: set[str] = set()
         self._trash = trash or Trash(self._root)
         self._temp_name, self._temps = uuid.uuid4().hex, itertools.count()
-
-    @property
-    def publishes_aside(self) -> bool:
-        return self._files.publishes_aside
 
     def uri(self, key: str) -> str:
         return os.path.join(self._root, key) if key else self._root

@@ -6,6 +6,7 @@ to get it back than for the call itself. So the files that commits will need are
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 from collections.abc import Sequence
@@ -17,7 +18,6 @@ import pyarrow as pa
 
 from deltamq.tables.compiled import library_path
 from deltamq.tables.store.file_system import CommitStep, Failed, Publication
-from deltamq.tables.store.waits import add_wait
 
 _SOURCE: Final = Path(__file__).with_name("publish.c")
 #: Most outcomes that are taken at once.
@@ -61,10 +61,13 @@ class NativePublication:
 
     def here(self) -> Failed | None:
         """Make the calls in one native call on this thread; return what failed."""
-        error, took = ctypes.c_int(), ctypes.c_double()
-        step = self._library.deltamq_publish(*self.arguments, ctypes.byref(error), ctypes.byref(took))
-        add_wait(took.value)
+        error = ctypes.c_int()
+        step = self._library.deltamq_publish(*self.arguments, ctypes.byref(error))
         return self.failed(step, error.value)
+
+    async def aside(self) -> Failed | None:
+        """Make the calls on a thread of Python, where no native threads could be started."""
+        return await asyncio.to_thread(self.here)
 
     def failed(self, step: int, error: int) -> Failed | None:
         """Return the step that failed and its error; None if none did."""
@@ -166,7 +169,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
         *(text, memory, size, text, number),
         *(text, text, text, number),
     ]
-    library.deltamq_publish.argtypes = [*publication, ctypes.POINTER(number), ctypes.POINTER(ctypes.c_double)]
+    library.deltamq_publish.argtypes = [*publication, ctypes.POINTER(number)]
     library.deltamq_publish.restype = number
     library.deltamq_create.argtypes = [text, number, number, ctypes.POINTER(number), ctypes.POINTER(number)]
     library.deltamq_create.restype = number

@@ -27,7 +27,6 @@ from deltamq.tables.store.calls import awaited
 from deltamq.tables.store.hedged import BlockingLoop, Pace, hedged
 from deltamq.tables.store.remote import CountedRemote
 from deltamq.tables.store.store import FileMissing, ListedFile, NewFile, sparse_buffer
-from deltamq.tables.store.waits import waiting
 
 if TYPE_CHECKING:
     from obstore import ListResult, ObjectMeta
@@ -56,8 +55,7 @@ class _RemoteCall(Generic[T]):
         self._work = work
 
     def here(self) -> T:
-        with waiting():
-            return _blocking.run(self._work)
+        return _blocking.run(self._work)
 
     def aside(self) -> Coroutine[Any, Any, T]:
         return self._work
@@ -68,7 +66,6 @@ class ObjectStore:
 
     #: `exists` takes a round trip here, so writers put at once instead.
     cheap_look = False
-    publishes_aside = True
 
     def __init__(self, url: str, remote: Remote | None = None) -> None:
         self._url = url.rstrip("/")

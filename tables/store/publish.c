@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Numbers of the steps, as in `Step` of file_system.py; 0 says that all are done. */
@@ -124,13 +123,6 @@ void deltamq_open_dead(const char *paths, int count, int *opened)
         opened[i] = open_dead(paths);
 }
 
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
 /* A data file and its commit, as `Publication` of file_system.py, each with a dead file to write to, open or not. */
 struct publication {
     const char *file, *file_folder;
@@ -185,14 +177,10 @@ static int publish(const struct publication *p, int *error)
     {file, file_folder, file_data, file_size, file_dead, file_fd, temp,      log_data,                                 \
      log_size, log_dead, log_fd,  name,      head,      log_folder, sync}
 
-/* Publish, and tell in `took` how many seconds that took: the caller also waits for Python's lock. */
-int deltamq_publish(PUBLICATION, int *error, double *took)
+int deltamq_publish(PUBLICATION, int *error)
 {
     struct publication asked = AS_ASKED;
-    double began = now_s();
-    int step = publish(&asked, error);
-    *took = now_s() - began;
-    return step;
+    return publish(&asked, error);
 }
 
 /* Threads that publish while the thread that asks for it goes on. */

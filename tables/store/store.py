@@ -56,10 +56,6 @@ class Store(Protocol):
     #: Whether `exists` takes microseconds, so that a writer may check for a file before it does its work.
     cheap_look: bool
 
-    @property
-    def publishes_aside(self) -> bool:
-        """Whether `put_commit` awaits its calls (see `tables.store.calls`) instead of making them."""
-
     def uri(self, key: str) -> str:
         """Return the URI under which another engine opens the file or folder."""
 
@@ -172,7 +168,6 @@ class MemoryStore:
     """A store in memory for tests and examples; its files are lost when the process ends."""
 
     cheap_look = True
-    publishes_aside = False
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}

@@ -129,8 +129,6 @@ class Moment:
 class CrashDisk:
     """The file system of one machine. Paths are absolute, below `root`."""
 
-    publishes_aside = False
-
     def __init__(self, root: Path, *, recycle: bool = False) -> None:
         self.root = str(root)
         self._folders: dict[str, _Folder] = {self.root: _Folder()}

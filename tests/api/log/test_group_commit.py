@@ -12,20 +12,19 @@ import pyarrow as pa
 import pytest
 
 from deltamq.api.log.group_commit import GATHER_S, CommitQueue
+from deltamq.api.log.lane import Lane
 from deltamq.api.log.parts import PendingRequest, RecordRows, RequestPart
-from deltamq.api.log.workers import LoopCommits, Workers
 from deltamq.api.wire.rows import ArrowRows, Rows
 from deltamq.mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown
 from deltamq.tables.delta.stamped import ProducerStamp, RowsPart, Stamped
 from deltamq.tables.log.batch import Appended, MessageIds
 from deltamq.tables.settings import Flush
+from deltamq.tables.store.calls import on_a_thread
 from deltamq.tables.turn import Turn
 
 
 class FakeLog:
     """A partition in memory: it notes every commit, and can be held or made to fail."""
-
-    is_remote = False
 
     def __init__(self) -> None:
         self.commits: list[list[Any]] = []
@@ -49,7 +48,7 @@ class FakeLog:
         **ahead: Any,
     ) -> list[Appended]:
         self.entered.release()
-        assert self.gate.wait(10)
+        assert await on_a_thread(partial(self.gate.wait, 10))
         bodies = rows.column("body").to_pylist()
         if self.error is not None:
             raise self.error
@@ -85,9 +84,8 @@ class Bench:
 
     def __init__(self, gather_s: float) -> None:
         self.log = FakeLog()
-        self.workers = Workers(2, name="test-commit")
         self.loop = asyncio.get_running_loop()
-        self.queue = CommitQueue(self, self.workers, LoopCommits(self.loop, None), self.loop, gather_s=gather_s)
+        self.queue = CommitQueue(self, Lane(self.loop, None), self.loop, gather_s=gather_s)
         self.groups: list[int] = []
 
     def open(self) -> FakeLog:
@@ -132,7 +130,6 @@ def on_a_queue(test: Any = None, *, gather_s: float = GATHER_S) -> Any:
                 await asyncio.wait_for(test(bench), 20)
             finally:
                 bench.log.gate.set()
-                await asyncio.to_thread(bench.workers.stop)
 
         asyncio.run(inside())
 
@@ -363,13 +360,3 @@ def test_a_commit_is_as_durable_as_any_of_its_requests_wants(flushes: tuple[Flus
         assert all(p.appended is not None and p.appended.durable is (used is Flush.SYNC) for p in parts[1:])
 
     run()
-
-
-def test_workers_run_what_was_submitted_before_they_stop_and_survive_errors() -> None:
-    workers = Workers(1, name="test")
-    done: list[int] = []
-    workers.submit(lambda: 1 // 0 and None)
-    for i in range(100):
-        workers.submit(partial(done.append, i))
-    workers.stop()
-    assert done == list(range(100))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from deltamq.api.log.group_commit import CommitQueue
+from deltamq.api.log.lane import Lane
 from deltamq.api.log.parts import PendingRequest, RequestPart
-from deltamq.api.log.workers import LoopCommits, Workers
 from deltamq.api.wire.rows import Rows
 from deltamq.mq.errors import Unavailable, Unknown
 from deltamq.mq.limits import COMMIT_BYTES_MAX
@@ -26,20 +26,16 @@ from tests.rows import REF, all_bodies, batch
 
 
 class Bench:
-    """A queue over a real log on a store that holds puts; its one commit thread notes what it commits."""
+    """A queue over a real log on a store that holds puts."""
 
     def __init__(self, store: RemoteStore, log: PartitionLog) -> None:
         self.store = store
         self.log = log
         self.loop = asyncio.get_running_loop()
-        self.workers = Workers(1, name="test-commit")
-        self.by_threads = 0
-        self.here = LoopCommits(self.loop, None)
-        self.queue = CommitQueue(self, self.workers, self.here, self.loop, gather_s=0)
+        self.queue = CommitQueue(self, Lane(self.loop, None), self.loop, gather_s=0)
         self.groups: list[int] = []
 
     def open(self) -> PartitionLog:
-        self.by_threads += 1
         return self.log
 
     def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
@@ -76,10 +72,7 @@ def run() -> Callable[[Test], list[bytes]]:
                 store.hold()
                 await asyncio.wait_for(test(bench), 30)
                 store.release()
-                bench.here.end()
                 await bench.queue.finish()
-                bench.here.stop()
-                await asyncio.to_thread(bench.workers.stop)
 
         asyncio.run(inside())
         with closing(Warehouse.open("", store=store)) as other:
@@ -112,7 +105,7 @@ def test_rely_14_data_goes_up_during_a_commit_which_nothing_overtakes(
         bench.store.release()
         for part in others:
             await part.pending.wait()
-        assert _bases(first, *others) == [0, 1, 3] and bench.groups == [1, 1, 1] and not bench.by_threads
+        assert _bases(first, *others) == [0, 1, 3] and bench.groups == [1, 1, 1]
 
     assert run(test) == [b"a", b"b", b"c", b"d"]
 
@@ -230,11 +223,11 @@ def test_a_roll_up_that_waits_for_its_turn_gets_it_between_two_commits(run: Call
             await asyncio.sleep(0)
         bench.store.go_on(data)
         bench.store.go_on(commit)
+        await fencing
+        bench.store.release()
         for part in (first, second):
             await part.pending.wait()
-        await fencing
         assert bench.log.fences == {"route": 3} and _bases(first, second) == [0, 1]
-        assert bench.by_threads == 1, "a thread waits for the turn, never the loop"
 
     assert run(test) == [b"a", b"b"]
 
@@ -275,7 +268,6 @@ def test_send_14_a_queue_that_finishes_waits_for_no_window(run: Callable[[Test],
     async def test(bench: Bench) -> None:
         bench.store.release()
         bench.put("a", window_s=60)
-        bench.here.end()
         await bench.queue.finish()
 
     assert run(test) == [b"a"]

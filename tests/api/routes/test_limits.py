@@ -136,10 +136,16 @@ def test_full_queues_answer_429_and_recover(tmp_path: Path) -> None:
 
 
 def _held(api: Api) -> threading.Event:
-    """Commits wait until the event is set: every commit thread is busy with waiting for it."""
-    gate = threading.Event()
-    for _ in range(api.service.settings.commit_threads):
-        api.service.partitions.commits.submit(lambda: gate.wait(20) and None)
+    """Commits wait until the event is set: another thread has the partition's turn."""
+    gate, taken = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with api.hosted("orders", "orders@broker-a").open().turn:
+            taken.set()
+            gate.wait(20)
+
+    threading.Thread(target=hold).start()
+    assert taken.wait(20)
     return gate
 
 

@@ -1,4 +1,4 @@
-"""Small commits of a local disk are made by the event loop, with the same outcome as those of threads."""
+"""The event loop makes the commits, and never waits for a disk, a lock or a large batch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from deltamq.api.log.group_commit import CommitQueue
+from deltamq.api.log.lane import Lane
 from deltamq.api.log.parts import PendingRequest, RequestPart
-from deltamq.api.log.workers import LoopCommits, Workers
 from deltamq.api.wire.rows import Rows
 from deltamq.api.wire.steps import Step, Steps
 from deltamq.mq.errors import OffsetMismatch
 from deltamq.tables import failpoints
+from deltamq.tables.delta.encode import Encoded, encode_stamped
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
@@ -28,20 +29,16 @@ pytestmark = pytest.mark.skipif(native_library() is None, reason="there was no C
 
 
 class Bench:
-    """A queue over a real log, whose commit threads are counted."""
+    """A queue over a real log."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
         self.loop = asyncio.get_running_loop()
-        self.workers = Workers(1, name="test-commit")
-        self.by_threads = 0
-        self.here = LoopCommits(self.loop, NativePool(2), overlap_s=60)
-        assert not self.here.enter(), "another partition commits, too"
-        self.queue = CommitQueue(self, self.workers, self.here, self.loop)
+        self.lane = Lane(self.loop, NativePool(2))
+        self.queue = CommitQueue(self, self.lane, self.loop)
         self.commits: list[int] = []
 
     def open(self) -> PartitionLog:
-        self.by_threads += 1
         return self.log
 
     def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
@@ -68,9 +65,7 @@ def run(tmp_path: Path) -> Callable[[Test], PartitionLog]:
             bench = Bench(warehouse.create(REF))
             await asyncio.wait_for(test(bench), 30)
             await bench.queue.finish()
-            bench.here.end()
-            bench.here.stop()
-            await asyncio.to_thread(bench.workers.stop)
+            bench.lane.stop()
 
         asyncio.run(inside())
         warehouse.close()
@@ -79,30 +74,39 @@ def run(tmp_path: Path) -> Callable[[Test], PartitionLog]:
     return on_a_log
 
 
-def test_a_small_commit_needs_no_thread_and_is_durable(run: Callable[[Test], PartitionLog]) -> None:
+def test_commits_are_durable_and_in_order(run: Callable[[Test], PartitionLog]) -> None:
     async def test(bench: Bench) -> None:
         parts = [bench.put(f"{number}", f"and {number}") for number in range(50)]
         for part in parts:
             await part.pending.wait()
         assert [part.appended and part.appended.base_offset for part in parts] == list(range(0, 100, 2))
         assert all(part.appended and part.appended.durable for part in parts)
-        assert bench.by_threads == 1, "the first one, which has to sync what it finds"
         assert sum(bench.commits) == 50
 
     expected = [body.encode() for number in range(50) for body in (f"{number}", f"and {number}")]
     assert all_bodies(run(test)) == expected
 
 
-def test_a_large_commit_is_made_by_a_thread(run: Callable[[Test], PartitionLog]) -> None:
+def test_what_takes_long_to_encode_is_encoded_by_a_thread(
+    run: Callable[[Test], PartitionLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops, encode = list[bool](), encode_stamped
+
+    def noted(*rows: Any, **options: Any) -> Encoded:
+        loops.append(threading.current_thread() is threading.main_thread())
+        return encode(*rows, **options)
+
+    monkeypatch.setattr("deltamq.tables.log.appender.encode_stamped", noted)
+
     async def test(bench: Bench) -> None:
         for body in ("first", "x" * 200_000, "small"):
             await bench.put(body).pending.wait()
-        assert bench.by_threads == 2 and bench.commits == [1, 1, 1]
+        assert loops == [True, False, True] and bench.commits == [1, 1, 1]
 
     assert list(map(len, all_bodies(run(test)))) == [5, 200_000, 5]
 
 
-def test_a_commit_that_meets_another_thread_s_turn_waits_in_a_thread(run: Callable[[Test], PartitionLog]) -> None:
+def test_a_commit_waits_for_another_threads_turn_and_the_loop_goes_on(run: Callable[[Test], PartitionLog]) -> None:
     async def test(bench: Bench) -> None:
         await bench.put("first").pending.wait()
         entered, leave = threading.Event(), threading.Event()
@@ -120,36 +124,22 @@ def test_a_commit_that_meets_another_thread_s_turn_waits_in_a_thread(run: Callab
         leave.set()
         await part.pending.wait()
         await holding
-        assert part.appended is not None and bench.by_threads == 2
+        assert part.appended is not None
 
     assert all_bodies(run(test)) == [b"first", b"a"]
 
 
-def test_a_part_that_comes_at_the_end_goes_to_a_thread(run: Callable[[Test], PartitionLog]) -> None:
-    async def test(bench: Bench) -> None:
-        for body in ("first", "second"):
-            await bench.put(body).pending.wait()
-        assert bench.by_threads == 1
-        bench.here.end()
-        await bench.put("late").pending.wait()
-        assert bench.by_threads == 2
-
-    assert all_bodies(run(test)) == [b"first", b"second", b"late"]
-
-
-def test_earlier_appends_that_are_not_durable_are_synced_by_a_thread(run: Callable[[Test], PartitionLog]) -> None:
+def test_earlier_appends_that_are_not_durable_are_synced_first(run: Callable[[Test], PartitionLog]) -> None:
     async def test(bench: Bench) -> None:
         await bench.put("a").pending.wait()
         for body in ("b", "c"):
             await bench.put(body, flush=Flush.ASYNC).pending.wait()
-        assert bench.by_threads == 1
+        assert bench.log.unsynced
         part = bench.put("d")
         await part.pending.wait()
-        assert part.appended is not None and part.appended.durable and bench.by_threads == 2
-        await bench.put("e").pending.wait()
-        assert bench.by_threads == 2
+        assert part.appended is not None and part.appended.durable and not bench.log.unsynced
 
-    assert all_bodies(run(test)) == [b"a", b"b", b"c", b"d", b"e"]
+    assert all_bodies(run(test)) == [b"a", b"b", b"c", b"d"]
 
 
 def test_a_race_that_the_loop_loses_is_run_again(tmp_path: Path, run: Callable[[Test], PartitionLog]) -> None:
@@ -201,14 +191,13 @@ def test_who_fails_when_told_of_a_commit_holds_up_no_other(tmp_path: Path) -> No
     refs = [PartitionRef(Space.TOPICS, "orders", f"orders#{number}@broker-a") for number in range(8)]
 
     async def inside() -> None:
-        pool = NativePool(1)
-        here = LoopCommits(asyncio.get_running_loop(), pool, overlap_s=60)
-        workers, benches = Workers(1, name="test-commit"), [Bench(warehouse.create(ref)) for ref in refs]
+        lane = Lane(asyncio.get_running_loop(), NativePool(1))
+        benches = [Bench(warehouse.create(ref)) for ref in refs]
         parts = []
         for bench in benches:
             await bench.put("first").pending.wait()
         for bench in benches:
-            queue = CommitQueue(bench, workers, here, bench.loop)
+            queue = CommitQueue(bench, lane, bench.loop)
             angry = RequestPart(Rows(1, 1, body=["a"]), _Angry(), Flush.SYNC)
             calm = RequestPart(Rows(1, 1, body=["b"]), PendingRequest(1, bench.loop), Flush.SYNC)
             queue.put(angry)
@@ -217,40 +206,11 @@ def test_who_fails_when_told_of_a_commit_holds_up_no_other(tmp_path: Path) -> No
         for part in parts[1::2]:
             await part.pending.wait()
         assert all(part.appended for part in parts)
-        await asyncio.to_thread(workers.stop)
-        here.end()
-        here.stop()
-        for bench in benches:
-            bench.here.end()
-            bench.here.stop()
-            await asyncio.to_thread(bench.workers.stop)
+        for made in (lane, *(bench.lane for bench in benches)):
+            made.stop()
 
     asyncio.run(asyncio.wait_for(inside(), 30))
     warehouse.close()
-
-
-def test_commits_are_made_by_the_loop_while_several_overlap() -> None:
-    async def inside() -> None:
-        now, pool = asyncio.get_running_loop().time, NativePool(1)
-        here = LoopCommits(asyncio.get_running_loop(), pool, overlap_s=0.05)
-        try:
-            for _ in range(3):
-                assert not here.enter(), "one after the other"
-                here.leave()
-            assert not here.enter()
-            begun = now()
-            assert here.enter()
-            here.leave()
-            here.leave()
-            while here.enter():
-                here.leave()
-                await asyncio.sleep(0)
-            assert now() >= begun + 0.05
-        finally:
-            here.end()
-            here.stop()
-
-    asyncio.run(inside())
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("not now")])
@@ -262,13 +222,12 @@ def test_a_commit_without_file_calls_ends_after_it_was_begun(error: Exception | 
             raise error
 
     async def inside() -> None:
-        here, told = LoopCommits(asyncio.get_running_loop(), NativePool(1), overlap_s=60), list[Exception | None]()
-        here.begin(nothing_to_store(), told.append)
+        lane, told = Lane(asyncio.get_running_loop(), NativePool(1)), list[Exception | None]()
+        lane.begin(nothing_to_store(), told.append)
         assert not told
         await asyncio.sleep(0)
         assert told == [error]
-        here.end()
-        here.stop()
+        lane.stop()
 
     asyncio.run(inside())
 
@@ -277,7 +236,7 @@ def test_a_commit_without_file_calls_ends_after_it_was_begun(error: Exception | 
 def test_look_17_the_steps_of_a_commit_lie_one_behind_the_other(
     run: Callable[[Test], PartitionLog], armed: str
 ) -> None:
-    """They do on the loop and on a thread, and where the store's own calls are made while the commit computes."""
+    """They do where the native part makes the file calls, and where a thread does."""
     noted: list[Step] = []
 
     async def test(bench: Bench) -> None:
@@ -288,18 +247,21 @@ def test_look_17_the_steps_of_a_commit_lie_one_behind_the_other(
                 await part.pending.wait()
             noted.extend(steps)
             assert steps.longest_s()["commit"] == steps_s(noted[number])
-        assert bench.by_threads == (3 if armed else 1)
 
     failpoints.arm(armed)
     try:
         run(test)
     finally:
         failpoints.arm("")
-    for version, commit in enumerate(noted, 1):
+    versions = [commit.facts["deltamq.commit.version"] for commit in noted]
+    assert versions[0] == 1 and versions == sorted(set(versions))
+    for number, commit in enumerate(noted):
         assert commit.name == "commit"
-        assert commit.facts["deltamq.commit.version"] == version and commit.facts["deltamq.commit.requests"] in (1, 2)
+        assert commit.facts["deltamq.commit.requests"] in (1, 2)
         names = [step.name for step in commit.parts]
-        assert names == ["queue", "encode", "publish", *([] if armed else ["apply"])]
+        # the first append syncs what it finds
+        first = [] if number else ["publish", "apply"]
+        assert names == ["queue", "encode", *first, "publish", "apply"]
         times = [commit.began_s, *(at for step in commit.parts for at in (step.began_s, step.ended_s)), commit.ended_s]
         assert times == sorted(times)
 
