@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from deltamq.mq.errors import OffsetMismatch, Unavailable
+from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.limits import KIB, OFFSET_MAX, PRODUCER_WINDOW_MS
-from deltamq.mq.producer import OutOfSequence, Part
+from deltamq.mq.producer import Part
 from deltamq.tables.clock import Clock
 from deltamq.tables.delta.actions import NewCommit, encode_append
 from deltamq.tables.delta.encode import Encoded, encode_stamped
 from deltamq.tables.delta.stamped import RowsPart, Stamped
-from deltamq.tables.log.batch import Appended, MessageIds, appended, only, repeats, requests, with_numbers
-from deltamq.tables.log.fences import check_fences
+from deltamq.tables.log.batch import Appended, MessageIds, only
+from deltamq.tables.log.plan import LogView, Plan, plan
 from deltamq.tables.log.publish import Publisher
 from deltamq.tables.log.requests import Requests
 from deltamq.tables.log.state import LogState
@@ -91,14 +91,12 @@ class Appender:
         if any(part.producer is not None and part.producer.id in coming.producers for part in parts):
             return None
         try:
-            parts = with_numbers(parts, self._requests.seen, known_since_ms=self.producers_known_since_ms())
-        except OutOfSequence:
+            planned = plan(parts, replace(self._view(), end_offset=coming.end_offset))
+        except DeltaMQError:
             return None
-        if repeats(parts) or any(map(self._stored_part, parts)):
+        if not planned.is_all_fresh:
             return None
-        if coming.end_offset + rows.num_rows > self._offset_max:
-            return None
-        made = await self._encoded(rows, parts, coming.end_offset, max(self._now_us(), coming.append_us))
+        made = await self._encoded(rows, planned, max(self._now_us(), coming.append_us))
         return made if await self._publisher.put_ahead(made.encoded) else None
 
     async def append(
@@ -123,36 +121,32 @@ class Appender:
         OffsetMismatch, Fenced, OutOfSequence, Unknown
             As for `PartitionLog.append`.
         """
-        parts = with_numbers(parts, self._requests.seen, known_since_ms=self.producers_known_since_ms())
-        stored = [self._stored_part(p) for p in parts]
-        again = repeats(parts)
-        base = self._state.end_offset
-        fresh = [i for i, part in enumerate(stored) if part is None and i not in again]
+        planned = plan(parts, self._view(), expected_offset=expected_offset, fence_epochs=fence_epochs)
         ids = MessageIds()
-        if fresh:
-            if fence_epochs is not None:
-                check_fences(self._state.fences, fence_epochs, self._state.ref.name)
-            if expected_offset is not None and expected_offset != base:
-                raise OffsetMismatch(
-                    f"expected_offset is {expected_offset}, the end offset is {base}",
-                    field="expected_offset",
-                    extra={"end_offset": base},
-                )
-            if len(fresh) < len(parts):
-                rows = only(rows, parts, set(fresh))
-            fresh_parts = [parts[i] for i in fresh]
-            if ahead is None or not self._fits(ahead, rows, fresh_parts, base):
-                ahead = None
-            ids = await self._commit_rows(rows, fresh_parts, base, ahead, durable=durable, on_coming=on_coming)
-        return appended(parts, stored, again, base, ids, durable=durable, version=self._state.version)
+        if planned.fresh:
+            if not planned.is_all_fresh:
+                rows = only(rows, planned.parts, set(planned.fresh))
+            made = ahead if ahead is not None and self._fits(ahead, rows, planned) else None
+            ids = await self._commit_rows(rows, planned, made, durable=durable, on_coming=on_coming)
+        return planned.results(ids, durable=durable, version=self._state.version)
 
-    def _fits(self, ahead: Ahead, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int) -> bool:
+    def _view(self) -> LogView:
+        return LogView(
+            name=self._state.ref.name,
+            end_offset=self._state.end_offset,
+            fences=self._state.fences,
+            requests=self._requests,
+            known_since_ms=self.producers_known_since_ms(),
+            offset_max=self._offset_max,
+        )
+
+    def _fits(self, ahead: Ahead, rows: pa.RecordBatch, planned: Plan) -> bool:
         """Return whether a file that was stored ahead is just what this append would store."""
         return (
-            ahead.base == base
+            ahead.base == planned.base
             and ahead.stamped.count == rows.num_rows
             and ahead.append_us >= self._newest_append_us()
-            and ahead.stored_as == requests(parts, base, ahead.append_us // 1000)
+            and ahead.stored_as == planned.requests(ahead.append_us // 1000)
         )
 
     def producers_known_since_ms(self) -> int:
@@ -162,23 +156,10 @@ class Appender:
         now_ms = self._clock.wall_us() // 1000
         return max(self._requests.whole_since_ms(), now_ms - PRODUCER_WINDOW_MS)
 
-    def _stored_part(self, part: RowsPart) -> Part | None:
-        stamp = part.producer
-        return None if stamp is None else self._requests.find(stamp.id, stamp.seq, stamp.indexes)
-
     async def _commit_rows(
-        self,
-        rows: pa.RecordBatch,
-        parts: Sequence[RowsPart],
-        base: int,
-        ahead: Ahead | None,
-        *,
-        durable: bool,
-        on_coming: OnComing | None,
+        self, rows: pa.RecordBatch, planned: Plan, ahead: Ahead | None, *, durable: bool, on_coming: OnComing | None
     ) -> MessageIds:
-        if base + rows.num_rows > self._offset_max:
-            raise Unavailable(f"{self._state.ref.name}: offsets are used up", code="offsets_exhausted")
-        made = ahead or await self._encoded(rows, parts, base, max(self._now_us(), self._newest_append_us()))
+        made = ahead or await self._encoded(rows, planned, max(self._now_us(), self._newest_append_us()))
         is_put = ahead is not None or await self._publisher.put_ahead(made.encoded)
         if is_put and on_coming is not None:
             on_coming(made.coming)
@@ -195,15 +176,16 @@ class Appender:
         files = self._state.files
         return files[-1].append_max_us if files else 0
 
-    async def _encoded(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, append_us: int) -> Ahead:
+    async def _encoded(self, rows: pa.RecordBatch, planned: Plan, append_us: int) -> Ahead:
         batch_id = uuid.uuid4().hex
-        stamped = Stamped(rows, parts, batch_id=batch_id, append_us=append_us, start=base)
-        stored_as = requests(parts, base, append_us // 1000)
+        parts = [planned.parts[at] for at in planned.fresh]
+        stamped = Stamped(rows, parts, batch_id=batch_id, append_us=append_us, start=planned.base)
+        stored_as = planned.requests(append_us // 1000)
         encode = partial(
             encode_stamped, stamped, stored_as, now_ms=append_us // 1000, row_group_rows=self._row_group_rows
         )
         encoded = encode() if rows.nbytes <= LONG_BYTES else await on_a_thread(encode)
-        return Ahead(stamped, stored_as, encoded, batch_id, self._clock.boot_ms(), append_us, base)
+        return Ahead(stamped, stored_as, encoded, batch_id, self._clock.boot_ms(), append_us, planned.base)
 
     async def _commit(self, made: Ahead, *, put: Encoded | None, durable: bool) -> None:
         file = made.encoded.file
