@@ -132,12 +132,16 @@ class CommitQueue:
 
     def hurry(self) -> None:
         """Let what waits now wait for no window any longer: the service stops."""
-        with self._lock:
-            for part in self._waiting:
-                part.due_s = 0.0
-            self._due_s = 0.0 if self._waiting else inf
+        for part in self._waiting:
+            part.due_s = 0.0
+        self._due_s = 0.0 if self._waiting else inf
         if self._gathering is not None:
             self._gathered()
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit is under way, which meets the commits of other writers."""
+        return self._is_committing
 
     async def finish(self) -> None:
         """Return when all parts are committed; no more may be put."""

@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 #: Seconds after a failed opening during which requests get the same error without another try.
 _OPEN_AGAIN_S: Final = 1.0
+#: Most seconds between two looks in an object store for readers that wait.
+_FAR_LOOK_S: Final = 2.0
 
 
 class FenceEpochsOf(Protocol):
@@ -73,6 +75,7 @@ class Partition:
         "_in_upkeep",
         "_is_at_rest",
         "_is_lazy",
+        "_looks_for_nothing",
         "_opening",
         "_owner",
         "_pace",
@@ -103,6 +106,8 @@ class Partition:
         self.queue = CommitQueue(self, owner.lane, owner.loop)
         self._waiters: set[asyncio.Future[None]] = set()
         self.refreshed_at = 0.0
+        #: How many looks in a row have found no commit of another process.
+        self._looks_for_nothing = 0
         #: The newest epoch of the broker's owner with which this process has fenced the log.
         self._fenced = 0
         self._followed_until = 0.0
@@ -213,7 +218,9 @@ class Partition:
         self.refreshed_at = self._owner.loop.time()
         known = self.log
         opened = known or await self._opened_if_made()
-        if opened is not None and (await self._owner.run(opened.refresh) or known is None):
+        has_news = opened is not None and (await self._owner.run(opened.refresh) or known is None)
+        self._looks_for_nothing = 0 if has_news else self._looks_for_nothing + 1
+        if has_news:
             self.wake()
         return opened
 
@@ -228,6 +235,18 @@ class Partition:
     def has_waiters(self) -> bool:
         """Whether a reader waits for new messages, or follows the partition."""
         return bool(self._waiters) or self._followed_until > self._owner.loop.time()
+
+    def is_look_due(self, every_s: float) -> bool:
+        """Whether a partition with waiting readers is to be looked at for the commits of other processes now.
+
+        In an object store, where each look is paid for, it is looked at less often while there is nothing new. A commit
+        of this process has met what others committed before it, and one that is under way will.
+        """
+        if self.queue.is_committing:
+            return False
+        if self.log is not None and self.log.is_remote:
+            every_s = max(every_s, min(every_s * 2**self._looks_for_nothing, _FAR_LOOK_S))
+        return self._owner.loop.time() - self.refreshed_at >= every_s
 
     def follow(self, until_s: float) -> None:
         """Look for the commits of other processes until `until_s`, even if no reader waits."""
@@ -259,6 +278,8 @@ class Partition:
 
     def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
         """Wake the readers after a commit, and plan upkeep off the request path."""
+        if any(part.appended is not None and not part.appended.duplicate for part in parts):
+            self.refreshed_at = self._owner.loop.time()
         if self._waiters:
             self.wake()
         self._owner.metrics.committed(parts, took_s)

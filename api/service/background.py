@@ -82,11 +82,10 @@ class Watch(Background):
             await _guarded(partial(settle_overdue, self._lanes, overdue.due(self._lanes)), None)
             if self._end_waiting is not None:
                 self._end_waiting()
-            for partition in list(partitions.awaited):
-                if not partition.has_waiters:
-                    partitions.awaited.discard(partition)
-                elif partitions.loop.time() - partition.refreshed_at >= self._every_s:
-                    await _guarded(partition.refresh, partition)
+            awaited = [partition for partition in partitions.awaited if partition.has_waiters]
+            partitions.awaited.intersection_update(awaited)
+            due = (partition for partition in awaited if partition.is_look_due(self._every_s))
+            await asyncio.gather(*(_guarded(partition.refresh, partition) for partition in due))
             for partition in partitions.tending.take():
                 await _guarded(partition.tend, partition)
 
