@@ -330,3 +330,53 @@ for _topics in (1, 200):
         return _idle(session, topics)
 
     bench(f"store.idle.{_topics}")(_run_idle)
+
+
+# Popping --------------------------------------------------------------------------------------------------------
+
+
+@bench("store.pop")
+def pop(session: Session) -> Iterator[Figure]:
+    """A message at a time: popped, then acknowledged by a call of its own."""
+    with _serving(session, "store.pop") as (service, proxy):
+        service.call("PUT", "/v1/topics/bench", {"partitions": 1})
+        service.call("PUT", "/v1/groups/bench", {})
+        for _ in range(20):
+            service.call("POST", "/v1/topics/bench/messages", {"messages": [{"body": "x" * 100}] * 50})
+        proxy.set_latency(put_ms=_PUT_MS, get_ms=_GET_MS)
+
+        def window(seconds: float) -> dict[str, float]:
+            proxy.reset()
+            popped, both = [], []
+            began = time.perf_counter()
+            while time.perf_counter() < began + seconds:
+                at = time.perf_counter()
+                taken = service.call("POST", "/v1/groups/bench/topics/bench/pop", {"max_messages": 1})
+                popped.append(1e3 * (time.perf_counter() - at))
+                handles = [message["handle"] for message in taken["messages"]]
+                acked = service.call("POST", "/v1/groups/bench/ack", {"handles": handles})
+                both.append(1e3 * (time.perf_counter() - at))
+                if len(handles) != 1 or acked["acked"] != 1:
+                    raise LoadError(f"not one message, acknowledged: {taken}, {acked}")
+            counts = proxy.counts()
+            return {
+                "pop": float(np.percentile(popped, 50)),
+                "both": float(np.percentile(both, 50)),
+                "p99": float(np.percentile(both, 99)),
+                "puts": counts.puts / len(both),
+                "calls": sum(counts.calls.values()) / len(both),
+            }
+
+        windows = session.windows(window, times=_WINDOW_TIMES, most=_WINDOWS)
+        proxy.set_latency()
+    said = "object store, a message popped and acknowledged"
+    figure = partial(session.figure_of, windows=windows)
+    shown = [
+        figure("store.pop.p50", said, "ms", "both"),
+        figure("store.pop.p99", f"{said}: 99th percentile", "ms", "p99"),
+        figure("store.pop.pop", f"{said}: the pop of it", "ms", "pop"),
+        figure("store.pop.puts", f"{said}: PUTs", "", "puts"),
+        figure("store.pop.calls", f"{said}: all calls of the store", "", "calls"),
+    ]
+    session.say("store.pop: " + " · ".join(f"{f.name.removeprefix('store.pop.')} {f.median:.4g}" for f in shown))
+    yield from shown
