@@ -15,6 +15,8 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.store_proxy import StoreProxy
+
 # A developer's settings must not change a test's outcome; only the place of the jars is kept.
 for _name in [name for name in os.environ if name.startswith("DELTAMQ_") and name != "DELTAMQ_JARS"]:
     del os.environ[_name]
@@ -47,6 +49,8 @@ _TOGETHER: Final = {
     "tests/faults/test_full_disk_under_spark.py": "Spark",
     "tests/contract/test_delete_below.py": "S3",
     "tests/contract/test_store.py": "S3",
+    "tests/faults/test_failing_store.py": "store",
+    "tests/history/test_store_faults.py": "store",
 }
 #: Folders whose tests are all run by `make faults`.
 _FAULTS: Final = ("tests/faults/", "tests/history/")
@@ -107,3 +111,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = spark_session("tests", warehouse=tmp_path_factory.mktemp("warehouse"))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def proxied_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProxy]:
+    """An S3 server behind a proxy that makes faults; without one, tests that need it are skipped with the reason."""
+    from tests.s3_server import ServerUnavailable
+    from tests.store_proxy import store_proxy
+
+    try:
+        with store_proxy(tmp_path_factory.mktemp("store")) as proxy:
+            proxy.set_latency(put_ms=5, get_ms=5)
+            yield proxy
+    except ServerUnavailable as error:
+        pytest.skip(str(error))

@@ -36,6 +36,7 @@ FAULTS: Final = {
     "F14": "maintenance under load",
     "F15": "answers lost, late, repeated",
     "F19": "an ordered topic grows, logical queues are remapped under load",
+    "F20": "an object store that fails",
     "order": "exclusive clients: handover, crashes, cuts",
     "checker": "the checker: planted faults, broken builds",
     "model": "the log against a list",

@@ -23,7 +23,7 @@ from obstore.store import S3Store
 from deltamq.tables.store.object import ObjectStore
 from tests.free_ports import free_port
 
-__all__ = ["TOOLS", "S3Server", "ServerUnavailable", "built", "is_up", "s3_server", "started", "tools_lock"]
+__all__ = ["TOOLS", "S3Server", "ServerUnavailable", "built", "s3_server", "started", "tools_lock"]
 
 _SOURCE: Final = Path(__file__).parent / "s3"
 #: What is built and fetched for tests.
@@ -118,7 +118,7 @@ def started(
                 [part.replace("{port}", str(port)) for part in command], env=environment, stdout=output, stderr=output
             )
         try:
-            if is_up(server, port):
+            if _is_up(server, port):
                 yield server, port
                 return
         finally:
@@ -177,7 +177,7 @@ def _build(go: str, package: str, module: Path, binary: Path) -> None:
     made.rename(binary)
 
 
-def is_up(server: subprocess.Popen[bytes], port: int) -> bool:
+def _is_up(server: subprocess.Popen[bytes], port: int) -> bool:
     """Wait until the server answers or has ended; return whether it answers."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline and server.poll() is None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,13 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from tests.free_ports import free_port
-from tests.s3_server import S3Server, ServerUnavailable, built, is_up, s3_server
+from tests.s3_server import S3Server, built, s3_server, started
 
 __all__ = ["WRITES", "Counts", "Fault", "StoreProxy", "store_proxy"]
 
-#: Other processes may take a port between our finding it free and the proxy's start.
-_PORTS_TRIED: Final = 5
 _CONTROL_TIMEOUT_S: Final = 10
 #: Both kinds of PUT; the proxy's other operations are GET, HEAD, LIST and DELETE.
 WRITES: Final = ("PUT", "CONDITIONAL_PUT")
@@ -78,11 +73,10 @@ class Counts:
 class StoreProxy(S3Server):
     """A running proxy with its server; what an `S3Server` offers leads through the proxy."""
 
-    def __init__(self, endpoint: str, pid: int, control: str, server: S3Server) -> None:
+    def __init__(self, endpoint: str, pid: int, server: S3Server) -> None:
         super().__init__(endpoint, pid)
         #: Without latency and faults.
         self.server = server
-        self._control = control
 
     def set_latency(self, *, put_ms: float = 0, get_ms: float = 0) -> None:
         """Add this much to each call in the mean; 0.7 of it fixed, the rest exponential. `get_ms` is of all others."""
@@ -113,7 +107,7 @@ class StoreProxy(S3Server):
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._control + path, data=data, method=method)
+        request = urllib.request.Request(f"{self.endpoint}/-{path}", data=data, method=method)
         with urllib.request.urlopen(request, timeout=_CONTROL_TIMEOUT_S) as answer:
             content = answer.read()
         return json.loads(content) if content else None
@@ -130,26 +124,6 @@ def store_proxy(folder: Path) -> Iterator[StoreProxy]:
     """
     binary = built("store-proxy", "proxy")
     with s3_server(folder) as server:
-        process, port, control = _started(binary, server, folder / "proxy.log")
-        try:
-            yield StoreProxy(f"http://127.0.0.1:{port}", process.pid, f"http://127.0.0.1:{control}", server)
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _started(binary: Path, server: S3Server, log: Path) -> tuple[subprocess.Popen[bytes], int, int]:
-    """Start a proxy; return it, its port and its control port when both answer."""
-    backend = urlsplit(server.endpoint).netloc
-    for _ in range(_PORTS_TRIED):
-        port, control = free_port(), free_port()
-        addresses = [backend, f"127.0.0.1:{port}", f"127.0.0.1:{control}"]
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                [binary, *addresses], env={"PATH": os.environ.get("PATH", "")}, stdout=output, stderr=output
-            )
-        if is_up(process, control) and is_up(process, port):
-            return process, port, control
-        process.kill()
-        process.wait()
-    raise ServerUnavailable(f"the proxy did not start: {log.read_text(errors='replace')[-300:]}")
+        command = (str(binary), urlsplit(server.endpoint).netloc, "127.0.0.1:{port}")
+        with started(command, folder / "proxy.log", {}) as (process, port):
+            yield StoreProxy(f"http://127.0.0.1:{port}", process.pid, server)

@@ -48,6 +48,8 @@ class HostedMeta:
         self._read_within_s = read_within_s
         self._read_at = self._loop.time()
         self._failure: DeltaMQError | None = None
+        #: When the calls of the thread that are under way were made.
+        self._asked: list[float] = []
         self._reading: asyncio.Task[None] | None = None
         self._followers: list[Follower] = []
 
@@ -78,17 +80,27 @@ class HostedMeta:
 
     def check_read(self) -> None:
         """Return if the metadata was read lately; raise `Unavailable` (`metadata_unread`) if not (SPEC SEC-45)."""
-        if self._loop.time() - self._read_at > self._read_within_s:
-            why = "" if self._failure is None else f": {self._failure.detail}"
-            seconds = self._loop.time() - self._read_at
+        if self.unread_s > self._read_within_s:
             raise Unavailable(
-                f"the metadata was not read for {seconds:.0f} s, so revocations since then are unknown{why}",
+                f"the metadata was not read for {self.unread_s:.0f} s, so revocations since then are unknown{self.why}",
                 code="metadata_unread",
             )
 
+    @property
+    def unread_s(self) -> float:
+        """Seconds since the last look at the metadata that ended well."""
+        return self._loop.time() - self._read_at
+
+    @property
+    def why(self) -> str:
+        """What is wrong with the store, with a colon before it; empty if nothing is."""
+        if self._failure is not None:
+            return f": {self._failure.detail}"
+        return f": the store has not answered for {self._loop.time() - self._asked[0]:.0f} s" if self._asked else ""
+
     async def ensure_read(self) -> None:
         """Read the metadata if that was long ago, as after a pause of the process; raises as `check_read` does."""
-        if self._loop.time() - self._read_at > self._read_within_s:
+        if self.unread_s > self._read_within_s:
             if self._reading is None:
                 self._reading = self._loop.create_task(self._read_again())
             await asyncio.shield(self._reading)
@@ -112,7 +124,12 @@ class HostedMeta:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run short blocking work that belongs to a change of the metadata."""
-        return await asyncio.wrap_future(self._thread.submit(work), loop=self._loop)
+        began = self._loop.time()
+        self._asked.append(began)
+        try:
+            return await asyncio.wrap_future(self._thread.submit(work), loop=self._loop)
+        finally:
+            self._asked.remove(began)
 
     def close(self) -> None:
         """End the thread."""

@@ -113,6 +113,8 @@ class Hosting:
         self._routed: tuple[MetaState, frozenset[str]] = (MetaState(), frozenset())
         self._ticker: asyncio.Task[None] | None = None
         self._stopping = False
+        #: Why the last look failed; None if it did not.
+        self._failure: DeltaMQError | None = None
         meta.follow(self._follow)
 
     # Queries.
@@ -140,6 +142,12 @@ class Hosting:
     def holds(self) -> bool:
         """Whether the lease holds, by this process's clock."""
         return self._life.lease.holds(self.now_ms())
+
+    def check_lease(self) -> None:
+        """Return if the lease holds; raise `Unavailable` (`lease_lost`), with why it is not renewed, if not."""
+        if not self.holds():
+            why = self._meta.why if self._failure is None else f": {self._failure.detail}"
+            raise Unavailable(f"this process's lease is over, so it serves nothing{why}", code="lease_lost")
 
     def hosts(self, role: str) -> bool:
         """Whether this process serves the role now."""
@@ -273,8 +281,14 @@ class Hosting:
             self._wanted.clear()
             try:
                 await self._tick()
+                if self._failure is not None:
+                    log.warning("event=lease_tick_works_again")
+                self._failure = None
             except DeltaMQError as error:
-                log.warning("event=lease_tick_failed code=%s detail=%r", error.code, error.detail)
+                # the next one comes in a fraction of a second, and a store may be gone for an hour
+                if self._failure is None or self._failure.code != error.code:
+                    log.warning("event=lease_tick_failed code=%s detail=%r", error.code, error.detail)
+                self._failure = error
             except Exception as error:
                 log.error("event=lease_tick_failed kind=%s", type(error).__name__, exc_info=error)
 

@@ -234,6 +234,7 @@ async def ready(service: Running) -> Response:
         raise Unavailable("the service is stopping", code="stopping")
     service.meta.check()
     service.meta.check_read()
+    service.hosting.check_lease()
     if service.is_outsider:
         raise guarded_warehouse()
     count = service.stops.partitions

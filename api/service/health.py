@@ -237,8 +237,8 @@ def gauges_of(
     ]
 
 
-def gauges_of_stops(stops: Stops) -> list[Gauge]:
-    """Return the gauges of stopped partitions and metadata (SPEC RELY-10)."""
+def gauges_of_stops(stops: Stops, unread_s: Callable[[], float]) -> list[Gauge]:
+    """Return the gauges of stopped partitions and of metadata, not read for `unread_s()` (SPEC RELY-10)."""
     return [
         Gauge(
             "deltamq_stopped_partitions",
@@ -249,6 +249,11 @@ def gauges_of_stops(stops: Stops) -> list[Gauge]:
             "deltamq_metadata_stopped",
             "Whether the metadata log is stopped, so that this process acknowledges nothing.",
             lambda: stops.is_metadata_stopped,
+        ),
+        Gauge(
+            "deltamq_metadata_unread_seconds",
+            "Seconds since the metadata was last read; long when the store does not answer.",
+            unread_s,
         ),
     ]
 

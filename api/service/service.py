@@ -155,7 +155,7 @@ class Service:
             *gauges_of(
                 self.admission, self.answers, warehouse, self.meta, self.hosting, self.lanes, self.locks, self.job_watch
             ),
-            *gauges_of_stops(self.stops),
+            *gauges_of_stops(self.stops, lambda: self.meta.unread_s),
         ]
         self.metrics.counters = counters_of(warehouse, self.lanes, self.peers, self.hosting, self.online)
 

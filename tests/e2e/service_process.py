@@ -33,6 +33,10 @@ class ServiceProcess(processes.ServiceProcess):
             return Forked(CLI, *arguments, log=self._log)
         return subprocess.Popen([*self._program, *arguments], stdout=subprocess.PIPE, stderr=self._log, text=True)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def wait(self) -> int:
         """Wait until the process ends by itself; returns the exit status."""
         return self._end()

@@ -39,6 +39,7 @@ def test_bench_filter_selects_by_prefix_in_both_directions() -> None:
     assert set(selected(["rest.arrow.100B.rate"])) == {"rest.arrow.100B"}
     assert set(selected(["disk", "memory"])) == {"disk", "memory"}
     assert set(selected([])) == set(BENCHES)
+    assert "store.one_client" in selected(["store"]) and "stored.flights" not in selected(["store"])
     assert not selected(["nonsense"])
 
 

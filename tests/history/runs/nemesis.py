@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from itertools import cycle
@@ -20,6 +21,8 @@ from tests.history.checker.record import Recorder
 from tests.history.clients.door import Answer, Door, NeverSent, NoAnswer
 from tests.history.clients.orderlies import OrderlyClients
 from tests.history.runs.clock import set_clock
+from tests.store_proxy import Fault as StoreFault
+from tests.store_proxy import StoreProxy
 
 __all__ = [
     "Expand",
@@ -27,6 +30,7 @@ __all__ = [
     "Jobs",
     "JumpClock",
     "KillClient",
+    "KillInTrouble",
     "KillJobs",
     "KillService",
     "KillTasks",
@@ -36,6 +40,7 @@ __all__ = [
     "PauseService",
     "Remap",
     "StopService",
+    "TroubleStore",
 ]
 
 
@@ -316,6 +321,58 @@ def _ask(
                 return answer
         stopping.wait(_LOOK_S)
     return None
+
+
+class TroubleStore:
+    """The object store makes faults for a while; meanwhile the memory of the services is looked at."""
+
+    kind: Final = "store"
+
+    def __init__(
+        self,
+        store: StoreProxy,
+        faults: Mapping[str, Sequence[StoreFault]],
+        services: Sequence[ServiceProcess],
+        *,
+        for_s: tuple[float, float],
+    ) -> None:
+        self._store = store
+        self._faults = faults
+        self._services = services
+        self._for_s = for_s
+        #: The largest resident memory of a service, and how many calls were hurt.
+        self.rss_mib = 0.0
+        self.hurt = 0
+
+    @contextmanager
+    def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
+        name = drawn.choice(list(self._faults))
+        self._store.set_faults(*self._faults[name], seed=drawn.randrange(1 << 32))
+        try:
+            yield name
+            end = time.monotonic() + drawn.uniform(*self._for_s)
+            while time.monotonic() < end and not stopping.wait(_LOOK_S):
+                with contextlib.suppress(psutil.Error):
+                    used = (psutil.Process(service.pid).memory_info().rss / 2**20 for service in self._services)
+                    self.rss_mib = max(self.rss_mib, *used)
+            self.hurt += sum(self._store.counts().hits)
+        finally:
+            self._store.set_faults()
+
+
+class KillInTrouble:
+    """kill -9 of a service whose store makes faults; they go on while a new one starts in its place."""
+
+    kind: Final = KillService.kind
+
+    def __init__(self, trouble: TroubleStore, kill: KillService) -> None:
+        self._trouble = trouble
+        self._kill = kill
+
+    @contextmanager
+    def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
+        with self._trouble.strike(drawn, stopping) as faults, self._kill.strike(drawn, stopping) as service:
+            yield f"{service}, {faults}"
 
 
 class Nemesis(threading.Thread):

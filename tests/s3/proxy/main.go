@@ -1,11 +1,11 @@
 // A reverse proxy in front of an S3 server: it adds latency to each call, counts the calls, and makes faults.
 //
-// Two addresses: one for S3's clients, one for its own control calls in JSON:
+// Its own calls, in JSON, are below a path that no bucket can have:
 //
-//	GET /counts         calls, bytes and statuses by operation, and the most calls in flight, since the last reset
-//	POST /reset         begin to count at nothing
-//	PUT /latency        {"PUT": 50, "CONDITIONAL_PUT": 50, "GET": 20}: mean milliseconds by operation; others have none
-//	PUT /faults         {"seed": 1, "faults": [fault, ...]}: replaces those that were there
+//	GET /-/counts     calls, bytes and statuses by operation, and the most calls in flight, since the last reset
+//	POST /-/reset     begin to count at nothing
+//	PUT /-/latency    {"PUT": 50, "CONDITIONAL_PUT": 50, "GET": 20}: mean milliseconds by operation; others have none
+//	PUT /-/faults     {"seed": 1, "faults": [fault, ...]}: replaces those that were there
 package main
 
 import (
@@ -76,8 +76,8 @@ type proxy struct {
 }
 
 func main() {
-	if len(os.Args) != 4 {
-		log.Fatal("usage: proxy BACKEND_HOST:PORT HOST:PORT CONTROL_HOST:PORT")
+	if len(os.Args) != 3 {
+		log.Fatal("usage: proxy BACKEND_HOST:PORT HOST:PORT")
 	}
 	p := &proxy{
 		backend: os.Args[1],
@@ -93,16 +93,21 @@ func main() {
 	}
 	p.reset()
 	control := http.NewServeMux()
-	control.HandleFunc("GET /counts", p.showCounts)
-	control.HandleFunc("POST /reset", func(w http.ResponseWriter, _ *http.Request) { p.reset() })
-	control.HandleFunc("PUT /latency", p.setLatency)
-	control.HandleFunc("PUT /faults", p.setFaults)
-	go func() { log.Fatal(http.ListenAndServe(os.Args[3], control)) }()
-	log.Fatal(http.ListenAndServe(os.Args[2], p))
+	control.HandleFunc("GET /-/counts", p.showCounts)
+	control.HandleFunc("POST /-/reset", func(w http.ResponseWriter, _ *http.Request) { p.reset() })
+	control.HandleFunc("PUT /-/latency", p.setLatency)
+	control.HandleFunc("PUT /-/faults", p.setFaults)
+	log.Fatal(http.ListenAndServe(os.Args[2], http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/-/") {
+			control.ServeHTTP(w, r)
+		} else {
+			p.serve(w, r)
+		}
+	})))
 }
 
-// ServeHTTP does one call of S3.
-func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// One call of S3.
+func (p *proxy) serve(w http.ResponseWriter, r *http.Request) {
 	name, key := operationOf(r), keyOf(r)
 	p.begin(name)
 	status, in, out := 0, int64(0), int64(0)
