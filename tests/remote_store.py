@@ -42,6 +42,10 @@ class RemoteStore(MemoryStore):
         self._gates: dict[str, asyncio.Future[Exception | None]] = {}
         self._holds = False
 
+    def all_keys(self) -> list[str]:
+        """Return the keys of all files."""
+        return list(self._files)
+
     def hold(self) -> None:
         """Hold all puts that begin from now on."""
         self._holds = True

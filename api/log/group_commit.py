@@ -9,7 +9,7 @@ commit, up to `COMMIT_BYTES_MAX`. A request is answered only after the commit th
 `expected_offset` is a commit of its own, since only it may be refused.
 
 In an object store a commit is two round trips, and the data of the next one goes up during the second; it is committed
-only when the one before is (SPEC RELY-14).
+only when the one before is (SPEC RELY-14). Large data takes longer than its commit, so of large windows several go up.
 
     put(A)        put(B) put(C)      A done       B, C done
       [ data A ][ commit A ........ ]
@@ -29,6 +29,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from math import inf
@@ -45,6 +46,9 @@ log = logging.getLogger("deltamq.api")
 
 #: How long a part that follows a commit of several waits for others, in seconds.
 GATHER_S: Final = 0.004
+#: Of windows of so many bytes, so many are stored ahead of their commits.
+_LARGE_BYTES: Final = 256 * KIB
+_LARGE_AHEAD: Final = 4
 #: A part follows a commit if it comes within so many times `GATHER_S`.
 _FOLLOWS: Final = 25
 #: Most bytes of a commit behind which the next one waits: more rows take longer than the fixed costs of a commit.
@@ -59,14 +63,13 @@ class CommitQueue:
         "_began_s",
         "_busy",
         "_coming",
+        "_committing",
         "_due_s",
         "_ended_s",
         "_expected",
         "_finishing",
         "_gather_s",
         "_gathering",
-        "_is_ahead_stored",
-        "_is_committing",
         "_lane",
         "_loop",
         "_owner",
@@ -94,14 +97,13 @@ class CommitQueue:
         self._ended_s = 0.0
         #: Begins the window that waits for parts, if one does.
         self._gathering: asyncio.TimerHandle | None = None
-        #: Whether a commit is under way, and when the last one began.
-        self._is_committing = False
+        #: The window whose commit is under way, and when the last one began.
+        self._committing: Window | None = None
         self._began_s = 0.0
-        #: What the commit under way will add, once its data is stored.
+        #: The windows whose data is stored meanwhile, in the order in which they are committed.
+        self._ahead: deque[Window] = deque()
+        #: What the last window under way will add, once that is known.
         self._coming: Coming | None = None
-        #: The window whose data is stored meanwhile, and whether that has ended.
-        self._ahead: Window | None = None
-        self._is_ahead_stored = False
         #: Done when nothing waits any more; None while the queue goes on.
         self._finishing: asyncio.Future[None] | None = None
 
@@ -141,7 +143,7 @@ class CommitQueue:
     @property
     def is_committing(self) -> bool:
         """Whether a commit is under way, which meets the commits of other writers."""
-        return self._is_committing
+        return self._committing is not None
 
     async def finish(self) -> None:
         """Return when all parts are committed; no more may be put."""
@@ -177,18 +179,17 @@ class CommitQueue:
 
     def _start(self) -> None:
         """Commit what waits, or store its data while a commit is under way."""
-        if not self._is_committing:
-            assert self._ahead is None, "it is committed first"
+        if self._committing is None and not self._ahead:
             self._commit(Window(self._take()))
         else:
             self._put_ahead()
 
     def _commit(self, window: Window) -> None:
-        self._is_committing = True
+        self._committing = window
         self._began_s = time.perf_counter()
-        self._lane.begin(self._committing(window), partial(self._ended, window))
+        self._lane.begin(self._committed(window), partial(self._ended, window))
 
-    async def _committing(self, window: Window) -> None:
+    async def _committed(self, window: Window) -> None:
         log = self._owner.log
         if log is None:
             log = await on_a_thread(self._owner.open)
@@ -196,59 +197,67 @@ class CommitQueue:
             # an upkeep's commit, or a fence, is under way
             await on_a_thread(partial(log.turn.wait, threading.get_ident()))
         try:
-            await window.commit(log, self._is_coming)
+            await window.commit(log, partial(self._is_coming, window))
         finally:
             log.turn.give_back()
 
-    def _is_coming(self, coming: Coming) -> None:
-        """Note that only the commit is left to be put: what waits may be stored meanwhile."""
-        self._coming = coming
-        self._look_ahead()
+    def _is_coming(self, window: Window, coming: Coming) -> None:
+        """Note where a window ends: what waits may be stored for the offsets behind it."""
+        last = self._ahead[-1] if self._ahead else self._committing
+        if window is last:
+            self._coming = coming
+            self._look_ahead()
 
     def _look_ahead(self) -> None:
-        if self._coming is not None and self._ahead is None and self._waiting and self._gathering is None:
+        most = _LARGE_AHEAD if self._waiting_bytes >= _LARGE_BYTES else 1
+        if self._coming is not None and len(self._ahead) < most and self._waiting and self._gathering is None:
             self._start_or_gather()
 
     def _put_ahead(self) -> None:
-        """Store the data of what waits, if the commit under way has stored its own; it has the turn."""
+        """Store the data of what waits, if it is known what is committed before; the commit under way has the turn."""
         log, coming = self._owner.log, self._coming
-        if log is not None and coming is not None and self._ahead is None:
-            window = self._ahead = Window(self._take())
-            self._is_ahead_stored = False
-            self._lane.begin(window.put_ahead(log, coming), self._stored_ahead)
+        if log is not None and coming is not None:
+            before = frozenset[str]().union(*(one.producers for one in (self._committing, *self._ahead) if one))
+            window = Window(self._take())
+            self._ahead.append(window)
+            self._coming = None
+            if window.producers & before:
+                window.is_stored = True  # what they store decides what of this window is new
+            else:
+                noted = partial(self._is_coming, window)
+                self._lane.begin(window.put_ahead(log, coming, noted), self._stored_ahead)
 
     def _stored_ahead(self, error: Exception | None) -> None:
         assert error is None, "its commit meets the error"
-        self._is_ahead_stored = True
-        if not self._is_committing:
-            self._commit_ahead()
+        self._commit_ahead()
 
     def _commit_ahead(self) -> None:
-        window, self._ahead = self._ahead, None
-        assert window is not None and self._is_ahead_stored, "its data is stored"
-        self._commit(window)
+        if self._committing is None and self._ahead and self._ahead[0].is_stored:
+            self._commit(self._ahead.popleft())
 
     def _ended(self, window: Window, error: Exception | None) -> None:
         """Give the waiting requests their outcomes, and begin the next commit."""
         parts, took_s = window.parts, time.perf_counter() - self._began_s
         if error is not None:
             fail(parts, error)
-        self._is_committing = False
-        self._coming = None
+        self._committing = None
+        if not self._ahead or any(part.error is not None for part in parts):
+            self._coming = None
         self._ended_s = self._loop.time()
-        self._busy = bool(self._waiting) or self._ahead is not None
+        self._busy = bool(self._waiting or self._ahead)
         if self._busy:
             # Clients that were answered send again.
             together = sum(part.messages.nbytes for part in (*parts, *self._waiting))
             self._expected = len(parts) + len(self._waiting) if together <= _GATHER_BYTES_MAX else 1
-        if self._ahead is not None and self._is_ahead_stored:
-            self._commit_ahead()
+        self._commit_ahead()
         try:
             for part in parts:
                 _deliver(part)
             self._owner.committed(parts, took_s)
         finally:
-            if self._waiting and self._ahead is None and not self._is_committing and self._gathering is None:
+            if self.is_committing or self._ahead:
+                self._look_ahead()
+            elif self._waiting and self._gathering is None:
                 self._start_or_gather()
             elif self._finishing is not None and not self._busy and not self._finishing.done():
                 self._finishing.set_result(None)

@@ -148,20 +148,28 @@ _Joined: TypeAlias = "tuple[pa.RecordBatch, list[RowsPart]]"
 class Window:
     """Parts that are committed together. Its coroutines await store calls only."""
 
-    __slots__ = ("_ahead", "_joined", "parts")
+    __slots__ = ("_ahead", "_joined", "is_stored", "parts")
 
     def __init__(self, parts: list[RequestPart]) -> None:
         self.parts = parts
         self._joined: _Joined | None = None
         self._ahead: Ahead | None = None
+        #: Whether `put_ahead` has ended.
+        self.is_stored = False
 
-    async def put_ahead(self, opened: PartitionLog, coming: Coming) -> None:
-        """Store the rows while the commit before is under way, if that is possible; `commit` uses them, or does not."""
+    @property
+    def producers(self) -> frozenset[str]:
+        """The idempotent producers of the parts."""
+        return frozenset(part.stamp.id for part in self.parts if part.stamp is not None)
+
+    async def put_ahead(self, opened: PartitionLog, coming: Coming, on_coming: OnComing) -> None:
+        """Store the rows while commits before are under way, if that is possible; `commit` uses them, or does not."""
         if len(_runs(self.parts)) == 1 and self.parts[0].expected_offset is None:
             # an error shows again in `commit`, which knows whom it concerns
             with contextlib.suppress(Exception):
                 self._joined = await _joined(self.parts)
-                self._ahead = await opened.put_ahead(*self._joined, coming)
+                self._ahead = await opened.put_ahead(*self._joined, coming, on_coming)
+        self.is_stored = True
 
     def commit(self, opened: PartitionLog, on_coming: OnComing | None = None) -> Work[None]:
         """Commit the parts to a log whose turn the caller has; each part then has its outcome."""

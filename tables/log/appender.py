@@ -31,14 +31,13 @@ LONG_BYTES: Final = 128 * KIB
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """What the commit under way will add to the log, unless it fails: its data file is stored already."""
+    """Where an append will end, unless it or one before it fails."""
 
     end_offset: int
     append_us: int
-    producers: frozenset[str]
 
 
-#: Is called when the data file of an append is stored, and only the commit is left.
+#: Is called when it is known where an append will end.
 OnComing: TypeAlias = Callable[[Coming], None]
 
 
@@ -57,8 +56,7 @@ class Ahead:
     @property
     def coming(self) -> Coming:
         """What its commit adds to the log."""
-        producers = frozenset(part.producer_id for part in self.stored_as)
-        return Coming(self.base + self.stamped.count, self.append_us, producers)
+        return Coming(self.base + self.stamped.count, self.append_us)
 
 
 class Appender:
@@ -83,13 +81,13 @@ class Appender:
         self._row_group_rows = row_group_rows
         self._offset_max = offset_max
 
-    async def ahead(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], coming: Coming) -> Ahead | None:
-        """Store the data file of an append that follows a commit under way; None if it cannot be foreseen, or need not.
+    async def ahead(
+        self, rows: pa.RecordBatch, parts: Sequence[RowsPart], coming: Coming, on_coming: OnComing
+    ) -> Ahead | None:
+        """Store the data file of an append that follows others under way; None if it cannot be foreseen, or need not.
 
         The append decides by itself what it stores, and takes this file if that is just what the file has.
         """
-        if any(part.producer is not None and part.producer.id in coming.producers for part in parts):
-            return None
         try:
             planned = plan(parts, replace(self._view(), end_offset=coming.end_offset))
         except DeltaMQError:
@@ -97,6 +95,7 @@ class Appender:
         if not planned.is_all_fresh:
             return None
         made = await self._encoded(rows, planned, max(self._now_us(), coming.append_us))
+        on_coming(made.coming)
         return made if await self._publisher.put_ahead(made.encoded) else None
 
     async def append(

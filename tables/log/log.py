@@ -298,12 +298,15 @@ class PartitionLog:
         with self.turn:
             return blocking(appending)
 
-    async def put_ahead(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], coming: Coming) -> Ahead | None:
-        """Store the data file of an append that will follow the commit under way, `coming`; None if nothing is stored.
+    async def put_ahead(
+        self, rows: pa.RecordBatch, parts: Sequence[RowsPart], coming: Coming, on_coming: OnComing
+    ) -> Ahead | None:
+        """Store the data file of an append that will follow others, `coming`; None if nothing is stored.
 
-        The caller of `append_in_turn` has the turn for that commit meanwhile.
+        None of these others is of the same producers. The caller of `append_in_turn` has the turn for the first of them
+        meanwhile. `on_coming` is called when it is known what this append adds, before its file is stored.
         """
-        return await self._appender.ahead(rows, parts, coming)
+        return await self._appender.ahead(rows, parts, coming, on_coming)
 
     @property
     def is_remote(self) -> bool:

@@ -55,6 +55,14 @@ class Bench:
         await self.store.holds(commits=1)
         return part
 
+    async def go_up(self, *letters: str) -> list[RequestPart]:
+        """Put large parts, each in a window of its own, and return them when the data of all waits."""
+        parts = []
+        for letter in letters:
+            parts.append(self.put(letter * 300_000))
+            await self.store.holds(data=len(parts), commits=1)
+        return parts
+
 
 Test = Callable[[Bench], Coroutine[Any, Any, None]]
 
@@ -108,6 +116,40 @@ def test_rely_14_data_goes_up_during_a_commit_which_nothing_overtakes(
         assert _bases(first, *others) == [0, 1, 3] and bench.groups == [1, 1, 1]
 
     assert run(test) == [b"a", b"b", b"c", b"d"]
+
+
+def test_rely_14_several_large_windows_go_up_and_are_committed_in_order(run: Callable[[Test], list[bytes]]) -> None:
+    async def test(bench: Bench) -> None:
+        first = await bench.in_commit("a")
+        others = await bench.go_up("b", "c", "d")
+        data, (commit,) = await bench.store.holds(data=3, commits=1)
+        for key in reversed(data):
+            bench.store.go_on(key)
+        bench.store.go_on(commit)
+        for number, part in enumerate(others, 1):
+            _, (commit,) = await bench.store.holds(commits=1)
+            bench.store.go_on(commit)
+            await part.pending.wait()
+            assert _bases(*others) == [*range(1, number + 1), *[None] * (3 - number)]
+        assert _bases(first) == [0] and bench.groups == [1, 1, 1, 1]
+        assert len([key for key in bench.store.all_keys() if key.endswith(".parquet")]) == 4, "no file went up twice"
+
+    assert [body[:1] for body in run(test)] == [b"a", b"b", b"c", b"d"]
+
+
+def test_rely_14_windows_behind_one_that_failed_are_numbered_again(run: Callable[[Test], list[bytes]]) -> None:
+    async def test(bench: Bench) -> None:
+        first = await bench.in_commit("a")
+        others = await bench.go_up("b", "c", "d")
+        data, (commit,) = await bench.store.holds(data=3, commits=1)
+        bench.store.go_on(data[0], Unavailable("no", code="storage_error"))
+        bench.store.go_on(commit, Unavailable("no", code="storage_error"))
+        bench.store.release()
+        for part in (first, *others):
+            await part.pending.wait()
+        assert isinstance(first.error, Unavailable) and _bases(*others) == [0, 1, 2]
+
+    assert [body[:1] for body in run(test)] == [b"b", b"c", b"d"]
 
 
 def test_the_data_that_came_late_is_committed_when_it_is_there(run: Callable[[Test], list[bytes]]) -> None:
