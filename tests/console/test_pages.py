@@ -485,6 +485,18 @@ def test_look_09_a_topic_is_deleted_by_typing_its_name(tab: Seen, admin: Guarded
     assert admin.call("GET", "/v1/topics/to-delete").status == 404
 
 
+def test_send_14_a_topics_commit_window_is_seen_and_changed(tab: Seen, admin: Guarded) -> None:
+    admin.put_topic("windows", partitions=1)
+    page = tab.open(_at("topics", "windows", "settings"))
+    window = page.get_by_label("Commit window")
+    expect(window).to_have_attribute("placeholder", "as the service")
+    window.fill("300")
+    page.get_by_role("button", name="Change", exact=True).click()
+    tab.shows("The topic is changed.")
+    tab.shows("300 ms")
+    assert admin.call("GET", "/v1/topics/windows").json["commit_window_ms"] == 300
+
+
 def test_a_message_is_sent_found_as_it_comes_and_sent_again(tab: Seen, admin: Guarded) -> None:
     admin.put_topic("fresh", partitions=1)
     page = tab.open(_at("topics", "fresh", "messages", query="?how=tail"))

@@ -19,6 +19,7 @@ FILE = """
 [topics.orders]
 partitions = 2
 retention_bytes = 5_000_000
+commit_window_ms = 300
 
 [topics.fixed]
 total_queues = 4
@@ -66,7 +67,7 @@ def test_look_14_files_say_what_there_is_and_a_repeat_changes_nothing(
     assert run("apply", str(file))["changes"] == planned
     assert run("apply", str(file)) == {"plan": False, "changes": []}
     orders = admin.call("GET", "/v1/topics/orders").json
-    assert (len(orders["partitions"]), orders["retention_bytes"]) == (2, 5_000_000)
+    assert (len(orders["partitions"]), orders["retention_bytes"], orders["commit_window_ms"]) == (2, 5_000_000, 300)
     assert admin.call("GET", "/v1/topics/fixed").json["total_queues"] == 4
     shown = admin.call("GET", "/v1/auth/principals/reports").json
     assert shown["note"] == "nightly" and len(shown["acls"]) == 2
