@@ -52,10 +52,14 @@ if TYPE_CHECKING:
 class Fencing:
     """The fence epochs that one process knows, for all partitions; used on the event loop."""
 
-    def __init__(self, meta: HostedMeta, held_since: Callable[[str], int | None]) -> None:
-        """`held_since` returns the epoch since which this process has a broker; None if it has not."""
+    def __init__(self, meta: HostedMeta, held_since: Callable[[str], int | None], suspect: Callable[[], None]) -> None:
+        """`held_since` returns the epoch since which this process has a broker; None if it has not.
+
+        `suspect` lets it look whether it still has its brokers.
+        """
         self._meta = meta
         self._held_since = held_since
+        self._suspect = suspect
         self._epochs: dict[str, FenceEpochs] = {}
         self._known_epoch = -1
 
@@ -77,6 +81,10 @@ class Fencing:
     def is_ours(self, partition: str) -> bool:
         """Whether this process has the partition's broker."""
         return self._held_since(broker_of(partition)) is not None
+
+    def lost(self) -> None:
+        """Note that a fence refused what this process appended as the owner of a broker: another has it by now."""
+        self._suspect()
 
     async def learn(self, partition: str, error: Fenced) -> None:
         """Return when this process knows of the fence that refused an append, if any process may make that append.

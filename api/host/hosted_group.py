@@ -14,10 +14,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.owners import together
+from deltamq.api.host.tables import Life, Tables
 from deltamq.api.log.partition import Partitions
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import (
@@ -43,8 +44,6 @@ from deltamq.tables.queue.refs import dead_ref, lives_of_retry, retry_life, retr
 
 log = logging.getLogger("deltamq.api")
 
-#: One life of a system topic, as `Warehouse.drop_topic` takes it.
-_Life: TypeAlias = tuple[Space, str, int]
 _SPACES: Final = (Space.RETRY, Space.DLQ)
 
 
@@ -55,6 +54,7 @@ class Groups:
         self,
         meta: HostedMeta,
         partitions: Partitions,
+        tables: Tables,
         *,
         forget: Callable[[Iterable[LaneKey]], None],
         auto_create: bool,
@@ -63,6 +63,7 @@ class Groups:
         """`forget` makes memory forget lanes; `now_ms` is the clock for a new group's time of creation."""
         self._meta = meta
         self._partitions = partitions
+        self._tables = tables
         self._forget = forget
         self._auto_create = auto_create
         self._now_ms = now_ms
@@ -182,7 +183,7 @@ class Groups:
         """Remove retries and dead letters of ended groups and topics whose removal was cut short."""
         warehouse = self._partitions.warehouse
 
-        def stored() -> set[_Life]:
+        def stored() -> set[Life]:
             return {(ref.space, ref.topic, ref.generation) for space in _SPACES for ref in warehouse.refs(space)}
 
         # List folders before the metadata: the metadata of their groups and topics exists before they do.
@@ -190,16 +191,11 @@ class Groups:
         meta = await self._meta.refresh()
         await self._drop([life for life in lives if _is_over(meta, life)])
 
-    async def _drop(self, lives: Iterable[_Life]) -> None:
+    async def _drop(self, lives: Iterable[Life]) -> None:
         lives = list(lives)
         for life in lives:
             self._partitions.drop(*life)
-
-        def remove() -> None:
-            for life in lives:
-                self._partitions.warehouse.drop_topic(*life)
-
-        await self._partitions.run(remove)
+        await self._tables.drop(lives)
 
     def _void(self, before: Meta, after: Meta) -> None:
         if after.topics is before.topics and after.groups is before.groups:
@@ -236,11 +232,11 @@ def _topic_id(meta: Meta, topic: str) -> str | None:
     return None if state is None else state.id
 
 
-def _retries(group: Group, topic: Topic) -> _Life:
+def _retries(group: Group, topic: Topic) -> Life:
     return (Space.RETRY, RetryTopic(group.name, topic.name).storage_name, retry_life(group.epoch, topic.generation))
 
 
-def _is_over(meta: Meta, life: _Life) -> bool:
+def _is_over(meta: Meta, life: Life) -> bool:
     """Whether the metadata says that this life has ended; an unknown life has not."""
     space, storage_name, generation = life
     if space is Space.DLQ:

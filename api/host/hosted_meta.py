@@ -1,5 +1,11 @@
-"""The metadata log on the event loop: blocking calls go to threads, and followers are notified of every change by any
+"""The metadata log on the event loop: blocking calls go to a thread, and followers are notified of every change by any
 process.
+
+    submit, submit --.                                     .--> each caller: the state after its change, or its refusal
+    refresh ---------+-- wait --> one round: look, append -+
+    submit ----------'            (meanwhile others wait)  '--> followers
+
+What waits shares a round: one look at the log, or one append, however many callers there are.
 """
 
 from __future__ import annotations
@@ -9,15 +15,16 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from deltamq.api.audit.acts import noting
 from deltamq.api.log.partition import Partitions
 from deltamq.mq.errors import DeltaMQError, Unavailable
-from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.fold import AnyEvent, Meta, parts_told
 from deltamq.mq.meta.group import GroupEvent
 from deltamq.mq.meta.topics import Event, MetaState
-from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.metadata import Change, MetaLog
 
 log = logging.getLogger("deltamq.api")
 
@@ -25,6 +32,9 @@ log = logging.getLogger("deltamq.api")
 _UPKEEP_AFTER_S: Final = 1.0
 #: All processes refuse a revoked caller within 5 s (SPEC SEC-5), so metadata that was read earlier does not count.
 _READ_WITHIN_S: Final = 5.0
+
+#: Most changes in one append: deciding each takes about half a millisecond.
+_CHANGES_MAX: Final = 200
 
 #: A callback on the event loop with the state before and after a change.
 Follower: TypeAlias = Callable[[Meta, Meta], None]
@@ -51,7 +61,13 @@ class HostedMeta:
         #: When the calls of the thread that are under way were made.
         self._asked: list[float] = []
         self._reading: asyncio.Task[None] | None = None
+        #: The changes that wait for the next round, and the future of all looks that do.
+        self._waiting: list[tuple[Change, asyncio.Future[None]]] = []
+        self._look: asyncio.Future[None] | None = None
+        self._rounds: asyncio.Task[None] | None = None
         self._followers: list[Follower] = []
+        #: Called when this process has stored a change that is about more than a lease.
+        self.stored: list[Callable[[], None]] = []
 
     @property
     def now(self) -> Meta:
@@ -138,14 +154,9 @@ class HostedMeta:
     async def refresh(self) -> Meta:
         """Read the changes of other processes; raises `Unavailable` as `check` does."""
         self.check()
-        began = self._loop.time()
-        try:
-            await self.run(self._log.refresh)
-        except DeltaMQError as error:
-            self._failure = error
-            raise
-        self._read_at, self._failure = began, None
-        self._tell()
+        if self._look is None:
+            self._look = self._loop.create_future()
+        await asyncio.shield(self._next_round(self._look))
         return self.now
 
     async def submit(self, decide: Callable[[MetaState], Sequence[Event]]) -> MetaState:
@@ -160,12 +171,55 @@ class HostedMeta:
         """Change anything (see `MetaLog.submit_any`); an act under way notes the changes (SPEC SEC-40)."""
         self.check()
         with noting(decide) as (noted, act):
-            meta = await self.run(lambda: self._log.submit_any(noted, act))
-        self._changed()
-        return meta
+            change, done = Change(noted, act), self._loop.create_future()
+            self._waiting.append((change, done))
+            # Shielded, because the others of its round go on without a caller that is cancelled.
+            await asyncio.shield(self._next_round(done))
+        return change.after
 
-    def _changed(self) -> None:
-        self._tell()
+    def _next_round(self, done: asyncio.Future[None]) -> asyncio.Future[None]:
+        if self._rounds is None:
+            self._rounds = self._loop.create_task(self._run_rounds())
+        return done
+
+    async def _run_rounds(self) -> None:
+        try:
+            while self._waiting or self._look is not None:
+                taken, self._waiting = self._waiting[:_CHANGES_MAX], self._waiting[_CHANGES_MAX:]
+                look, self._look = self._look, None
+                await self._round(taken, look)
+        finally:
+            self._rounds = None
+
+    async def _round(
+        self, taken: Sequence[tuple[Change, asyncio.Future[None]]], look: asyncio.Future[None] | None
+    ) -> None:
+        """Look at the log if that is wanted, and store the changes with one append."""
+        began = self._loop.time()
+        changes = [change for change, _ in taken]
+        failure: Exception | None = None
+        try:
+            await self.run(partial(self._log.submit_all, changes, look=look is not None))
+        except Exception as error:
+            failure = error
+            if look is not None and isinstance(error, DeltaMQError):
+                self._failure = error
+        else:
+            if look is not None:
+                self._read_at, self._failure = began, None
+            self._tell()
+            events = [event for change in changes for event in change.events]
+            if events:
+                self._plan_upkeep()
+            if any(map(parts_told, events)):
+                for tell in self.stored:
+                    tell()
+        for change, done in taken:
+            _end(done, failure or change.error)
+        if look is not None:
+            _end(look, failure)
+
+    def _plan_upkeep(self) -> None:
         if not self._in_upkeep:
             self._in_upkeep = True
             self._loop.call_later(_UPKEEP_AFTER_S, self._keep_up, self._maintain)
@@ -185,3 +239,11 @@ class HostedMeta:
         if after is not before:
             for follower in self._followers:
                 follower(before, after)
+
+
+def _end(done: asyncio.Future[None], error: Exception | None) -> None:
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+        done.exception()  # the caller may be gone

@@ -14,8 +14,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from deltamq.api.host.access_in_force import AccessInForce, wake_readers
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.producers import ProducerGate
+from deltamq.api.host.tables import Tables
 from deltamq.api.log.partition import Partition, Partitions
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
 from deltamq.mq.meta.access import AccessState
@@ -51,8 +53,9 @@ _RECENT_MS: Final = 60_000
 class HostedTopic:
     """One life of a topic: its newest metadata, its partitions and its producers' requests under way."""
 
-    def __init__(self, topic: Topic, partitions: Partitions) -> None:
+    def __init__(self, topic: Topic, partitions: Partitions, tables: Tables) -> None:
         self.topic = topic
+        self._tables = tables
         self.gate = ProducerGate()
         self._partitions = partitions
         self._named: dict[str, Partition] = {}
@@ -166,11 +169,14 @@ class HostedTopic:
         for name in names:
             self._named.pop(name, None)
 
-    async def logs(self) -> Mapping[str, PartitionLog]:
-        """Return the open logs of all partitions, by name; a damaged one is left out, so that the others serve."""
+    async def logs(self, *, new: bool = False) -> Mapping[str, PartitionLog]:
+        """Return the open logs of all partitions, by name; a damaged one is left out, so that the others serve.
+
+        `new` says that this life of the topic has just begun (see `Tables.open`).
+        """
         route = self.route
         if self._logs_of is not route or len(self._logs) != len(route.partitions):
-            self._logs = await self.open(route.partitions)
+            self._logs = await self.open(route.partitions, new=new)
             self._logs_of = route
         return self._logs
 
@@ -188,18 +194,9 @@ class HostedTopic:
             made = self._recent = queues, now_ms + _RECENT_MS, len(names), await self.open(names)
         return made[3]
 
-    async def open(self, names: Iterable[str]) -> dict[str, PartitionLog]:
-        """Open the tables of partitions, creating missing ones; return the logs without those of damaged tables."""
-        partitions = [self.partition(name) for name in names]
-
-        async def opened(partition: Partition) -> PartitionLog | None:
-            try:
-                return await partition.opened()
-            except Corrupt:
-                return None
-
-        logs = await asyncio.gather(*map(opened, partitions))
-        return {partition.name: log for partition, log in zip(partitions, logs, strict=True) if log is not None}
+    async def open(self, names: Iterable[str], *, new: bool = False) -> dict[str, PartitionLog]:
+        """Open the tables of partitions as `Tables.open` does."""
+        return await self._tables.open(map(self.partition, names), new=new)
 
 
 def _may_remember(queues: TopicQueues, partition: str, now_ms: int) -> bool:
@@ -217,6 +214,7 @@ class Topics:
         self,
         meta: HostedMeta,
         partitions: Partitions,
+        tables: Tables,
         *,
         brokers: tuple[str, ...],
         auto_create: bool,
@@ -227,6 +225,7 @@ class Topics:
         meta.follow(self._forget_deleted)
         meta.follow(partial(wake_readers, partitions))
         self._partitions = partitions
+        self._tables = tables
         self._brokers = brokers
         self._auto_create = auto_create
         self._now_ms = now_ms
@@ -273,7 +272,7 @@ class Topics:
         """Return the logical queues of this life of a static topic, by `meta` or now; None for a plain topic."""
         if topic.static is None:
             return None
-        hosted = self._hosted.get(topic.id) or HostedTopic(topic, self._partitions)
+        hosted = self._hosted.get(topic.id) or HostedTopic(topic, self._partitions, self._tables)
         return hosted.queues(meta or self._meta.now)
 
     def require_queue(self, hosted: HostedTopic, name: str, field: str) -> LogicalQueue:
@@ -321,7 +320,7 @@ class Topics:
     def _host(self, topic: Topic) -> HostedTopic:
         hosted = self._hosted.get(topic.id)
         if hosted is None:
-            hosted = self._hosted[topic.id] = HostedTopic(topic, self._partitions)
+            hosted = self._hosted[topic.id] = HostedTopic(topic, self._partitions, self._tables)
         elif hosted.topic is not topic:
             hosted.topic = topic
         return hosted
@@ -385,8 +384,8 @@ class Topics:
 
         topic = (await self._meta.submit_any(decide)).topics.topic(name)
         hosted = self._host(topic)
-        await hosted.logs()
         created = topic.id == new_id
+        await hosted.logs(new=created)
         log.info("event=topic_put topic=%r created=%s partitions=%d", name, created, len(topic.route.partitions))
         return hosted, created
 
@@ -399,7 +398,7 @@ class Topics:
         topic = (await self.require(name)).topic
         await self._meta.submit(lambda state: decide_delete_topic(state, name))
         log.info("event=topic_deleted topic=%r", name)
-        await self._partitions.run(partial(self._drop, {(topic.name, topic.generation)}))
+        await self._tables.drop([(Space.TOPICS, topic.name, topic.generation)])
         return topic
 
     def check_there(self, hosted: HostedTopic) -> None:
@@ -452,12 +451,8 @@ class Topics:
         }
         await self.refresh()
         alive = {(topic.name, topic.generation) for topic in self.state.topics.values()}
-        ended = {(name, life) for name, life in stored - alive if name in self.state.ended}
-        await self._partitions.run(partial(self._drop, ended))
-
-    def _drop(self, lives: Iterable[tuple[str, int]]) -> None:
-        for name, generation in lives:
-            self._partitions.warehouse.drop_topic(Space.TOPICS, name, generation)
+        ended = [(Space.TOPICS, name, life) for name, life in stored - alive if name in self.state.ended]
+        await self._tables.drop(ended)
 
     async def refresh(self) -> None:
         """Read the changes of other processes."""
@@ -480,28 +475,3 @@ def _id_of(hosted: HostedTopic) -> str:
     """Return the id for clients, which is the same in all clusters of a global topic."""
     topic = hosted.topic
     return topic.id if topic.world is None else topic.world.id
-
-
-class AccessInForce:
-    """The access that has not ended: the same object until something changes or ends, so callers may compare it."""
-
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-        #: The access in the metadata at the last call, the part of it in force, and when more ends.
-        self._known: tuple[AccessState, AccessState, float] | None = None
-
-    def of(self, stored: AccessState) -> AccessState:
-        """Return the part of the stored access that is in force now."""
-        known = self._known
-        if known is None or known[0] is not stored or self._now_ms() >= known[2]:
-            present = stored.at(self._now_ms())
-            until_ms = float("inf") if present.ends_ms is None else present.ends_ms
-            known = self._known = stored, present, until_ms
-        return known[1]
-
-
-def wake_readers(partitions: Partitions, before: Meta, after: Meta) -> None:
-    """Let all waiting readers look again after a change of access: some may not read any more, or may read again."""
-    if after.access is not before.access and after.access != before.access:
-        for partition in list(partitions.awaited):
-            partition.wake()

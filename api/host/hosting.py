@@ -2,13 +2,14 @@
 
     register --roles--> served (`api.host.roles`) --its own process is there--> given back
        ^                   |
-       |                   '--others silent, or their locks free--> declared dead, their roles taken
-       '--declared dead by others (`lease_lost`): a new life
+       |                   |-- reads the metadata, asked by nobody: its lease goes on; asked: renews it
+       |                   '-- others asked in vain, or their locks free: declared dead, their roles taken
+       '-- declared dead by others (`lease_lost`): a new life
 
 `mq.meta.brokers` decides; this module writes its events to the metadata log, watches the other processes, and notifies
 the other parts. Everything but the blocking calls runs on the event loop.
 
-A call that needs a role checks it twice: it takes the `epoch` first, and calls `check` with it before the answer is
+A call that needs a role checks it twice: it takes the `epoch` first, and awaits `confirm` with it before the answer is
 sent. In between the process may have slept for longer than its lease.
 """
 
@@ -24,6 +25,7 @@ from functools import partial
 from typing import Final
 
 from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.pace import LeaseTimes, Pace
 from deltamq.api.host.roles import Hooks, Roles
 from deltamq.mq.errors import DeltaMQError, Fenced, Unavailable
 from deltamq.mq.meta.brokers import (
@@ -31,6 +33,7 @@ from deltamq.mq.meta.brokers import (
     Host,
     LeaseWatch,
     OwnLease,
+    decide_ask,
     decide_give_back,
     decide_leave,
     decide_register,
@@ -39,6 +42,7 @@ from deltamq.mq.meta.brokers import (
 )
 from deltamq.mq.meta.features import KNOWN_FEATURES
 from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.hearing import Hearing, neighbours_of
 from deltamq.mq.meta.topics import MetaState
 from deltamq.mq.names import broker_of
 from deltamq.tables.failpoints import failpoint
@@ -51,17 +55,8 @@ _READ_AGAIN_S: Final = 0.5
 #: Time limit for leaving the cluster at a stop, in seconds.
 _LEAVE_S: Final = 5.0
 _NOTHING: Final[frozenset[str]] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseTimes:
-    """The times of leases, in milliseconds of the process's monotonic clock."""
-
-    lease_ms: int
-    renew_ms: int
-    margin_ms: int
-    #: Interval at which the other processes are looked at.
-    look_ms: int
+#: Least time between two records of a process's load, in milliseconds.
+_LOAD_MS: Final = 30_000
 
 
 @dataclass(slots=True)
@@ -108,7 +103,10 @@ class Hosting:
         self._load = load
         self._life = self._new_life()
         self._wanted = asyncio.Event()
-        self._from_sleepers: frozenset[str] = frozenset()
+        #: Roles whose previous owner may be alive.
+        self._sleepers: set[str] = set()
+        self._hearing = Hearing(silent_ms=times.silent_ms, again_ms=times.lease_ms)
+        self._load_ms = now_ms()
         self._departures: dict[str, asyncio.Future[None]] = {}
         self._routed: tuple[MetaState, frozenset[str]] = (MetaState(), frozenset())
         self._ticker: asyncio.Task[None] | None = None
@@ -198,11 +196,25 @@ class Hosting:
         return None if role in roles.fresh else roles.ours.get(role)
 
     def may_wake(self, role: str) -> bool:
-        """Whether the role's previous owner may be alive: its lease was over, but its process was not seen dead."""
-        return role in self._from_sleepers
+        """Whether the role's previous owner may be alive: it did not answer, but its process was not seen dead."""
+        return role in self._sleepers
 
-    def check(self, role: str, epoch: int) -> None:
-        """Return if the role was served from `epoch` until now, else raise `Unavailable` (`lease_lost`)."""
+    async def confirm(self, role: str, epoch: int) -> None:
+        """Return if the role was served from `epoch` until now, else raise `Unavailable` (`lease_lost`).
+
+        What is only in memory may be answered after this. If the metadata was read so long ago that others may have
+        taken the role without waiting for the end of the lease, it is read once more.
+        """
+        self._check(role, epoch)
+        if not self._life.lease.is_fresh(self.now_ms(), self._times.fresh_ms):
+            try:
+                await self._look()
+                await self._renew()
+            except Fenced as error:
+                raise Unavailable(error.detail, code="lease_lost") from error
+            self._check(role, epoch)
+
+    def _check(self, role: str, epoch: int) -> None:
         if self._life.roles.served.get(role) != epoch or not self.holds():
             raise Unavailable(f"{_shown(role)} went to another process meanwhile; ask again", code="lease_lost")
 
@@ -216,8 +228,29 @@ class Hosting:
         return gone
 
     def suspect(self) -> None:
-        """Look at the other processes at once, since one of them could not be reached."""
+        """Look at the metadata at once, since another process could not be reached or has taken a role."""
         self._wanted.set()
+
+    def neighbours(self) -> list[Host]:
+        """Return the other processes to listen to now."""
+        hosts, own = self._meta.now.brokers.hosts, self.id
+        # What comes before this life at its own address has ended; it would hear itself there.
+        known = list(hosts)
+        before = known[: known.index(own)] if own in hosts else []
+        earlier = [id for id in before if hosts[id].address == self.address]
+        ids = neighbours_of(own, hosts.keys() - set(earlier))
+        self._hearing.listen(ids, earlier, self.now_ms())
+        return [hosts[id] for id in ids if hosts[id].address != self.address]
+
+    def note_answer(self, host: str, answers: bool | None) -> None:
+        """Note whether a neighbour answers; False: it refuses connections, None: it is not known."""
+        if answers:
+            if self._hearing.heard(host, self.now_ms()):
+                log.info("event=host_reached host=%s", host)
+        else:
+            self._hearing.missed(host, refuses=answers is False)
+            if self._hearing.doubted(self.now_ms()):
+                self._wanted.set()
 
     # Life.
 
@@ -233,7 +266,7 @@ class Hosting:
             kafka=self.kafka,
             features=tuple(KNOWN_FEATURES),
         )
-        lease = OwnLease(self.now_ms(), lease_ms=times.lease_ms, margin_ms=times.margin_ms, renew_ms=times.renew_ms)
+        lease = OwnLease(self.now_ms(), lease_ms=times.lease_ms, margin_ms=times.margin_ms)
         return _Life(host, LeaseWatch(times.lease_ms), lease, Roles(self.hooks))
 
     async def start(self) -> None:
@@ -274,16 +307,20 @@ class Hosting:
         self._locks.close()
 
     async def _repeat(self) -> None:
+        pace = Pace(self._times)
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(self._times.look_ms, self._times.renew_ms // 2) / 1000):
+                async with asyncio.timeout(pace.wait_ms / 1000):
                     await self._wanted.wait()
             self._wanted.clear()
+            before = self.meta_offset
             try:
                 await self._tick()
                 if self._failure is not None:
                     log.warning("event=lease_tick_works_again")
                 self._failure = None
+                is_quiet = self.meta_offset == before and self.holds()
+                pace.looked(is_quiet=is_quiet, is_asked=bool(self._meta.now.brokers.asked))
             except DeltaMQError as error:
                 # the next one comes in a fraction of a second, and a store may be gone for an hour
                 if self._failure is None or self._failure.code != error.code:
@@ -292,37 +329,61 @@ class Hosting:
             except Exception as error:
                 log.error("event=lease_tick_failed kind=%s", type(error).__name__, exc_info=error)
 
-    async def _tick(self) -> None:
+    async def _look(self) -> None:
+        """Read the metadata: it renews the lease, unless another process has asked."""
+        life, begun_ms = self._life, self.now_ms()
         await self._meta.refresh()
+        life.lease.read(self._meta.now.brokers, life.host.id, begun_ms)
+
+    async def _tick(self) -> None:
+        await self._look()
         try:
             await self._renew()
             await self._take_over()
+            await self._ask()
         except Fenced:
             await self._begin_again()
         self._give_back()
 
     async def _renew(self) -> None:
-        life = self._life
+        """Renew the lease if another process asks for it, or the load has changed: an idle process writes nothing."""
+        life, state = self._life, self._meta.now.brokers
         begun_ms = self.now_ms()
-        if life.host.id not in self._meta.now.brokers.hosts:
+        if life.host.id not in state.hosts:
             raise Fenced("this process was declared dead", code="lease_lost")
-        if life.lease.is_due(begun_ms):
-            load = self._load()
+        is_asked = life.host.id in state.asked
+        if not is_asked and begun_ms - self._load_ms < _LOAD_MS:
+            return
+        self._load_ms, load = begun_ms, self._load()
+        if is_asked or load != state.hosts[life.host.id].load:
             await self._meta.submit_any(lambda meta: decide_renew(meta.brokers, life.host.id, load))
             life.lease.renewed(begun_ms)
+        if is_asked:
+            log.info("event=lease_renewed host=%s", life.host.id)
+
+    async def _ask(self) -> None:
+        """Ask the processes of which nothing is heard to renew their leases."""
+        life, now_ms = self._life, self.now_ms()
+        silent = self._hearing.doubted(now_ms)
+        if silent:
+            self._hearing.asked(silent, now_ms)
+            await self._meta.submit_any(lambda meta: decide_ask(meta.brokers, life.host.id, silent))
+            log.info("event=hosts_asked hosts=%s", ",".join(sorted(silent)))
 
     async def _take_over(self) -> None:
         """Record the deaths of dead processes, and take roles without an owner."""
         life, state = self._life, self._meta.now.brokers
-        life.watch.see(state, self.now_ms())
-        over = life.watch.expired(self.now_ms())
+        now_ms = self.now_ms()
+        life.watch.see(state, now_ms)
+        over = life.watch.asked_since(now_ms - self._times.ended_ms)
+        expired = life.watch.expired(now_ms)
+        over = {id: renewal for id, renewal in over.items() if id in expired or self._hearing.has_ended(id)}
         over.pop(life.host.id, None)
         if len(state.hosts) > 1:
             dead = await self._meta.run(partial(self._dead, tuple(state.hosts.values())))
             silent = over.keys() - dead
             over |= dead
-            if silent:
-                self._from_sleepers |= {role for role, own in state.roles.items() if own.host in silent}
+            self._sleepers |= {role for role, own in state.roles.items() if own.host in silent}
         if not over and not self._is_any_free(self._meta.now):
             return
 
@@ -369,6 +430,8 @@ class Hosting:
         life = self._life
         if self._stopping:
             return
+        if life.host.id in after.brokers.asked:
+            self._wanted.set()
         if life.host.id in hosts:
             life.roles.follow(after.brokers.roles_of(life.host.id), before.brokers.roles.keys())
         elif life.roles.ours:

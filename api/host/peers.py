@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -31,7 +32,7 @@ from deltamq.api.auth.forwarded import CALLED_BY, Prover
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.wire.answer import SECURITY_HEADERS, Answer, Header
 from deltamq.api.wire.request import Client, ClientDisconnected, Scope
-from deltamq.mq.errors import Overloaded, Unavailable, Unknown
+from deltamq.mq.errors import DeltaMQError, Overloaded, Unavailable, Unknown
 
 FORWARDED: Final = b"mq-forwarded"
 #: The metadata offset up to which the sender has read: the receiver reads at least as far, to agree with the sender.
@@ -55,6 +56,8 @@ TIMEOUT_S: Final = 30.0
 _LIMITS: Final = httpx.Limits(max_connections=1_000, max_keepalive_connections=64, keepalive_expiry=30.0)
 #: Seconds to wait for a new connection and for a free one; each request has a limit of its own for the answer.
 _TIMES: Final = {"timeout": httpx.Timeout(None, connect=2.0, pool=1.0).as_dict()}
+#: Seconds to wait for a connection when it is only asked whether it is refused.
+_REFUSES_S: Final = 1.0
 _JSON: Final = (b"content-type", b"application/json")
 #: Statuses of answers without a body.
 _EMPTY: Final = (204, 304)
@@ -352,9 +355,44 @@ class Peers:
             answer.status_code, [(name, value) for name, value in own if name not in _OWN] + length, answer.content
         )
 
+    async def answers(self, address: str, within_s: float) -> bool | None:
+        """Return whether a process answers at this address; False if it refuses connections, None if that is not known.
+
+        It may be slow, or the network may be cut.
+        """
+        try:
+            answer = await self.forward(address, "GET", "/healthz", (), b"", within_s, in_cluster=False)
+        except NotConnected:
+            return False if await _refuses(address) else None
+        except DeltaMQError:
+            return None
+        return True if answer.status == 200 else None
+
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
+
+
+async def _refuses(address: str) -> bool:
+    """Whether every IP address of a URL's host refuses connections: nothing listens there."""
+    url, loop = httpx.URL(address), asyncio.get_running_loop()
+    port = url.port or (443 if url.scheme == "https" else 80)
+    try:
+        found = await loop.getaddrinfo(url.host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, at in found:
+        with socket.socket(family, kind, protocol) as connection:
+            connection.setblocking(False)
+            try:
+                async with asyncio.timeout(_REFUSES_S):
+                    await loop.sock_connect(connection, at)
+            except ConnectionRefusedError:
+                continue
+            except (OSError, TimeoutError):
+                return False
+            return False
+    return bool(found)
 
 
 T = TypeVar("T")

@@ -72,9 +72,9 @@ class StaticTopics:
 
         await self._meta.submit_any(decide)
         hosted = await self._topics.require(name)
-        await hosted.logs()
-        await self._sealer.seal(hosted)
         created = hosted.topic.id == new_id
+        await hosted.logs(new=created)
+        await self._sealer.seal(hosted)
         log.info("event=static_topic_put topic=%r created=%s queues=%d", name, created, request.total_queues)
         return hosted, created
 

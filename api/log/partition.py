@@ -16,18 +16,17 @@ import logging
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from deltamq.api.log.group_commit import CommitQueue
 from deltamq.api.log.lane import Threads
 from deltamq.api.log.metrics import Metrics, PartitionGauges
 from deltamq.api.log.parts import RequestPart
+from deltamq.api.log.tending import Tending, UpkeepPace
 from deltamq.mq.errors import DeltaMQError, Fenced, NotFound, Unavailable
 from deltamq.mq.meta.topics import Topic
-from deltamq.mq.queue.due_times import DueTimes
 from deltamq.tables.delta.snapshot import PartitionNotFound
 from deltamq.tables.log.fences import BROKER_FENCE
 from deltamq.tables.log.log import PartitionLog
@@ -39,6 +38,8 @@ log = logging.getLogger("deltamq.api")
 
 T = TypeVar("T")
 
+#: Seconds between two that come up from their rest on an object store, where calls are paid for.
+_FAR_APART_S: Final = 20.0
 #: Seconds after a failed opening during which requests get the same error without another try.
 _OPEN_AGAIN_S: Final = 1.0
 #: Most seconds between two looks in an object store for readers that wait.
@@ -53,6 +54,9 @@ class FenceEpochsOf(Protocol):
 
     def is_ours(self, partition: str) -> bool:
         """Whether this process serves the partition's broker."""
+
+    def lost(self) -> None:
+        """Note that a fence refused what this process appended as the owner of a broker: another has it by now."""
 
     async def learn(self, partition: str, error: Fenced) -> None:
         """Return when this process knows of the fence that refused an append.
@@ -79,7 +83,6 @@ class Partition:
         "_opening",
         "_owner",
         "_pace",
-        "_table_id",
         "_upkeep_timer",
         "_waiters",
         "log",
@@ -87,6 +90,7 @@ class Partition:
         "queue",
         "ref",
         "refreshed_at",
+        "table_id",
         "tended_at_s",
         "topic",
     )
@@ -96,7 +100,8 @@ class Partition:
         self.name = ref.name
         self.ref = ref
         self._owner = owner
-        self._table_id = table_id
+        #: The id that its table gets; None for any.
+        self.table_id = table_id
         #: Whether its first append makes its table; until then readers find it empty.
         self._is_lazy = ref.space is not Space.TOPICS
         self._opening = threading.Lock()
@@ -137,7 +142,7 @@ class Partition:
         if self._failed is not None and time.monotonic() < self._failed[0]:
             raise self._failed[1]
         try:
-            return self._owner.warehouse.create(self.ref, table_id=self._table_id)
+            return self._owner.warehouse.create(self.ref, table_id=self.table_id)
         except DeltaMQError as error:
             self._failed = (time.monotonic() + _OPEN_AGAIN_S, error)
             log.error("event=partition_not_opened partition=%s code=%s", self.name, error.code)
@@ -307,7 +312,8 @@ class Partition:
         if wait_s:
             self._is_at_rest = True
             return
-        await self.look()
+        if was_at_rest or self.has_waiters or not self._owner.is_far:
+            await self.look()
         if not self._in_upkeep:
             self._begin_upkeep()
 
@@ -338,8 +344,7 @@ class Partitions:
     ) -> None:
         self.warehouse = warehouse
         self.loop = loop
-        #: Whether the service stops: then readers no longer wait, and no more upkeep begins; it is due again after the
-        #: next start.
+        #: Whether the service stops: then readers no longer wait, and no more upkeep begins until the next start.
         self.stopping = False
         self.lane = threads.lane
         self.keep_up = threads.keep_up
@@ -348,7 +353,8 @@ class Partitions:
         self.fencing: FenceEpochsOf | None = None
         self._work = threads.work
         self._known: dict[PartitionRef, Partition] = {}
-        self.tending = Tending[Partition](loop.time)
+        self.is_far = warehouse.folder is None
+        self.tending = Tending[Partition](loop.time, apart_s=_FAR_APART_S if self.is_far else 0.0)
         #: The partitions at which readers wait or which they follow; some may have no reader any more.
         self.awaited: set[Partition] = set()
 
@@ -412,103 +418,6 @@ class Partitions:
         return iter(list(self._known.values()))
 
 
-#: Longest rest of a partition, in seconds: then it comes up to see the commits of other processes.
-_REST_S_MAX: Final = 3_600.0
-#: Maximum number of partitions that come up in one turn; waiting readers are served between turns.
-_TURN_MAX: Final = 32
-
-
-class TendedPartition(Hashable, Protocol):
-    """The part of a partition that `Tending` uses."""
-
-    #: When it comes up next, by the event loop's clock; `Tending` sets it, infinity at first.
-    tended_at_s: float
-
-
-P = TypeVar("P", bound=TendedPartition)
-
-
-class Tending(Generic[P]):
-    """The open partitions of a process by the time at which each comes up next; used on the event loop."""
-
-    def __init__(self, now_s: Callable[[], float], *, every_s: float = 30.0) -> None:
-        """`now_s` is the event loop's clock; a partition in use comes up after `every_s` seconds."""
-        self.every_s = every_s
-        self._now_s = now_s
-        self._due: DueTimes[P] = DueTimes()
-        #: Due, and not yet taken.
-        self._ready: deque[P] = deque()
-
-    def soon(self, partition: P) -> None:
-        """Let a partition in use come up after `every_s` at the latest."""
-        if partition.tended_at_s > self._now_s() + self.every_s:
-            self._plan(partition, self.every_s)
-
-    def again(self, partition: P, wait_s: float) -> None:
-        """Let a partition that has come up come up again after `wait_s` seconds, an hour at most."""
-        self._plan(partition, min(wait_s, _REST_S_MAX))
-
-    def take(self) -> list[P]:
-        """Return the partitions of one turn that come up now; each has to be planned again."""
-        self._ready.extend(self._due.take(_ms(self._now_s())))
-        turn = [self._ready.popleft() for _ in range(min(_TURN_MAX, len(self._ready)))]
-        for partition in turn:
-            partition.tended_at_s = float("inf")
-        return turn
-
-    def drop(self, partition: P) -> None:
-        """Forget a partition that is gone."""
-        self._discard(partition)
-        partition.tended_at_s = float("inf")
-
-    def _plan(self, partition: P, wait_s: float) -> None:
-        self._discard(partition)
-        partition.tended_at_s = self._now_s() + wait_s
-        self._due.add(partition, _ms(partition.tended_at_s))
-
-    def _discard(self, partition: P) -> None:
-        if partition.tended_at_s != float("inf"):
-            self._due.discard(partition, self._due.bucket_of(_ms(partition.tended_at_s)))
-
-
-def _ms(time_s: float) -> int:
-    return int(time_s * 1_000)
-
-
 def fence_not_known(partition: str, error: Fenced) -> Unavailable:
     """Return the error for an append that a fence refused of which this process does not know."""
     return Unavailable(f"{partition} is being taken over; ask again ({error.detail})", code="fenced")
-
-
-_AFTER_S: Final = 0.02
-_EVERY_S: Final = 1.0
-_COMMITS: Final = 128
-
-
-class UpkeepPace:
-    """The commits of one partition since its last upkeep; used on the event loop.
-
-        seldom committed     20 ms after the commit, for it and all commits of that time
-        often                a second after the last upkeep, or after 128 commits
-
-    A busy partition has many files by then. A roll-up makes them into one that is mostly final: the rows are written
-    once more, not twice, and they are still in memory.
-    """
-
-    __slots__ = ("_begun_s", "_commits")
-
-    def __init__(self) -> None:
-        self._begun_s = float("-inf")
-        self._commits = 0
-
-    def committed(self, now_s: float) -> float:
-        """Count a commit; return after how many seconds upkeep should begin, 0.0 for at once."""
-        self._commits += 1
-        if self._commits >= _COMMITS:
-            return 0.0
-        return max(_AFTER_S, self._begun_s + _EVERY_S - now_s)
-
-    def begun(self, now_s: float) -> None:
-        """Note that upkeep begins now."""
-        self._begun_s = now_s
-        self._commits = 0

@@ -66,6 +66,7 @@ class RecordLog(Generic[Record]):
             if isinstance(error, Fenced) and fencing is not None:
                 if is_ours:
                     # Another process serves the broker now, and these records may contradict its own.
+                    fencing.lost()
                     raise fence_not_known(self._partition.name, error)
                 await fencing.learn(self._partition.name, error)
             elif isinstance(error, Unknown):

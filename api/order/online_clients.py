@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.wire.request import Client
-from deltamq.mq.errors import DeltaMQError, Fenced, Overloaded, Unavailable, Unknown
+from deltamq.mq.errors import DeltaMQError, Fenced, Overloaded, Unavailable
 from deltamq.mq.meta.brokers import META_ROLE, check_role
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.group import Group
@@ -107,7 +107,6 @@ class OnlineClients:
         self._clients_max = clients_max
         #: The authorizations, while this process has the role.
         self._granting: Authorizations | None = None
-        self._changes = JoinedChanges(meta.submit_any)
         #: Heartbeats that wait for another allocation, by group.
         self._waiters: dict[str, set[_Waiter]] = {}
         #: Heartbeats of condemned clients, which wait until the scan has ended their stay.
@@ -158,8 +157,8 @@ class OnlineClients:
                 return Granted(False, self._length_ms if beat.online else 0, {}, 0)
             decide = partial(self._decide, beat, epoch)
             if decide(self._meta.now):
-                await self._submit(decide, self._changes.store)
-            self._hosting.check(META_ROLE, epoch)
+                await self._submit(decide)
+            await self._hosting.confirm(META_ROLE, epoch)
             granted = self._grant(beat, granting)
             if granted is not None:
                 return granted
@@ -237,9 +236,9 @@ class OnlineClients:
             if not waiting:
                 self._waiters.pop(beat.group, None)
 
-    async def _submit(self, decide: Decide, store: Callable[[Decide], Awaitable[object]]) -> None:
+    async def _submit(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> None:
         try:
-            await store(decide)
+            await self._meta.submit_any(decide)
         except Fenced as error:
             raise Unavailable(error.detail, code="not_owner") from error
 
@@ -285,7 +284,7 @@ class OnlineClients:
             changes = await self._meta.run(lambda: bool(decide(seen)))
         if changes:
             # If this fails, the clients stay condemned: their end may be stored, and the next scan tries again.
-            await self._submit(decide, self._meta.submit_any)
+            await self._submit(decide)
             self.lapsed += len(over)
             log.info("event=clients_scanned over=%d", len(over))
         else:
@@ -359,97 +358,3 @@ class OnlineClients:
         if self._scanner is not None:
             self._scanner.cancel()
             await asyncio.gather(self._scanner, return_exceptions=True)
-        await self._changes.stop()
-
-
-#: Returns the events of a change, decided on a state that includes all changes before it.
-Decide: TypeAlias = Callable[[Meta], Sequence[AnyEvent]]
-
-#: Maximum number of changes in one append: deciding each takes about half a millisecond.
-_CHANGES_MAX: Final = 200
-
-
-class _Change:
-    __slots__ = ("decide", "done", "error")
-
-    def __init__(self, decide: Decide) -> None:
-        self.decide = decide
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        #: Why this change was refused, when the append succeeded.
-        self.error: Exception | None = None
-
-    def end(self, error: Exception | None) -> None:
-        if self.done.done():
-            return  # the caller was cancelled
-        if error is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(error)
-
-
-class JoinedChanges:
-    """Changes of the metadata log, with one append for all waiting ones. Lives on one event loop."""
-
-    def __init__(self, submit: Callable[[Decide], Awaitable[Meta]]) -> None:
-        self._submit = submit
-        self._waiting: list[_Change] = []
-        self._running: asyncio.Task[None] | None = None
-
-    async def store(self, decide: Decide) -> None:
-        """Store the events that `decide` returns for the newest state; it may be called several times, on a thread.
-
-        Raises
-        ------
-        DeltaMQError
-                The error that `decide` raises, and then nothing is stored; or the append's error, whose outcome may be
-                unknown.
-        """
-        change = _Change(decide)
-        self._waiting.append(change)
-        if self._running is None:
-            self._running = asyncio.create_task(self._run())
-        await change.done
-
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                changes, self._waiting = self._waiting[:_CHANGES_MAX], self._waiting[_CHANGES_MAX:]
-                await self._store(changes)
-        finally:
-            self._running = None
-
-    async def _store(self, changes: Sequence[_Change]) -> None:
-        try:
-            await self._submit(partial(_all, changes))
-        except asyncio.CancelledError:
-            for change in changes:
-                change.end(Unknown())
-            raise
-        except Exception as error:
-            for change in changes:
-                change.end(error)
-        else:
-            for change in changes:
-                change.end(change.error)
-
-    async def stop(self) -> None:
-        """Stop storing; an append under way may or may not succeed."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
-
-
-def _all(changes: Sequence[_Change], meta: Meta) -> list[AnyEvent]:
-    """Return the events of all changes, each decided on the state after the ones before; a refused one has none."""
-    events: list[AnyEvent] = []
-    for change in changes:
-        change.error = None
-        try:
-            decided = change.decide(meta)
-        except DeltaMQError as error:
-            change.error = error
-            continue
-        if decided:
-            events += decided
-            meta = meta.apply_all(decided)
-    return events

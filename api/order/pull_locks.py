@@ -137,7 +137,7 @@ class Locks:
         for partition, number in list(taken.locks.items()):
             await self._add_offset(asked, partition, number, taken)
         for broker, epoch in epochs.items():
-            self._hosting.check(broker, epoch)
+            await self._hosting.confirm(broker, epoch)
         if asked.topic.static is not None and self._brokers(asked) != epochs.keys():
             raise Unavailable("a logical queue was remapped meanwhile; ask again", code="not_owner")
         return taken

@@ -373,7 +373,7 @@ class LaneCommits:
 
         done = await together([commit(lane, at) for lane, at in lanes.items()])
         for broker, epoch in held.items():
-            self._hosting.check(broker, epoch)
+            await self._hosting.confirm(broker, epoch)
         now_ms = self._lanes.logs.now_ms()
         for lane in () if begins else lanes:
             self._lanes.consumed(lane, now_ms)

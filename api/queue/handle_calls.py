@@ -104,10 +104,10 @@ class HandleCalls:
                 epochs[broker] = self._hosting.epoch(broker)
         return epochs
 
-    def _check(self, epochs: Mapping[str, int]) -> None:
+    async def _confirm(self, epochs: Mapping[str, int]) -> None:
         """Raise `Unavailable` if this process did not serve all these brokers from their epochs until now."""
         for broker, epoch in epochs.items():
-            self._hosting.check(broker, epoch)
+            await self._hosting.confirm(broker, epoch)
 
     def _live(self, lease: Lease, group: str, now_ms: int) -> LaneKey:
         topic = self._lanes.topic(lease.topic)
@@ -185,7 +185,7 @@ class HandleCalls:
             self._lanes.wake(key.group, key.topic_id)
         if failure is not None:
             raise failure
-        self._check(acking.epochs)
+        await self._confirm(acking.epochs)
         for opened, key in acking.live:
             self._count(opened.lease, key, acking.count(opened), Outcome.SUCCEEDED)
         return acking.failed
@@ -257,7 +257,7 @@ class HandleCalls:
                 renewed.update(dict.fromkeys(positions, text))
             except Conflict as error:
                 failed.update(dict.fromkeys(positions, error.code))
-        self._check(epochs)
+        await self._confirm(epochs)
         for position, key, handle, outcome in outcomes:
             if position not in failed:
                 self._count(handle.lease, key, 1, outcome)

@@ -108,10 +108,10 @@ class Popper:
     def _is_over(self, deadline: float, client: Client) -> bool:
         return self._loop.time() >= deadline or self.stopping or client.has_left()
 
-    def check(self, popped: Popped) -> None:
+    async def confirm(self, popped: Popped) -> None:
         """Raise `Unavailable` unless this process has served the brokers without a break."""
         for broker, epoch in popped.epochs.items():
-            self._hosting.check(broker, epoch)
+            await self._hosting.confirm(broker, epoch)
 
     def _present(self, request: TopicPopRequest) -> TopicPopRequest:
         """Return the request with the present metadata: a waiting pop may outlive its topic or group."""

@@ -80,7 +80,7 @@ async def set_aside(group: GroupName, topic: TopicName, service: Running, reques
     lane = LaneKey(known_topic.id, group, False, asked.partition)
     service.locks.check_commit(known_group, known_topic, lane, asked.client_id, asked.lock, "partition")
     moved = await _move(service.lanes, known_group, known_topic, _parts(lane, queue, asked.offsets), asked, reason)
-    service.hosting.check(broker, epoch)
+    await service.hosting.confirm(broker, epoch)
     outcome = Outcome.DEAD if asked.to == "dead" else Outcome.FAILED
     service.statistics.put_aside(group, known_topic, asked.partition, broker, asked.offsets, outcome)
     return json_answer(AsideAnswer(moved))

@@ -186,7 +186,7 @@ class OffsetCommits:
             ]
         )
         for broker, epoch in held.items():
-            self._hosting.check(broker, epoch)
+            await self._hosting.confirm(broker, epoch)
         return {queue.name: committed for queue, committed in zip(queues, done, strict=True)}
 
 

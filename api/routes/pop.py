@@ -183,7 +183,7 @@ class PopEndpoint:
         self._count(wanted, popped, len(acks) - len(refused), request.client_id)
         self._metrics.pop_seconds.observe(time.perf_counter() - began)
         failpoint("pop.before_respond")
-        self._popper.check(popped)
+        await self._popper.confirm(popped)
         return answer
 
     async def _topic(self, name: str, scope: Scope) -> HostedTopic:

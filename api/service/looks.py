@@ -4,7 +4,7 @@
                                 append times of oldest messages, dead letters, delayed messages
 
 A round takes a bounded number of looks and goes on where the last one stopped: with thousands of groups, what it finds
-is some minutes old.
+is some minutes old. On an object store a round that has found nothing new is followed by a small one.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ _LOOKS: Final = 400
 #: The same for an object store, where a look is a request that takes long and is paid for.
 _FAR_EVERY_S: Final = 60.0
 _FAR_LOOKS: Final = 50
+#: The same after a round that found nothing new.
+_QUIET_LOOKS: Final = 2
 #: A partition that a call or a look has refreshed within this time needs no other.
 _FRESH_S: Final = 10.0
 
@@ -59,8 +61,11 @@ class Looks(Background):
         self._partitions = partitions
         self._dead_letters = dead_letters
         self._waiting = waiting
-        is_here = partitions.warehouse.folder is not None
-        self._every_s, self._looks = (EVERY_S, _LOOKS) if is_here else (_FAR_EVERY_S, _FAR_LOOKS)
+        self._is_here = partitions.warehouse.folder is not None
+        self._every_s, self._looks_max = (EVERY_S, _LOOKS) if self._is_here else (_FAR_EVERY_S, _FAR_LOOKS)
+        self._looks = self._looks_max
+        #: Whether the round under way has found something new.
+        self._has_news = False
         #: Where the next round goes on.
         self._lane_turn = self._group_turn = 0
 
@@ -76,6 +81,7 @@ class Looks(Background):
 
     async def round(self) -> None:
         """Look once at each kind."""
+        self._has_news = False
         brokers = sorted(self._gauges.serving() - {META_ROLE})
         for broker in brokers:
             await _guarded(self._lanes.follow_streams(broker))
@@ -85,6 +91,7 @@ class Looks(Background):
         await self._gauges.now(fresh_s=0.0)  # says which append times are wanted
         for lane, offset in self._gauges.seen.wanted[: self._looks]:
             await _guarded(self._look_at_time(lane, offset))
+        self._looks = self._looks_max if self._is_here or self._has_news else _QUIET_LOOKS
 
     async def _look_at_delayed(self, broker: str) -> None:
         now_ms = self._gauges.now_ms()
@@ -109,7 +116,11 @@ class Looks(Background):
         looked = [*closed[: self._looks], *turn]
         there = await self._existing(lane.ref for lane in looked)
         for lane in (lane for lane in looked if lane.ref in there):
+            before = lane.log(self._partitions)
+            ended = -1 if before is None else before.end_offset
             await _guarded(self._lanes.bounds(lane.key, lane.reading[1]))
+            after = lane.log(self._partitions)
+            self._has_news |= after is not None and after.end_offset != ended
 
     async def _look_at_time(self, lane: LaneAt, offset: int) -> None:
         opened = await self._lanes.partition_of(lane.key, lane.reading[1]).opened()
@@ -129,8 +140,9 @@ class Looks(Background):
             await _guarded(self._count_dead_letters(*refs[ref]))
 
     async def _count_dead_letters(self, group: Group, broker: str) -> None:
-        count = await self._dead_letters.new_on(group, broker)
-        self._gauges.seen.dead_letters[group.name, group.epoch, broker] = count
+        count, seen = await self._dead_letters.new_on(group, broker), self._gauges.seen.dead_letters
+        self._has_news |= count != seen.get((group.name, group.epoch, broker))
+        seen[group.name, group.epoch, broker] = count
 
     async def _existing(self, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
         """Return those of these partitions that have a table: most groups have no retries and no dead letters.

@@ -13,14 +13,12 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from deltamq.api.audit.audit import Audit
-from deltamq.api.auth.credentials import Credentials, KeyTimes
 from deltamq.api.auth.forwarded import Prover, derived
-from deltamq.api.auth.gate import Gate, guarded_warehouse, is_guarded
+from deltamq.api.auth.gate import guarded_warehouse, is_guarded
 from deltamq.api.auth.quotas import Quotas
 from deltamq.api.host.clusters import ClusterProofs, Clusters
 from deltamq.api.host.fences import Fencing, Sealer
@@ -29,10 +27,13 @@ from deltamq.api.host.global_topics import GlobalTopics
 from deltamq.api.host.hosted_group import Groups
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import Topics
-from deltamq.api.host.hosting import Hosting, LeaseTimes
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.host.neighbours import Neighbours
 from deltamq.api.host.owners import Owners
+from deltamq.api.host.pace import LeaseTimes
 from deltamq.api.host.peers import Peers
 from deltamq.api.host.static_topics import StaticTopics
+from deltamq.api.host.tables import Tables
 from deltamq.api.log.lane import Threads
 from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
@@ -53,6 +54,7 @@ from deltamq.api.queue.seen_clients import SeenClients
 from deltamq.api.queue.waiting_list import WaitingList
 from deltamq.api.reading.readers import PartitionReader, QueueReader
 from deltamq.api.sending.letters import DeadLetterLogs
+from deltamq.api.service.access import ServiceAccess
 from deltamq.api.service.background import Takeover, Watch
 from deltamq.api.service.gauges import Gauges
 from deltamq.api.service.health import JobWatch, RequestRate, Stops, counters_of, gauges_of, gauges_of_stops
@@ -62,7 +64,6 @@ from deltamq.api.service.scrape import Scrape
 from deltamq.api.statistics import GroupStatistics
 from deltamq.api.tls import peer_context
 from deltamq.api.wire.request import Admission
-from deltamq.mq.auth.state import AuthState
 from deltamq.mq.limits import ACT_ID_BYTES, SECRET_BYTES
 from deltamq.mq.meta.global_topics import require_world
 from deltamq.mq.meta.group_settings import InvisibleBounds
@@ -76,10 +77,6 @@ from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.recovery import ProgressFollower
 from deltamq.tables.store.handle_secret import handle_keys
 from deltamq.tables.store.host_lock import HostLocks
-
-if TYPE_CHECKING:
-    from deltamq.api.issuer import IssuerTokens
-
 
 log = logging.getLogger("deltamq.api")
 
@@ -189,28 +186,31 @@ class Service:
         self.audit = self._audit(meta) if self.settings.is_audited else None
 
     def _make_hosting(self, keys: HandleKeys, ports: Ports, address: str, kafka: str) -> None:
-        settings = self.settings
+        settings, is_far = self.settings, self.warehouse.folder is None
         self.prover = Prover(_cluster_secret(settings), self.now_ms)
         self.hosting = Hosting(
             self.meta,
             HostLocks(self.warehouse.folder),
             address=address,
             brokers=settings.brokers,
-            times=_lease_times(settings),
+            times=LeaseTimes.of(settings, is_far=is_far),
             now_ms=ports.lease_clock.boot_ms,
             load=RequestRate(self.metrics),
             kafka=kafka,
         )
-        self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since)
+        self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since, self.hosting.suspect)
         prover = None if self.gate is None else self.prover
         self.peers = Peers(self.hosting, peer_context(settings), prover)
+        self._neighbours = Neighbours(self.meta, self.hosting, self.peers, tells=is_far)
         self.owners = Owners(self.hosting, self.peers, keys)
 
     def _make_topics(self) -> None:
         settings = self.settings
+        self._tables = Tables(self.partitions)
         self.topics = Topics(
             self.meta,
             self.partitions,
+            self._tables,
             brokers=settings.brokers,
             auto_create=settings.auto_create_topics,
             now_ms=self.now_ms,
@@ -289,6 +289,7 @@ class Service:
         self.groups = Groups(
             self.meta,
             self.partitions,
+            self._tables,
             forget=self._void,
             auto_create=self.settings.auto_create_groups,
             now_ms=self.now_ms,
@@ -323,6 +324,7 @@ class Service:
         except BaseException:
             await service.stop()
             raise
+        service._neighbours.start()
         service._watch.start()
         service.job_watch.start()
         service.looks.start()
@@ -403,9 +405,11 @@ class Service:
             self.lanes.stop,
             self.statistics.stop,
             *(() if self.audit is None else (self.audit.stop,)),
+            self._neighbours.stop,
             self.hosting.stop,
             self.peers.close,
             self.meta.close,
+            self._tables.close,
             self.partitions.finish,
             self._threads.lane.stop,
             partial(asyncio.to_thread, self._threads.stop),
@@ -446,51 +450,9 @@ def _brokers(settings: ServiceSettings, meta: MetaLog) -> list[str]:
     return sorted(routed.union(settings.brokers))
 
 
-def _lease_times(settings: ServiceSettings) -> LeaseTimes:
-    return LeaseTimes(
-        lease_ms=settings.lease_ms,
-        renew_ms=settings.lease_renew_ms,
-        margin_ms=settings.lease_margin_ms,
-        look_ms=settings.refresh_ms,
-    )
-
-
 def _admissions(settings: ServiceSettings) -> tuple[Admission, Admission, Admission]:
     return (
         Admission("produce", bytes_max=settings.queue_bytes_max, requests_max=settings.queue_requests_max),
         Admission("fetch", bytes_max=settings.answer_bytes_max, requests_max=settings.connections_max),
         Admission("pop", bytes_max=settings.queue_bytes_max, requests_max=settings.connections_max),
     )
-
-
-class ServiceAccess:
-    """The gate of a service with authentication, and the tokens' issuer; without authentication both are None."""
-
-    def __init__(
-        self,
-        config: Config,
-        state: Callable[[], AuthState],
-        *,
-        now_ms: Callable[[], int],
-        boot_ms: Callable[[], int],
-        key_times: KeyTimes,
-    ) -> None:
-        """`now_ms` is the clock by which keys and tokens end, `boot_ms` a monotonic clock."""
-        self.gate: Gate | None = None
-        self._tokens: IssuerTokens | None = None
-        if not config.service.auth:
-            return
-        if config.oidc.issuer:
-            # Importing it takes a quarter of a second, which a service without an issuer saves.
-            from deltamq.api.issuer import IssuerTokens
-
-            self._tokens = IssuerTokens(config.oidc, now_ms=boot_ms, times=key_times)
-        self.gate = Gate(state, now_ms, Credentials(state, now_ms, self._tokens))
-        if self._tokens is not None:
-            self._tokens.keys.changed = self.gate.recheck
-            self.gate.sign_in = self._tokens.sign_in
-
-    async def stop(self) -> None:
-        """End the read of keys under way."""
-        if self._tokens is not None:
-            await self._tokens.stop()

@@ -8,10 +8,19 @@ takes a broker with an event in the metadata log, by compare-and-set, and each t
     host 1'                                                                  (comes back: fenced; registers again)
 
 The epoch is the fence; clocks only determine when to try (SPEC RELY-6). Each process measures by its own clock, which
-never goes back, and two clocks are never compared. A host renews its lease by an event with a number that grows. The
-others wait a whole lease from when *they* saw the newest number (`LeaseWatch`); the host itself counts from before it
-wrote the number, and stops early by a margin (`OwnLease`). Takeovers and renewals are changes of one log, so the second
-of two is decided again and sees the first.
+never goes back, and two clocks are never compared. A host that reads the metadata and finds itself there, asked by
+nobody, has a lease from before that read on: a host at rest writes nothing. Who hears nothing of another host asks it,
+by an event, to renew its lease, which is an event with a number that grows:
+
+    host 1    reads . reads . reads ......... (hangs)                                     reads: it is declared dead
+    host 2                                   hears nothing: asked 1 ----- a whole lease ----> left 1, take A
+                                             read by 1 before, so it stops a margin earlier ^
+
+Who asked waits a whole lease from when it *saw* its question stored (`LeaseWatch`). What host 1 read before does not
+hold as long, since it stops early by a margin, and what it reads later has the question: that is no lease until it is
+answered (`OwnLease`). Answers and takeovers are changes of one log, so the second of two is decided again and sees the
+first. If a host refuses connections, others wait only for a moment; then its lease may not be over, and only the fences
+keep it out (SPEC META-8).
 """
 
 from __future__ import annotations
@@ -21,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 from deltamq.mq.errors import Fenced
-from deltamq.mq.limits import LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
+from deltamq.mq.limits import LEASE_MARGIN_MS, LEASE_MS_DEFAULT
 from deltamq.mq.stored_json import Form, check_event, forms_of
 
 #: The meta role, which decides about routes, groups and allocation. No broker has this name, because of the slash.
@@ -84,6 +93,18 @@ class HostRenewed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostAsked:
+    """Another host hears nothing of a host: it is dead if it does not renew its lease."""
+
+    kind: ClassVar[str] = "host_asked"
+    id: str
+
+    @property
+    def key(self) -> str:
+        return f"host/{self.id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostLeft:
     """A host is gone and its roles are free: it stopped, or (`expired`) its lease is over."""
 
@@ -110,9 +131,9 @@ class RoleTaken:
         return f"role/{self.role}"
 
 
-BrokerEvent = HostRegistered | HostRenewed | HostLeft | RoleTaken
+BrokerEvent = HostRegistered | HostRenewed | HostAsked | HostLeft | RoleTaken
 #: The stored form of each kind of event.
-BROKER_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(HostRegistered, HostRenewed, HostLeft, RoleTaken)
+BROKER_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(HostRegistered, HostRenewed, HostAsked, HostLeft, RoleTaken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +146,12 @@ class BrokersState:
     roles: Mapping[str, Ownership] = field(default_factory=dict)
     #: Grows with each role that is taken.
     epoch: int = 0
+    #: The hosts that others have asked to renew their leases, and that have not done so since.
+    asked: frozenset[str] = frozenset()
 
     def apply_all(self, events: Iterable[BrokerEvent]) -> BrokersState:
         """Return the state after `events`; copies the state once for all of them."""
-        hosts, roles, epoch = dict(self.hosts), dict(self.roles), self.epoch
+        hosts, roles, epoch, asked = dict(self.hosts), dict(self.roles), self.epoch, set(self.asked)
         for event in events:
             if isinstance(event, HostRegistered):
                 check_event(event.host.id not in hosts, "an event of host", event.host.id)
@@ -138,15 +161,20 @@ class BrokersState:
                     event.id in hosts and event.renewal == hosts[event.id].renewal + 1, "an event of host", event.id
                 )
                 hosts[event.id] = replace(hosts[event.id], renewal=event.renewal, load=event.load)
+                asked.discard(event.id)
+            elif isinstance(event, HostAsked):
+                check_event(event.id in hosts, "an event of host", event.id)
+                asked.add(event.id)
             elif isinstance(event, HostLeft):
                 check_event(event.id in hosts, "an event of host", event.id)
                 del hosts[event.id]
+                asked.discard(event.id)
                 roles |= {role: replace(own, host=None) for role, own in roles.items() if own.host == event.id}
             else:
                 check_event(event.host in hosts and event.epoch > epoch, "an event of host", event.host)
                 roles[event.role] = Ownership(event.host, event.epoch)
                 epoch = event.epoch
-        return BrokersState(hosts=hosts, roles=roles, epoch=epoch)
+        return BrokersState(hosts=hosts, roles=roles, epoch=epoch, asked=frozenset(asked))
 
     @property
     def brokers(self) -> tuple[str, ...]:
@@ -201,6 +229,14 @@ def decide_renew(state: BrokersState, host: str, load: int) -> tuple[BrokerEvent
     return (HostRenewed(id=host, renewal=present.renewal + 1, load=load),)
 
 
+def decide_ask(state: BrokersState, host: str, silent: Collection[str]) -> tuple[BrokerEvent, ...]:
+    """Return the events by which `host` asks others to renew their leases; none for those that are asked already."""
+    _present(state, host)
+    return tuple(
+        HostAsked(id=id) for id in sorted(silent) if id != host and id in state.hosts and id not in state.asked
+    )
+
+
 def decide_leave(state: BrokersState, host: str) -> tuple[BrokerEvent, ...]:
     """Return the event of a host that stops after it has finished everything: no host then waits for its lease."""
     return (HostLeft(id=host, expired=False),) if host in state.hosts else ()
@@ -211,7 +247,7 @@ def decide_takeover(
 ) -> tuple[BrokerEvent, ...]:
     """Return the events by which `host` declares others dead and takes every free role.
 
-    `expired` are hosts, each with a renewal that was seen for a whole lease; a host that has renewed since is left out.
+    `expired` are hosts, each with its renewal when it was asked in vain; a host that has renewed since is left out.
     `named` are brokers that routes name, though no host may ever have had them. One host takes all free roles at once:
     if they were shared, some could go to a host that is dying itself.
     """
@@ -248,7 +284,7 @@ def _take(state: BrokersState, host: str, roles: Iterable[str]) -> tuple[BrokerE
 
 
 class LeaseWatch:
-    """When one process first saw the newest renewal of each other host, by its own clock. In memory only."""
+    """When one process first saw that each other host was asked, by its own clock. In memory only."""
 
     __slots__ = ("_lease_ms", "_seen")
 
@@ -257,35 +293,38 @@ class LeaseWatch:
         self._seen: dict[str, tuple[int, int]] = {}
 
     def see(self, state: BrokersState, now_ms: int) -> None:
-        """Note the renewals that the log holds now; a renewal counts from when it was first seen."""
+        """Note the questions that the log holds now; each counts from when it was first seen."""
         before = self._seen
         self._seen = {
             id: before[id] if id in before and before[id][0] == host.renewal else (host.renewal, now_ms)
             for id, host in state.hosts.items()
+            if id in state.asked
         }
 
     def expired(self, now_ms: int) -> dict[str, int]:
         """Return the hosts whose leases are over, each with its last renewal, for `decide_takeover`."""
-        return {id: renewal for id, (renewal, seen_ms) in self._seen.items() if now_ms - seen_ms >= self._lease_ms}
+        return self.asked_since(now_ms - self._lease_ms)
+
+    def asked_since(self, since_ms: int) -> dict[str, int]:
+        """Return the hosts that were asked at `since_ms` or earlier and have not answered, as `expired` does."""
+        return {id: renewal for id, (renewal, seen_ms) in self._seen.items() if seen_ms <= since_ms}
 
 
 class OwnLease:
     """The lease of this process as a host, by its own clock. In memory only."""
 
-    __slots__ = ("_begun_ms", "_lease_ms", "_margin_ms", "_renew_ms")
+    __slots__ = ("_begun_ms", "_lease_ms", "_margin_ms")
 
-    def __init__(
-        self,
-        begun_ms: int,
-        *,
-        lease_ms: int = LEASE_MS_DEFAULT,
-        margin_ms: int = LEASE_MARGIN_MS,
-        renew_ms: int = LEASE_RENEW_MS,
-    ) -> None:
+    def __init__(self, begun_ms: int, *, lease_ms: int = LEASE_MS_DEFAULT, margin_ms: int = LEASE_MARGIN_MS) -> None:
         """Begin with the registration of the lease; `begun_ms` is a time before the request for it."""
-        assert 0 < margin_ms < lease_ms and renew_ms + margin_ms < lease_ms
-        self._lease_ms, self._margin_ms, self._renew_ms = lease_ms, margin_ms, renew_ms
+        assert 0 < margin_ms < lease_ms
+        self._lease_ms, self._margin_ms = lease_ms, margin_ms
         self._begun_ms = begun_ms
+
+    def read(self, state: BrokersState, host: str, begun_ms: int) -> None:
+        """Note what was read; `begun_ms` is a time before the read. A host that was asked has to renew its lease."""
+        if host in state.hosts and host not in state.asked:
+            self.renewed(begun_ms)
 
     def renewed(self, begun_ms: int) -> None:
         """Note that a renewal was stored; `begun_ms` is a time before the request for it."""
@@ -293,12 +332,12 @@ class OwnLease:
 
     @property
     def until_ms(self) -> int:
-        """When this process must stop serving if it has not renewed its lease by then."""
+        """When this process must stop serving if it has not read or renewed its lease by then."""
         return self._begun_ms + self._lease_ms - self._margin_ms
 
     def holds(self, now_ms: int) -> bool:
         return now_ms < self.until_ms
 
-    def is_due(self, now_ms: int) -> bool:
-        """Return whether the next renewal is due."""
-        return now_ms - self._begun_ms >= self._renew_ms
+    def is_fresh(self, now_ms: int, within_ms: int) -> bool:
+        """Whether it was read or renewed less than `within_ms` ago."""
+        return now_ms - self._begun_ms < within_ms

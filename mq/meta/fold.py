@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 from deltamq.mq.auth.state import AUTH_EVENTS, AuthEvent, AuthState
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.meta.access import ACCESS_EVENTS, AccessEvent, AccessState, PartitionOf
-from deltamq.mq.meta.brokers import BROKER_EVENTS, BrokerEvent, BrokersState, HostRenewed
+from deltamq.mq.meta.brokers import BROKER_EVENTS, BrokerEvent, BrokersState, HostAsked, HostRenewed
 from deltamq.mq.meta.features import FEATURE_EVENTS, FeatureEvent, FeaturesState
 from deltamq.mq.meta.group import GROUP_EVENTS, GroupEvent, GroupsState
 from deltamq.mq.meta.moved_keys import MOVE_EVENTS, MovedKeys, MoveEvent, MoveSealed
@@ -135,7 +135,7 @@ def _mapped(mappings: TopicMappings, event: StaticEvent) -> TopicMappings:
 
 
 def parts_told(event: AnyEvent) -> tuple[str, ...]:
-    """Return the parts of `Meta` that an event changes; none for an event that only renews a lease."""
+    """Return the parts of `Meta` that an event changes; none for an event about a lease only."""
     return _CHANGED_PARTS[type(event)]
 
 
@@ -153,6 +153,7 @@ _CHANGED_PARTS: Final[Mapping[type, tuple[str, ...]]] = {
     SegmentsDropped: ("static", "moved", "groups", "access"),
     TopicDeleted: ("topics", "groups", "moved", "static", "access"),
     HostRenewed: (),
+    HostAsked: (),
 }
 _FORMS: Final[Mapping[str, Form[Any]]] = {
     **TOPIC_EVENTS,

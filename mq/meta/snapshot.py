@@ -115,22 +115,24 @@ class _Groups(msgspec.Struct):
         )
 
 
-class _Brokers(msgspec.Struct):
+class _Brokers(msgspec.Struct, omit_defaults=True):
     hosts: list[Host]
     #: Host and epoch of each role.
     roles: dict[str, tuple[str | None, int]]
     epoch: int
+    asked: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, state: BrokersState) -> _Brokers:
         roles = {role: (own.host, own.epoch) for role, own in state.roles.items()}
-        return cls(list(state.hosts.values()), roles, state.epoch)
+        return cls(list(state.hosts.values()), roles, state.epoch, tuple(sorted(state.asked)))
 
     def state(self) -> BrokersState:
         return BrokersState(
             hosts={host.id: host for host in self.hosts},
             roles={role: Ownership(*own) for role, own in self.roles.items()},
             epoch=self.epoch,
+            asked=frozenset(self.asked),
         )
 
 

@@ -22,6 +22,7 @@ def create_table(
     now_ms: int,
     table_id: str | None = None,
     transactions: Mapping[str, int] | None = None,
+    is_new: bool = False,
 ) -> None:
     """Create the table in `folder`, which has no log; if several processes do so, the first one's table counts.
 
@@ -33,13 +34,16 @@ def create_table(
         Delta's protocol action: `MESSAGE_PROTOCOL` or `UNGUARDED_PROTOCOL`.
     transactions
         The versions of applications that the table begins with.
+    is_new
+        Whether the folder is known to have no data.
 
     Raises
     ------
     Corrupt
         The folder has data: the log of an earlier table is gone, and a new one would hide that data.
     """
-    check_no_data(store, folder)
+    if not is_new:
+        check_no_data(store, folder)
     data = encode_create(
         table_id=table_id or str(uuid.uuid4()),
         name=name,

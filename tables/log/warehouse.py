@@ -120,9 +120,13 @@ class Warehouse:
         """Return the URI of a partition's Delta table."""
         return self.store.uri(ref.folder)
 
-    def create(self, ref: PartitionRef, *, table_id: str | None = None) -> PartitionLog:
-        """Create the partition's table if it does not exist, and open it; any number of processes may call this."""
-        if not self.exists(ref):
+    def create(self, ref: PartitionRef, *, table_id: str | None = None, is_new: bool = False) -> PartitionLog:
+        """Create the partition's table if it does not exist, and open it; any number of processes may call this.
+
+        `is_new`: the partition belongs to a life that has just begun, so nobody has stored anything there; then the
+        table is put without a look.
+        """
+        if is_new or not self.exists(ref):
             configuration = {
                 "mq.format": "1",
                 "mq.topic": ref.topic,
@@ -141,6 +145,7 @@ class Warehouse:
                     protocol=MESSAGE_PROTOCOL,
                     now_ms=self.clock.wall_us() // 1000,
                     table_id=table_id,
+                    is_new=is_new,
                 )
             except Corrupt as error:
                 self._stop(ref, error)

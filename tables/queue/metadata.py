@@ -3,9 +3,12 @@
 Any process may decide, and the Delta log determines whose decision stands. An event is appended only if the log still
 ends at the offset for which the decision was made; otherwise the process reads what the winner wrote and decides again:
 
-    refresh --> decide(state) --> append at the offset that the state was folded up to --> fold what was stored
-       ^                              |
-       '------- lost the race --------'
+    decide(state) --> append at the offset that the state was folded up to --> fold what was stored
+       ^  ^               |
+       |  '-- refresh <---+-- lost the race
+       '----- refresh <-- refused, or nothing to do: by the newest state, perhaps not
+
+Changes that wait together share one append: each is decided on the state after the ones before it.
 
 The state is rebuilt only from the table (META-3), from the last snapshot on (`mq.meta.snapshot`). An append that makes
 SNAPSHOT_EVENTS events since the last snapshot also appends the next one, and `maintain` removes what lies before the
@@ -20,6 +23,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -92,6 +96,36 @@ class _Folded:
         for offset, event in enumerate(events, start=self.offset + 1):
             told.update(dict.fromkeys(parts_told(event), offset))
         return told
+
+
+class Change:
+    """A change of the metadata that somebody wants; `MetaLog.submit_all` sets what became of it."""
+
+    __slots__ = ("act", "after", "decide", "error", "events")
+
+    def __init__(self, decide: Callable[[Meta], Sequence[AnyEvent]], act: str | None = None) -> None:
+        """`decide` may be called several times, each time with a newer state, and on another thread.
+
+        It returns the change's events for a state, or raises why it is refused. `act` is as in `MetaLog.submit_any`.
+        """
+        self.decide = decide
+        self.act = act
+        self.events: Sequence[AnyEvent] = ()
+        #: The state after its events.
+        self.after = Meta()
+        #: Why it was refused; then nothing of it is stored.
+        self.error: Exception | None = None
+
+    def decided(self, meta: Meta) -> Meta:
+        """Decide by this state, and return the state after it."""
+        self.events, self.after, self.error = (), meta, None
+        try:
+            events = self.decide(meta)
+            # Events that cannot be folded must never be stored: no process could start again.
+            self.events, self.after = events, meta.apply_all(events) if events else meta
+        except Exception as error:
+            self.error = error
+        return self.after
 
 
 class MetaLog:
@@ -203,25 +237,55 @@ class MetaLog:
         return done, files[0].append_max_us if files and files[0].start > 0 else 0
 
     def _submit(self, decide: Callable[[Meta], Sequence[AnyEvent]], act: str | None = None) -> Meta:
+        change = Change(decide, act)
+        self.submit_all([change])
+        if change.error is not None:
+            raise change.error
+        return change.after
+
+    def submit_all(self, changes: Sequence[Change], *, look: bool = False) -> None:
+        """Store the events of all changes with one append, each change decided on the state after the ones before it.
+
+        What became of each is in the change: a refused one keeps no other from being stored. `look` reads what other
+        processes have written in any case.
+
+        Raises
+        ------
+        Unknown
+            The events of all changes may be stored, or none are.
+        Unavailable
+            `contention`: as in `submit`; also raises as `refresh` does.
+        """
         with self._lock:
+            is_decided = not look and self._is_decided(changes)
             for _ in range(self._races_max):
-                self._catch_up()
-                events = decide(self._folded.meta)
-                if not events:
-                    return self._folded.meta
-                if self._append(events, act):
+                if not is_decided:
                     self._catch_up()
-                    return self._folded.meta
+                    self._is_decided(changes)
+                if not any(change.events for change in changes):
+                    return
+                if self._append(changes):
+                    self._fold_stored(changes)
+                    return
+                is_decided = False
         raise Unavailable(f"lost {self._races_max} races for the metadata log; try again", code="contention")
 
-    def _append(self, events: Sequence[AnyEvent], act: str | None) -> bool:
+    def _is_decided(self, changes: Sequence[Change]) -> bool:
+        """Decide all by the folded state; return whether each has events, which only this state allows to be stored."""
+        meta = self._folded.meta
+        for change in changes:
+            meta = change.decided(meta)
+        return all(change.events for change in changes)
+
+    def _append(self, changes: Sequence[Change]) -> bool:
         """Store the events at the offset of the folded state; return False if another process has written there."""
-        # Events that cannot be folded must never be stored: no process could start again.
-        after = self._folded.meta.apply_all(events)
-        stored = [*events, *self._due_snapshot(events, after)]
+        events = [event for change in changes for event in change.events]
+        acts = [change.act for change in changes for _ in change.events]
+        snapshot = self._due_snapshot(events, changes[-1].after)
+        stored = [*events, *snapshot]
         self._writer_seq += 1
         stamp = ProducerStamp(id=self._writer_id, seq=self._writer_seq, indexes=None, total=len(stored))
-        batch = Batch(_rows(stored, act), stamp)
+        batch = Batch(_rows(stored, [*acts, *(None for _ in snapshot)]), stamp)
         tries = 0
         while True:
             try:
@@ -254,39 +318,62 @@ class MetaLog:
         return self._log.maintain() or trimmed
 
     def _catch_up(self) -> bool:
-        """Fold everything behind the state, page by page; state and offset change together."""
+        """Read what others have written, and fold it; return whether there was anything behind the state."""
         self._log.refresh()
         began = self._folded.offset
+        self._fold_known(())
+        return self._folded.offset > began
+
+    def _fold_stored(self, changes: Sequence[Change]) -> None:
+        """Fold what was stored of these changes, and tell each the state after it."""
+        ends = list(accumulate((len(change.events) for change in changes), initial=self._folded.offset))
+        states = {ends[0]: self._folded.meta} | self._fold_known(ends)
+        for change, end in zip(changes, ends[1:], strict=True):
+            change.after = states[end]
+
+    def _fold_known(self, stops: Sequence[int]) -> dict[int, Meta]:
+        """Fold everything behind the state, page by page; return the state at each of these offsets.
+
+        State and offset change together.
+        """
         try:
-            self._fold_on()
+            return self._fold_on(stops)
         except Corrupt as error:
             self._torn = error
             raise
-        return self._folded.offset > began
 
-    def _fold_on(self) -> None:
+    def _fold_on(self, stops: Sequence[int]) -> dict[int, Meta]:
+        states: dict[int, Meta] = {}
         try:
             for page in pages(self._log, self._folded.offset):
-                self._folded = self._folded.after(page.rows, page.next_offset)
+                rows = page.rows
+                for stop in sorted({*(s for s in stops if s < page.next_offset), page.next_offset}):
+                    count = max(0, stop - self._folded.offset)
+                    if count:
+                        self._folded = self._folded.after(rows.slice(0, count), stop)
+                        rows = rows.slice(count)
+                        states[stop] = self._folded.meta
         except NotStored as error:
             if self._log.min_offset <= self._folded.offset:
                 raise Corrupt(f"the metadata log: {error.detail}", code="meta_log_torn") from error
             # While this process slept, others removed events that it has not read.
             self._folded = self._rebuilt()
+        return states
 
     def _rebuilt(self) -> _Folded:
         return _folded(self._log.rows_of([file]).select(_COLUMNS) for file in reversed(tuple(self._log.files)))
 
 
-def _rows(events: Sequence[AnyEvent | MetaSnapshot], act: str | None) -> pa.RecordBatch:
+def _rows(events: Sequence[AnyEvent | MetaSnapshot], acts: Sequence[str | None]) -> pa.RecordBatch:
+    """Return the rows of events, each with the act that it is part of, if any."""
     columns: dict[str, list[object]] = {
         "key": [event.key for event in events],
         "tag": [event.kind for event in events],
         "body": [event.to_json() if isinstance(event, MetaSnapshot) else event_to_json(event) for event in events],
     }
-    if act is None:
+    if not any(acts):
         return pa.RecordBatch.from_pydict(columns, schema=_ROWS)
-    columns["headers"] = [[(ACT_HEADER, act)]] * len(events)
+    columns["headers"] = [None if act is None else [(ACT_HEADER, act)] for act in acts]
     return pa.RecordBatch.from_pydict(columns, schema=_ROWS.append(INGEST_SCHEMA.field("headers")))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deltamq.api.log.partition import Tending
+from deltamq.api.log.tending import Tending
 
 
 class Clock:
@@ -94,3 +94,23 @@ def test_a_partition_that_is_gone_does_not_come_up(clock: Clock, tending: Tendin
     tending.drop(one)
     clock.now_s += 31
     assert tending.take() == [other]
+
+
+def test_look_24_partitions_at_rest_come_up_apart_however_many_there_are(clock: Clock) -> None:
+    tending = Tending[Any](clock, every_s=30.0, apart_s=20.0)
+    resting = [partition(f"t{number}") for number in range(1_000)]
+    for one in resting:
+        tending.again(one, 3_600.0)
+    used = partition("used")
+    tending.again(used, 30.0)
+    clock.now_s += 31
+    assert tending.take() == [used], "one in use comes up as ever"
+    clock.now_s += 3_600
+    came: list[Any] = []
+    while turn := tending.take():
+        came += turn
+    # Those that went to rest first come up after an hour; with more at rest, each rests longer.
+    assert 150 < len(came) < 200
+    for one in came:
+        tending.again(one, 3_600.0)
+    assert min(one.tended_at_s for one in came) >= clock.now_s + 20 * 800

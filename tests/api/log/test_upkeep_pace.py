@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltamq.api.log.partition import UpkeepPace
+from deltamq.api.log.tending import UpkeepPace
 from tests.api.running import Api, until
 
 

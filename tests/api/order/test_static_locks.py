@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from deltamq.api.ports import Ports
-from deltamq.mq.limits import PULL_LOCK_SETTLE_MS
+from deltamq.mq.limits import LEASE_RENEW_MS, PULL_LOCK_SETTLE_MS
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.queue_calls import queue_in
 from tests.api.routes.test_group_offsets import reset
@@ -393,7 +393,9 @@ def test_order_05_if_the_other_process_is_silent_a_queue_is_free_when_nobody_cla
     old.leave()
     with silent(two.other):
         assert new.take(Q0)["refused"] == [Q0], "the other process may not know of the remapping"
-        pass_ms(two, PULL_LOCK_SETTLE_MS + PATIENT["lease_ms"] - 1)
+        pass_ms(two, LEASE_RENEW_MS)
+        until(lambda: two.one.service.meta.now.brokers.asked)  # from then on its lease can end
+        pass_ms(two, PULL_LOCK_SETTLE_MS + PATIENT["lease_ms"] - LEASE_RENEW_MS - 1)
         assert new.take(Q0)["refused"] == [Q0]
         pass_ms(two, 1)
         # The silent process is asked once more for a second, in which the lease of this one may have to be renewed.

@@ -31,7 +31,7 @@ from deltamq.mq.auth.state import (
     QuotaPut,
 )
 from deltamq.mq.errors import Corrupt, Unavailable
-from deltamq.mq.meta.brokers import Host, HostLeft, HostRegistered, HostRenewed, RoleTaken
+from deltamq.mq.meta.brokers import Host, HostAsked, HostLeft, HostRegistered, HostRenewed, RoleTaken
 from deltamq.mq.meta.fold import Meta, event_from_json, event_to_json
 from deltamq.mq.meta.group import ClientForgotten, Group, GroupBegan, GroupDeleted, GroupPut, OffsetsReset, Pause
 from deltamq.mq.meta.group_settings import GroupSettings
@@ -175,6 +175,7 @@ ID = "00112233aabbccdd"
 EXAMPLES: Mapping[str, tuple[Family, object]] = {
     "a host": (META, HostRegistered(host=HOST)),
     "a renewal": (META, HostRenewed(id="one", renewal=4, load=9)),
+    "a host that was asked": (META, HostAsked(id="one")),
     "a host that stopped": (META, HostLeft(id="one", expired=False)),
     "a host that is gone": (META, HostLeft(id="one", expired=True)),
     "a role": (META, RoleTaken(role="/meta", host="one", epoch=2)),

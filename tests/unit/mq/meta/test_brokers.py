@@ -10,6 +10,7 @@ from deltamq.mq.meta.brokers import (
     BrokerEvent,
     BrokersState,
     Host,
+    HostAsked,
     HostLeft,
     HostRegistered,
     HostRenewed,
@@ -18,6 +19,7 @@ from deltamq.mq.meta.brokers import (
     OwnLease,
     RoleTaken,
     check_role,
+    decide_ask,
     decide_give_back,
     decide_leave,
     decide_register,
@@ -107,22 +109,33 @@ def test_meta_01_what_a_host_leaves_is_free_and_stays_known() -> None:
     assert registered(ONE, TWO).apply_all([HostLeft(id="one", expired=False)]).epoch == 3, "epochs never go down"
 
 
-def test_meta_01_others_wait_a_whole_lease_from_when_they_saw_the_last_renewal() -> None:
+def test_meta_01_others_wait_a_whole_lease_from_when_they_saw_the_host_asked() -> None:
     state, watch = registered(ONE, TWO), LeaseWatch(lease_ms=100)
     watch.see(state, 1_000)
+    assert watch.expired(9_000) == {}, "nobody doubts it"
+    state = state.apply_all(decide_ask(state, "two", ["one", "two", "none"]))
+    assert state.asked == {"one"} and decide_ask(state, "two", ["one"]) == ()
+    watch.see(state, 1_000)
     watch.see(state, 1_090)
-    assert watch.expired(1_099) == {}
-    assert watch.expired(1_100) == {"one": 0, "two": 0}
-    watch.see(state.apply_all(decide_renew(state, "one", load=0)), 1_100)
-    assert watch.expired(1_199) == {"two": 0}
-    watch.see(state.apply_all([HostLeft(id="two", expired=True)]), 1_150)
-    assert watch.expired(1_249) == {}
+    assert (watch.expired(1_099), watch.asked_since(999)) == ({}, {})
+    assert watch.expired(1_100) == watch.asked_since(1_000) == {"one": 0}
+    state = state.apply_all(decide_renew(state, "one", load=0))
+    watch.see(state, 1_100)
+    assert state.asked == frozenset() and watch.expired(9_000) == {}
+    state = state.apply_all(decide_ask(state, "two", ["one"]))
+    watch.see(state, 2_000)
+    assert watch.expired(2_099) == {} and watch.expired(2_100) == {"one": 1}, "each question counts anew"
+    assert state.apply_all([HostLeft(id="one", expired=True)]).asked == frozenset()
 
 
 def test_meta_01_an_owner_stops_by_a_margin_before_others_may_take_over() -> None:
-    lease = OwnLease(1_000, lease_ms=100, margin_ms=10, renew_ms=30)
+    state, lease = registered(ONE, TWO), OwnLease(1_000, lease_ms=100, margin_ms=10)
     assert lease.holds(1_089) and not lease.holds(1_090)
-    assert (lease.is_due(1_029), lease.is_due(1_030)) == (False, True)
+    lease.read(state, "one", 1_010)
+    assert lease.until_ms == 1_100
+    lease.read(state.apply_all(decide_ask(state, "two", ["one"])), "one", 1_040)
+    lease.read(state, "none", 1_040)
+    assert lease.until_ms == 1_100, "asked, it has to renew; and who is not there has no lease"
     lease.renewed(1_050)
     lease.renewed(1_020)
     assert lease.until_ms == 1_140
@@ -131,6 +144,7 @@ def test_meta_01_an_owner_stops_by_a_margin_before_others_may_take_over() -> Non
 EVENTS: tuple[BrokerEvent, ...] = (
     HostRegistered(host=ONE),
     HostRenewed(id="one", renewal=1, load=3),
+    HostAsked(id="one"),
     RoleTaken(role="A", host="one", epoch=1),
     HostLeft(id="one", expired=True),
 )
@@ -149,6 +163,7 @@ def test_meta_04_events_survive_the_log(event: BrokerEvent) -> None:
         pytest.param(HostRegistered(host=ONE), id="a host that is there already"),
         pytest.param(HostRenewed(id="one", renewal=2, load=0), id="a renewal that skips one"),
         pytest.param(HostRenewed(id="none", renewal=1, load=0), id="a renewal of nobody"),
+        pytest.param(HostAsked(id="none"), id="nobody is asked"),
         pytest.param(HostLeft(id="none", expired=True), id="nobody left"),
         pytest.param(RoleTaken(role="A", host="none", epoch=9), id="nobody takes"),
         pytest.param(RoleTaken(role="A", host="one", epoch=2), id="an epoch that is not higher"),

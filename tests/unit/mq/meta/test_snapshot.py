@@ -18,6 +18,7 @@ from deltamq.mq.meta.brokers import (
     BrokersState,
     Host,
     Ownership,
+    decide_ask,
     decide_give_back,
     decide_leave,
     decide_register,
@@ -126,6 +127,8 @@ def host(id: str, action: str) -> Decide:
             )
         if action == "renew":
             return decide_renew(state, id, 7)
+        if action == "ask":
+            return decide_ask(state, id, state.hosts.keys())
         if action == "leave":
             return decide_leave(state, id)
         if action == "give back":
@@ -249,7 +252,7 @@ def test_kafka_15_a_snapshot_holds_the_settings_that_kafkas_clients_gave() -> No
         (StaticQueues, {"owners", "epoch", "brokers", "made", "world"}),
         (GroupsState, {"groups", "resets", "epoch", "began", "forgotten"}),
         (Group, {"name", "epoch", "settings", "created_ms", "paused"}),
-        (BrokersState, {"hosts", "roles", "epoch"}),
+        (BrokersState, {"hosts", "roles", "epoch", "asked"}),
         (Ownership, {"host", "epoch"}),
         (OnlineState, {"groups", "epoch"}),
         (GroupOnline, {"clients", "topics"}),

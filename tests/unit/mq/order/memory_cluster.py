@@ -19,6 +19,7 @@ from deltamq.mq.meta.brokers import (
     META_ROLE,
     BrokersState,
     Host,
+    HostAsked,
     HostLeft,
     HostRegistered,
     HostRenewed,
@@ -26,6 +27,7 @@ from deltamq.mq.meta.brokers import (
     OwnLease,
     RoleTaken,
     check_role,
+    decide_ask,
     decide_give_back,
     decide_leave,
     decide_register,
@@ -74,6 +76,7 @@ TICK_MS: Final = 250
 ClusterEvent = (
     HostRegistered
     | HostRenewed
+    | HostAsked
     | HostLeft
     | RoleTaken
     | ClientPut
@@ -290,9 +293,13 @@ class MemoryHost:
         """Do the host's periodic work."""
         if not self.runs:
             return
+        begun_ms = self.now_ms
         self._see(self.cluster.meta)
+        self.lease.read(self.view.brokers, self.id, begun_ms)
         try:
             self._renew()
+            silent = self.view.brokers.hosts.keys() - {host.id for host in self.cluster.hosts if host.runs}
+            self._append(lambda meta: decide_ask(meta.brokers, self.id, silent))
             expired = self.watch.expired(self.now_ms)
             self._append(lambda meta: decide_takeover(meta.brokers, self.id, expired))
             self._append(lambda meta: decide_give_back(meta.brokers, self.id, tuple(self.roles)))
@@ -304,7 +311,7 @@ class MemoryHost:
             self.start()
 
     def _renew(self) -> None:
-        if self.lease.is_due(self.now_ms):
+        if self.id in self.view.brokers.asked or self.id not in self.view.brokers.hosts:
             begun_ms = self.now_ms
             self._append(lambda meta: decide_renew(meta.brokers, self.id, load=0))
             self.lease.renewed(begun_ms)

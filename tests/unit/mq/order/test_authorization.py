@@ -46,7 +46,7 @@ def test_order_03_a_leaving_client_is_not_authorized_anew() -> None:
 
 
 def test_meta_01_no_authorization_is_given_after_the_own_lease() -> None:
-    meta = Authorizations(OwnLease(0, lease_ms=50, margin_ms=10, renew_ms=20), {A}, 0, length_ms=100)
+    meta = Authorizations(OwnLease(0, lease_ms=50, margin_ms=10), {A}, 0, length_ms=100)
     assert (meta.grant(A, 39), meta.grant(A, 40)) == (100, 0)
     assert meta.until_ms(A) == 139
 
