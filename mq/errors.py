@@ -158,6 +158,8 @@ class Overloaded(DeltaMQError):
 NOT_READABLE: Final = "not_readable"
 #: Nothing of the request is stored.
 NOT_WRITABLE: Final = "not_writable"
+#: The code of `Unavailable` where this process may only read the storage; nothing is stored (SPEC RELY-17).
+READ_ONLY: Final = "storage_read_only"
 
 #: Codes of requests that the client did not send, or not to this service.
 _NOT_SENT: Final = frozenset(
@@ -182,7 +184,7 @@ class Unavailable(DeltaMQError):
     @property
     def outcome(self) -> Outcome:
         """Not known, unless the code says that the request was not sent, or not let in."""
-        is_certain = self.code == NOT_WRITABLE or self.code in _NOT_SENT
+        is_certain = self.code in (NOT_WRITABLE, READ_ONLY) or self.code in _NOT_SENT
         return "not_stored" if is_certain and not self._may_be_stored else super().outcome
 
 

@@ -309,6 +309,7 @@ class Service:
         def open_all() -> tuple[Warehouse, MetaLog, HandleKeys]:
             uri = config.warehouse.uri
             warehouse = Warehouse.open(uri, settings=config.log, clock=ports.clock, store=ports.store)
+            warehouse.check_may_write("a service")
             meta, keys = MetaLog(warehouse), handle_keys(warehouse.store, _handle_secret(config))
             # Arrow keeps the memory of reading the metadata: with 10,000 access rules 21 MiB.
             pa.default_memory_pool().release_unused()

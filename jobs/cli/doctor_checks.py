@@ -81,6 +81,7 @@ def table_checks(subject: Subject) -> Iterator[Check]:
         with opened(uri) as warehouse:
             refs = [ref for space in Space for ref in warehouse.refs(space)]
             findings = [f for f in inspect(warehouse, refs) if f.gravity is not Gravity.NOTE]
+            may_write = warehouse.may_write
     except DeltaMQError as error:
         yield Check(
             name="tables",
@@ -89,6 +90,13 @@ def table_checks(subject: Subject) -> Iterator[Check]:
             remedy="examine the error and the disk",
         )
         return
+    if not may_write:
+        yield Check(
+            name="tables",
+            health=CheckOutcome.WARNING,
+            detail=f"this process may only read {uri}",
+            remedy="whoever starts a service, jobs, `deltamq verify --repair` or a query of Spark must write there",
+        )
     for finding in findings[:_SHOWN_MAX]:
         health = CheckOutcome.FAILED if finding.gravity is Gravity.DAMAGE else CheckOutcome.WARNING
         yield Check(name="tables", health=health, detail=f"{finding.file}: {finding.problem}", remedy=finding.remedy)

@@ -35,7 +35,7 @@ from deltamq.jobs.setup.java import JavaMissing, java_path
 from deltamq.jobs.spark.masters import is_elsewhere
 from deltamq.jobs.spark.runner import SparkRunner
 from deltamq.jobs.tasks.warehouse_files import storage
-from deltamq.jobs.tasks.warehouses import close_warehouses
+from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
 from deltamq.mq.errors import NotFound
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import Engine, LogFormat
@@ -143,6 +143,7 @@ def run_command(
             ran.append(traces.ran)
         ending.callback(close_warehouses)
         _await_warehouse(conf, wait_s)
+        warehouse_of(conf).check_may_write("jobs")
         _run(jobs, conf, ending, ran, once=once, every_s=every, wait=not no_wait)
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from deltamq.jobs.cli.options import opened, warehouse_uri
+from deltamq.jobs.cli.options import errors_shown, opened, warehouse_uri
 from deltamq.jobs.cli.text import bytes_bar
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
@@ -34,7 +34,9 @@ def verify_command(
     warehouse: str | None, profile: str | None, topic: str | None, mend: bool, yes: bool, as_json: bool
 ) -> int:
     """Read and check every byte of every partition; exit with 1 if something is wrong."""
-    with opened(warehouse_uri(profile, warehouse)) as tables:
+    with errors_shown(), opened(warehouse_uri(profile, warehouse)) as tables:
+        if mend:
+            tables.check_may_write("a repair")
         refs = [r for space in Space for r in tables.refs(space) if topic is None or r.topic == topic]
         with bytes_bar(f"{len(refs)} partitions") as bar:
             findings = verify(tables, refs, lambda ref, done, total: bar(done, total, f"{ref.topic} {ref.name}"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from deltamq.mq.errors import Corrupt, DeltaMQError, Refused, Unavailable
+from deltamq.mq.errors import READ_ONLY, Corrupt, DeltaMQError, Refused, Unavailable
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 from deltamq.tables.delta.creation import create_table
 from deltamq.tables.delta.protocol import MESSAGE_PROTOCOL, MESSAGE_TABLE_SETTINGS
@@ -42,7 +42,9 @@ def open_store(uri: str) -> Store:
     if scheme in ("", "file"):
         path = Path(urlsplit(uri).path if scheme else uri).absolute()
         make_root(str(path), OsFiles())
-        return LocalStore(path, PoolingFiles(str(path)))
+        with contextlib.suppress(OSError):
+            return LocalStore(path, PoolingFiles(str(path)))
+        return LocalStore(path)  # nothing can be made there, so no pool; who reads needs none
     if scheme in ("s3", "s3a", "gs", "az", "abfs", "abfss"):
         return ObjectStore(uri.replace("s3a://", "s3://", 1))
     raise Refused(
@@ -59,6 +61,8 @@ class Warehouse:
         self.store = store
         self.settings = settings
         self.clock = clock
+        #: Whether this process may write there: when it was opened, if the storage knows.
+        self.may_write = True
         self._bounds = bounds
         self._cache = RowCache(settings.cache_bytes_max)
         self._tails = TailBudget(settings.tails_bytes_max)
@@ -98,8 +102,19 @@ class Warehouse:
                 f"{opened.uri('')}: a restore has not ended; if it was interrupted, run `deltamq backup restore` again",
                 code="restore_unfinished",
             )
-        probe(opened)
-        return cls(opened, settings=settings or LogSettings(), clock=clock, bounds=bounds)
+        may_write = probe(opened)
+        warehouse = cls(opened, settings=settings or LogSettings(), clock=clock, bounds=bounds)
+        warehouse.may_write = may_write
+        return warehouse
+
+    def check_may_write(self, who: str) -> None:
+        """Raise `Unavailable` (`storage_read_only`) if this process may only read here; `who` needs more."""
+        if not self.may_write:
+            raise Unavailable(
+                f"this process may only read {self.uri}, and {who} must write there: start it as a user that may, or "
+                "with other credentials",
+                code=READ_ONLY,
+            )
 
     @property
     def uri(self) -> str:

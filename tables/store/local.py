@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from deltamq.mq.errors import Corrupt, DeltaMQError, StorageFull, Unavailable
+from deltamq.mq.errors import READ_ONLY, Corrupt, DeltaMQError, StorageFull, Unavailable
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.store.calls import on_a_thread
 from deltamq.tables.store.disk_sync import sync_whole
@@ -34,6 +34,7 @@ HEAD: Final = ".head"
 TEMP_PREFIX: Final = ".tmp-"
 T = TypeVar("T")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 #: Errors of file systems that do not have hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 
@@ -351,8 +352,9 @@ def make_root(root: str, files: FileSystem) -> None:
     while not os.path.isdir(root):
         missing.append(root)
         root = os.path.dirname(root)
-    for folder in reversed(missing):
-        _make_synced(files, folder)
+    with _as_ours(root):
+        for folder in reversed(missing):
+            _make_synced(files, folder)
 
 
 def _make_synced(files: FileSystem, folder: str) -> None:
@@ -398,4 +400,5 @@ def _as_ours(what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise StorageFull(f"no space left for {what}; free disk space and try again") from error
-        raise Unavailable(f"cannot write {what}: {error.strerror or error}", code="storage_error") from error
+        code = READ_ONLY if error.errno in _READ_ONLY else "storage_error"
+        raise Unavailable(f"cannot write {what}: {error.strerror or error}", code=code) from error

@@ -21,7 +21,7 @@ from obstore.store import ObjectStore as Remote
 from obstore.store import from_url
 
 from deltamq.mq.backoff import Backoff
-from deltamq.mq.errors import Unavailable, Unknown
+from deltamq.mq.errors import READ_ONLY, Unavailable, Unknown
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.store.calls import awaited
 from deltamq.tables.store.hedged import BlockingLoop, Pace, hedged
@@ -96,7 +96,7 @@ class ObjectStore:
         try:
             await hedged(lambda: self._remote.put(key, content), self._puts, len(content))
         except BaseError as error:
-            raise Unavailable(f"cannot write {key}: {_said(error)}", code="storage_error") from error
+            raise _cannot_write(key, error) from error
         failpoint("commit.after_data_fsync")
         failpoint("commit.after_data_write")
 
@@ -124,7 +124,7 @@ class ObjectStore:
             except BaseError as error:
                 if doubts:
                     raise Unknown(f"no answer to the put of {key}: {_said(doubts[0])}") from error
-                raise Unavailable(f"cannot write {key}: {_said(error)}", code="storage_error") from error
+                raise _cannot_write(key, error) from error
             else:
                 failpoint("commit.after_link")
                 return True
@@ -136,7 +136,7 @@ class ObjectStore:
         try:
             _blocking.run(self._remote.put(key, bytes(data)))
         except BaseError as error:
-            raise Unavailable(f"cannot write {key}: {_said(error)}", code="storage_error") from error
+            raise _cannot_write(key, error) from error
 
     def read(self, key: str) -> pa.Buffer:
         with _reading(key):
@@ -214,6 +214,11 @@ def _reading(key: str) -> Iterator[None]:
         raise FileMissing(key) from error
     except BaseError as error:
         raise Unavailable(f"cannot read {key}: {_said(error)}", code="storage_error") from error
+
+
+def _cannot_write(key: str, error: BaseError) -> Unavailable:
+    code = READ_ONLY if isinstance(error, PermissionDeniedError) else "storage_error"
+    return Unavailable(f"cannot write {key}: {_said(error)}", code=code)
 
 
 def _said(error: BaseError) -> str:

@@ -18,7 +18,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from deltamq.mq.errors import NotFound, StorageFull, Unavailable, Unknown
+from deltamq.mq.errors import READ_ONLY, NotFound, StorageFull, Unavailable, Unknown
 from deltamq.tables.failpoints import failpoint
 
 #: Key and content of a data file.
@@ -125,22 +125,30 @@ class Store(Protocol):
         """Release what the process holds besides the files."""
 
 
-def probe(store: Store) -> None:
+def probe(store: Store) -> bool:
     """Prove that `put_if_absent` lets exactly one writer win; raise `StoreUnsafe` otherwise (SPEC RELY-3).
 
-    A full disk passes: readers can use it, and no writer can write to it.
+    A full disk passes: readers can use it, and no writer can write to it. So does a store that this process may only
+    read, for which the answer is False (SPEC RELY-17).
     """
-    key = f".mq-probe/{uuid.uuid4().hex}"
+    key, may_write = f".mq-probe/{uuid.uuid4().hex}", True
     try:
         first = store.put_if_absent(key, b"first", durable=True)
         second = store.put_if_absent(key, b"second", durable=True)
         content = store.read(key).to_pybytes()
     except StorageFull:
-        return
+        return True
+    except Unavailable as error:
+        may_write = error.code != READ_ONLY
+        if may_write:
+            raise
+        return False
     finally:
-        store.delete(key)
+        if may_write:
+            store.delete(key)
     if not first or second or content != b"first":
         raise StoreUnsafe(f"{store.uri('')} overwrites files: use local disk, or an object store with conditional put")
+    return True
 
 
 async def put_in_turn(store: Store, key: str, data: bytes, file: NewFile | None, *, durable: bool) -> bool:
