@@ -102,7 +102,7 @@ def _played(folder: Path, strange: str, *, good: int, bad: int) -> list[float]:
                 _send(door, recorder, process, f"{kind}-{at}", f"k{at % 10}", body)
             for group in plan.groups:
                 with recorder.begin(recorder.process(), "drained", group=group.pops.group) as op:
-                    done = wait_until(Calm(lambda name=group.pops.group: is_done(door, name)), within_s=90)
+                    done = wait_until(Calm(lambda name=group.pops.group: is_done(door, name, TOPIC)), within_s=90)
                     op.ok() if done else op.info()
         stop.set()
         for consumer in consumers:

@@ -122,7 +122,7 @@ def drain(urls: Sequence[str], recorder: Recorder, settings: PopSettings, *, wit
             consumer.start()
         with closing(Door(urls)) as door:
             done = wait_until(
-                Calm(partial(is_done, door, settings.group)),
+                Calm(partial(is_done, door, settings.group, settings.topic)),
                 within_s=within_s,
                 left=partial(_lag, door, settings.group),
             )
@@ -153,9 +153,15 @@ class Calm:
         return time.monotonic() - self._since_s >= _CALM_S
 
 
-def is_done(door: Door, group: str) -> bool:
-    """Whether the service says that the group has nothing left, and nothing in flight."""
-    return all(one["lag"] == 0 and one["in_flight"] == 0 for one in _progress(door, group))
+def is_done(door: Door, group: str, topic: str) -> bool:
+    """Whether the service says that the group has nothing left of the topic, and nothing in flight.
+
+    A partition that no process serves, as when leases were lost, is not among those that are listed.
+    """
+    progress = _progress(door, group)
+    listed = sum(not one["retry"] for one in progress)
+    is_whole = listed >= len(partitions_of(door, topic))
+    return is_whole and all(one["lag"] == 0 and one["in_flight"] == 0 for one in progress)
 
 
 def _lag(door: Door, group: str) -> int:

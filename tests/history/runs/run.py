@@ -363,7 +363,7 @@ def _table_of(folder: Path, plan: Plan) -> Callable[[str], Path]:
 def _end_orderlies(door: Door, clients: OrderlyClients, recorder: Recorder, plan: Plan) -> None:
     """The exclusive group comes to the end, and its clients go as they should."""
     with recorder.begin(recorder.process(), "drained", group=ORDERLY) as op:
-        done = wait_until(Calm(partial(is_done, door, ORDERLY)), within_s=plan.drain_s)
+        done = wait_until(Calm(partial(is_done, door, ORDERLY, TOPIC)), within_s=plan.drain_s)
         op.ok() if done else op.info()
     assert clients.leave() == [0] * len(clients.clients), "a client did not go well"
 
