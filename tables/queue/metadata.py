@@ -136,6 +136,7 @@ class MetaLog:
     ) -> None:
         """Open the log, and create it if it does not exist; fold it from its last snapshot on."""
         self._log = warehouse.create(META_PARTITION)
+        self._store = warehouse.store
         self._lock = threading.Lock()
         # The producer id of our appends, with which an append whose outcome is not known can be repeated.
         self._writer_id = f"meta-{uuid.uuid4().hex}"
@@ -190,6 +191,8 @@ class MetaLog:
         ------
         Corrupt
             Events are missing from the log, or a row is not an event; the state stays as it was.
+        Unavailable
+            `store_gone`: the folder is not there; or the store does not answer.
         """
         with self._lock:
             return self._catch_up()
@@ -320,6 +323,11 @@ class MetaLog:
     def _catch_up(self) -> bool:
         """Read what others have written, and fold it; return whether there was anything behind the state."""
         self._log.refresh()
+        # A commit that is not there looks like no news, also where the disk is not mounted.
+        if self._store.cheap_look and self._store.stamp(META_PARTITION.folder) is None:
+            raise Unavailable(
+                f"{META_PARTITION.folder} is not there: is the warehouse's disk mounted?", code="store_gone"
+            )
         began = self._folded.offset
         self._fold_known(())
         return self._folded.offset > began

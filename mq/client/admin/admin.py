@@ -218,17 +218,17 @@ class AdminCalls(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, In
         return read_answer(await self._call("POST", path_of("cluster", "upgrade")), UpgradeInfo)
 
     @both
-    async def ready(self) -> bool:
-        """Return whether the service is ready: False while it starts or stops. Raises when it does not answer."""
+    async def unready(self) -> str | None:
+        """Return why the service is not ready, as while it starts or stops; None if it is. Raises when it is away."""
         timeout_s = self.patience.request_timeout_s
         await self.hosts.call("GET", "/healthz", timeout_s=timeout_s)
         try:
             await self.hosts.call("GET", "/readyz", timeout_s=timeout_s)
         except DeltaMQError as error:
             if error.status == 503 and not isinstance(error, Unknown):
-                return False
+                return error.detail
             raise
-        return True
+        return None
 
 
 class Admin(AdminCalls, Blocking):

@@ -92,8 +92,8 @@ def check_service(subject: Subject) -> Iterator[Check]:
     """Check whether the service at the URL answers and is ready, and report what it hosts."""
     with Admin(subject.url, **subject.access, patience=Patience(retries=0, timeout_s=5.0)) as admin:
         try:
-            ready = admin.ready()
-            cluster = admin.cluster() if ready else None
+            unready = admin.unready()
+            cluster = admin.cluster() if unready is None else None
         except (Unauthenticated, Forbidden) as error:
             yield Check(
                 name="service",
@@ -114,8 +114,8 @@ def check_service(subject: Subject) -> Iterator[Check]:
             yield Check(
                 name="service",
                 health=CheckOutcome.WARNING,
-                detail=f"{subject.url} is alive but does not serve yet (or is stopping)",
-                remedy="try again in a few seconds; its log says what it waits for",
+                detail=f"{subject.url} is alive but not ready: {unready}",
+                remedy="try again in a few seconds, if it starts; its log says more",
             )
             return
         brokers = ", ".join(broker.broker for broker in cluster.brokers)

@@ -38,7 +38,7 @@ def up(
     """Run the service and the jobs together, on one machine, until SIGTERM or Ctrl-C.
 
     With the engine local and without Java, only the jobs run that need no Spark: messages come again and are delayed as
-    they should, but state tables are not merged, files not compacted, exports not made.
+    they should, but state tables are not merged, exports not made, the catalog is not kept, no partition is verified.
     """
     shared = _options(warehouse=warehouse, profile=profile)
     serve = [*DELTAMQ, "serve", *shared, *_options(host=host, port=port, kafka_port=kafka_port)]

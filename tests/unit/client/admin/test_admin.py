@@ -83,9 +83,9 @@ def test_the_cluster_and_its_readiness(stub: StubService, admin: Admin) -> None:
     cluster = admin.cluster()
     assert cluster.warehouse == "/w"
     assert [broker.broker for broker in cluster.brokers] == ["broker-a", "broker-b"]
-    assert admin.ready() is True
+    assert admin.unready() is None
     stub.ready = False
-    assert admin.ready() is False
+    assert admin.unready() == "stub: unavailable"
 
 
 def test_a_service_that_is_not_there_is_told_after_the_retries() -> None:
@@ -96,7 +96,7 @@ def test_a_service_that_is_not_there_is_told_after_the_retries() -> None:
             admin.list_topics()
         assert caught.value.code == "connect_failed"
         with pytest.raises(Unavailable):
-            admin.ready()
+            admin.unready()
 
 
 def test_an_answer_that_is_no_topic_is_an_error_of_ours() -> None:
