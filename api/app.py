@@ -80,7 +80,7 @@ class App(Front):
                 listener.close()
             await send({"type": "lifespan.startup.failed"})
             return
-        door = None if listener is None else await KafkaServer.start(service, listener)
+        door = None if listener is None else await KafkaServer.start(service, listener, self.traces)
         self.fastapi.state.service = service
         self.calls = _hot_calls(service)
         if self.traces is not None:
@@ -125,7 +125,7 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
         title="DeltaMQ",
         version=release(),
         description="A message log whose partitions are Delta tables: an acknowledgement is a Delta commit.\n\n"
-        "Integers of answers are at most 2^53 - 1, which JavaScript's numbers hold, but for `producer_seq`.",
+        "Integers are at most 2^53 - 1, which JavaScript's numbers hold, but for a producer's number of a request.",
         docs_url=None,  # both pages would load scripts from elsewhere
         redoc_url=None,
         generate_unique_id_function=operation_id,

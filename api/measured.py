@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 from deltamq.api.log.metrics import Gauge
 from deltamq.api.wire.answer import WRITE_WHOLE
 from deltamq.api.wire.request import STEPS, WAITED, Receive, Scope, Send
-from deltamq.api.wire.steps import Steps, Times
+from deltamq.api.wire.steps import CallTrace, Steps, Times
 from deltamq.tables.config import Config
 from deltamq.tables.settings import extra_missing
 
@@ -36,6 +36,9 @@ class Traces(Protocol):
 
     def begin(self, scope: Scope) -> RequestTrace | None:
         """Return the trace of a request; None for most."""
+
+    def begin_call(self) -> CallTrace:
+        """Begin a call of one of Kafka's clients, of which is not known yet whether it is traced."""
 
     def counters(self) -> Sequence[Gauge]:
         """Return what became of the spans, for `/metrics`."""

@@ -5,8 +5,9 @@
 
 A request whose caller is traced belongs to that trace, if it is sampled; a share of the others begins a trace.
 Where a request is forwarded, its trace goes on. Spans are made when the request is over, from the times that were
-measured: an untraced request pays for a look at its headers. This module needs the extra `otel`, and is imported only
-if a setting names a collector.
+measured: an untraced request pays for a look at its headers. Kafka's calls have no place for a context but the headers
+of records: a call that stores some is looked through for them, and of the others the share counts. This module needs
+the extra `otel`, and is imported only if a setting names a collector.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from opentelemetry import trace
@@ -28,14 +30,14 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from deltamq.api.auth.calls import call_of
 from deltamq.api.host.peers import is_forwarded
 from deltamq.api.log.metrics import Gauge
 from deltamq.api.wire.request import Scope
-from deltamq.api.wire.steps import GROUP_FACT, TOPIC_FACT, Step, Times
+from deltamq.api.wire.steps import GROUP_FACT, TOPIC_FACT, Step, Steps, Times
 from deltamq.mq.release import release
 from deltamq.tables.config_sections import traces_endpoint
 
@@ -54,6 +56,11 @@ _TRACESTATE: Final = b"tracestate"
 _CONTEXT_HEADERS: Final = (_TRACEPARENT, _TRACESTATE)
 _FAILED_STATUS: Final = 500
 _W3C: Final = TraceContextTextMapPropagator()
+#: Where a record of Kafka's has a sender's context: the header's name and value, each after its length.
+_IN_RECORD: Final = re.compile(rb"\x16traceparent\x6e(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})")
+#: Bytes of a batch in which contexts are looked for, and most that a call links to.
+_LOOKED_BYTES: Final = 64 * 1024
+_LINKS_MAX: Final = 32
 #: Names in a call's path that spans have an attribute for.
 _NAMES: Final = {"topic": TOPIC_FACT, "group": GROUP_FACT}
 
@@ -134,7 +141,6 @@ class RequestSpan:
     def end(self, scope: Scope, times: Times) -> None:
         """End the span, with those of the request's steps within it."""
         self._describe(scope, times.status)
-        inside = trace.set_span_in_context(self._span)
         # What was measured by another clock is as far from the begin as there.
         offset_ns = self._began_ns - round(times.began_s * 1e9)
         steps = [
@@ -142,9 +148,7 @@ class RequestSpan:
             *times.steps,
             Step("send answer", times.answer_s, times.ended_s),
         ]
-        for step in steps:
-            self._add(step, inside, offset_ns)
-        self._span.end(offset_ns + round(times.ended_s * 1e9))
+        _end(self._tracer, self._span, steps, offset_ns, times.ended_s)
 
     def _describe(self, scope: Scope, status: int) -> None:
         call = call_of(scope["method"], scope["raw_path"])
@@ -160,13 +164,78 @@ class RequestSpan:
             self._span.set_attribute("error.type", str(status or "no_answer"))
             self._span.set_status(Status(StatusCode.ERROR))
 
-    def _add(self, step: Step, context: Context, offset_ns: int) -> None:
-        begin, end = (offset_ns + round(at_s * 1e9) for at_s in (step.began_s, step.ended_s))
-        span = self._tracer.start_span(step.name, context, attributes=step.facts, start_time=begin)
-        inside = trace.set_span_in_context(span)
-        for part in step.parts:
-            self._add(part, inside, offset_ns)
-        span.end(end)
+
+def _end(tracer: trace.Tracer, span: Span, steps: Iterable[Step], offset_ns: int, ended_s: float) -> None:
+    """End a span, with those of its steps within it; `offset_ns` is added to the times of steps."""
+    inside = trace.set_span_in_context(span, Context())
+    for step in steps:
+        begin_ns = offset_ns + round(step.began_s * 1e9)
+        within = tracer.start_span(step.name, inside, attributes=step.facts, start_time=begin_ns)
+        _end(tracer, within, step.parts, offset_ns, step.ended_s)
+    span.end(offset_ns + round(ended_s * 1e9))
+
+
+class CallSpan:
+    """One call of a Kafka client: the child of the context in its records, or linked to those, if there are several."""
+
+    def __init__(self, tracer: trace.Tracer, *, is_drawn: bool) -> None:
+        """`is_drawn` says that it is traced if no record of it has a context."""
+        self._tracer = tracer
+        self._is_drawn = is_drawn
+        self._contexts: dict[bytes, SpanContext] = {}
+        self._topics: set[str] = set()
+        self._steps = Steps()
+        self._error = ""
+
+    @property
+    def _is_traced(self) -> bool:
+        contexts = self._contexts.values()
+        return any(context.trace_flags.sampled for context in contexts) if contexts else self._is_drawn
+
+    def steps_of(self, topic: str, records: bytes | memoryview) -> Steps | None:
+        """Note uncompressed records that the call stores; return where to note steps, None if it is not traced.
+
+        Contexts are looked for in the first 64 KiB of each batch.
+        """
+        self._topics.add(topic)
+        for found in _IN_RECORD.finditer(records[:_LOOKED_BYTES]):
+            if len(self._contexts) == _LINKS_MAX:
+                break
+            context = _W3C.extract({_TRACEPARENT.decode(): found[1].decode()}, Context())
+            of_sender = trace.get_current_span(context).get_span_context()
+            if of_sender.is_valid:
+                self._contexts[found[1]] = of_sender
+        return self._steps if self._is_traced else None
+
+    def fail(self, error: str) -> None:
+        """Note an error of the call; the first counts."""
+        self._error = self._error or error
+
+    def end(self, call: str, client: str | None, group: str, began_s: float) -> None:
+        """Make the spans, if the call is traced; `began_s` is a time of `time.perf_counter`, `group` may be empty."""
+        if not self._is_traced:
+            return
+        ended_s = time.perf_counter()
+        offset_ns = time.time_ns() - round(ended_s * 1e9)
+        about = {"network.protocol.name": "kafka"}
+        about |= {name: text for name, text in (("messaging.client.id", client), (GROUP_FACT, group)) if text}
+        if len(self._topics) == 1:
+            (about[TOPIC_FACT],) = self._topics
+        parent, links = Context(), list(self._contexts.values())
+        if len(links) == 1:
+            parent = trace.set_span_in_context(trace.NonRecordingSpan(links.pop()), parent)
+        span = self._tracer.start_span(
+            call,
+            parent,
+            SpanKind.SERVER,
+            about,
+            [trace.Link(context) for context in links],
+            offset_ns + round(began_s * 1e9),
+        )
+        if self._error:
+            span.set_attribute("error.type", self._error)
+            span.set_status(Status(StatusCode.ERROR))
+        _end(self._tracer, span, self._steps, offset_ns, ended_s)
 
 
 class ServiceTraces:
@@ -207,6 +276,10 @@ class ServiceTraces:
         ours = [(name.encode(), value.encode("latin-1")) for name, value in carrier.items()]
         scope["headers"] = [*(one for one in scope["headers"] if one[0] not in _CONTEXT_HEADERS), *ours]
         return RequestSpan(self._tracer, span, began_ns)
+
+    def begin_call(self) -> CallSpan:
+        """Begin a call of one of Kafka's clients, of which is not known yet whether it is traced."""
+        return CallSpan(self._tracer, is_drawn=self._draw() < self._share)
 
     def counters(self) -> list[Gauge]:
         """Return what became of the spans, for `/metrics`."""

@@ -31,6 +31,8 @@ class ReceivedSpan:
     is_error: bool
     attributes: dict[str, Any]
     resource: dict[str, Any] = field(repr=False)
+    #: The traces that it is linked to.
+    links: list[str] = field(default_factory=list)
 
 
 class OtlpReceiver:
@@ -108,6 +110,7 @@ def _spans(request: ExportTraceServiceRequest) -> list[ReceivedSpan]:
             is_error=span.status.code == span.status.STATUS_CODE_ERROR,
             attributes=_plain(list(span.attributes)),
             resource=_plain(list(of_resource.resource.attributes)),
+            links=[link.trace_id.hex() for link in span.links],
         )
         for of_resource in request.resource_spans
         for of_scope in of_resource.scope_spans

@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from deltamq.api.host.fences import FENCED_S
 from deltamq.api.log.parts import RecordRows, RequestPart
 from deltamq.api.wire.rows import ArrowRows
+from deltamq.api.wire.steps import Steps
 from deltamq.mq.errors import DeltaMQError, Fenced, Unknown
 from deltamq.mq.producer import OutOfSequence
 from deltamq.tables.delta.stamped import ProducerStamp
@@ -48,6 +49,8 @@ class LineRequest(NamedTuple):
     now_ms: int = 0
     #: How long they wait for others that share their commit, in seconds.
     window_s: float = 0.0
+    #: Gets the commit's steps, if the call is traced.
+    steps: Steps | None = None
 
 
 class StoredOffset(NamedTuple):
@@ -274,6 +277,7 @@ def _queue(entry: InLine, target: Target) -> None:
         stamp=target.stamp,
         fence_epochs=target.fence_epochs,
         window_s=0.0 if entry.until else request.window_s,  # what was refused has waited
+        steps=request.steps,
     )
     target.queue.put(entry.part)
 

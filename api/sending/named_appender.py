@@ -23,6 +23,7 @@ from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.sending.line import InLine, LineRequest, LineRows, Lines, StoredOffset, Target
 from deltamq.api.sending.logical_places import unserved
+from deltamq.api.wire.steps import Steps
 from deltamq.mq.errors import DeltaMQError, Fenced, Unavailable
 from deltamq.mq.limits import OFFSET_MAX
 from deltamq.mq.meta.access import not_writable
@@ -52,8 +53,11 @@ class PartitionAppender:
         stamp: ProducerStamp | None,
         *,
         window_s: float,
+        steps: Steps | None,
     ) -> InLine:
         """Queue the rows now, behind the rows of earlier calls; they wait for `window_s` for others (SPEC SEND-14).
+
+        `steps` gets their commit, if the call is traced.
 
         Raises
         ------
@@ -61,7 +65,7 @@ class PartitionAppender:
             `not_writable`: the partition is closed; nothing was stored.
         """
         placing = partial(_ByName, topic, name, self._topics, self._causes)
-        request = LineRequest(rows, flush, stamp, window_s=window_s)
+        request = LineRequest(rows, flush, stamp, window_s=window_s, steps=steps)
         return self._lines.begin((topic.topic.id, name), placing, request)
 
 
@@ -141,6 +145,7 @@ class QueueAppender:
         window_s: float,
         now_ms: int,
         wait_s: float,
+        steps: Steps | None,
     ) -> InQueue:
         """Queue the rows now, as `PartitionAppender.begin` does; their logical offset is waited for `wait_s` at most.
 
@@ -150,7 +155,7 @@ class QueueAppender:
             `not_writable`, `queue_unserved`, or as `TopicQueues.require` raises: nothing was stored.
         """
         placing = partial(_ByIndex, self, topic, index)
-        request = LineRequest(rows, flush, stamp, now_ms, window_s)
+        request = LineRequest(rows, flush, stamp, now_ms, window_s, steps)
         in_line = self._lines.begin((topic.topic.id, index), placing, request)
         return InQueue(self, topic, in_line, self._loop.time() + window_s + wait_s)
 

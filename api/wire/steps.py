@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 #: Names of facts, by the conventions for spans of messaging.
 TOPIC_FACT: Final = "messaging.destination.name"
@@ -66,3 +66,16 @@ class Times:
     ended_s: float
     #: The status of the answer; 0 if there was none.
     status: int = 0
+
+
+class CallTrace(Protocol):
+    """A call of one of Kafka's clients: traced if a sender of its messages is, or as one of the others' share."""
+
+    def steps_of(self, topic: str, records: bytes | memoryview) -> Steps | None:
+        """Note uncompressed records that the call stores; return where to note steps, None if it is not traced."""
+
+    def fail(self, error: str) -> None:
+        """Note an error of the call; the first counts."""
+
+    def end(self, call: str, client: str | None, group: str, began_s: float) -> None:
+        """Make the spans, if the call is traced; `began_s` is a time of `time.perf_counter`, `group` may be empty."""

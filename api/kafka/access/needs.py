@@ -18,6 +18,7 @@ from deltamq.api.auth.forwarded import caller_header
 from deltamq.api.kafka.messages.apis import APIS
 from deltamq.api.kafka.messages.codec import Message
 from deltamq.api.wire.answer import Header
+from deltamq.api.wire.steps import CallTrace
 from deltamq.mq.audit import ANONYMOUS
 from deltamq.mq.auth.callers import Credential
 from deltamq.mq.auth.principals import CLUSTER, Resource, Verb
@@ -29,7 +30,7 @@ _NEEDS: Final = {api.request: needs_of(api.needs) for api in APIS.values()}
 class Asker:
     """The sender of a request, and what it was allowed so far: if that is revoked while the request waits, it ends."""
 
-    __slots__ = ("_allowed", "_on_refused", "address", "call", "caller", "headers")
+    __slots__ = ("_allowed", "_on_refused", "address", "call", "caller", "headers", "trace")
 
     def __init__(self, caller: Caller, credential: Credential | None = None) -> None:
         self.caller = caller
@@ -39,6 +40,8 @@ class Asker:
         #: The call's name and where it comes from, for the audit.
         self.call = self.address = ""
         self._on_refused: Callable[[Forbidden, str], None] | None = None
+        #: What traces the call; None if the service traces nothing.
+        self.trace: CallTrace | None = None
 
     def set_call(self, call: str, address: str, on_refused: Callable[[Forbidden, str], None] | None) -> None:
         """Set the call's name and the client's address; `on_refused` gets each refusal, and the call's name."""

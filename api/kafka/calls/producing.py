@@ -46,6 +46,7 @@ from deltamq.api.sending.line import InLine
 from deltamq.api.sending.named_appender import InQueue, PartitionAppender, QueueAppender
 from deltamq.api.sending.request_appender import INLINE_BYTES
 from deltamq.api.wire.request import Ticket
+from deltamq.api.wire.steps import CallTrace
 from deltamq.mq.errors import Conflict, DeltaMQError, Forbidden, Refused, TooLarge
 from deltamq.mq.limits import MIB, REQUEST_BYTES_MAX
 from deltamq.mq.meta.topic_settings import is_compacted
@@ -221,7 +222,7 @@ class Producing:
             if isinstance(batch, DeltaMQError):
                 raise batch
             room.take(batch)
-            return self._placed(hosted, part.index, partition, batch)
+            return self._placed(hosted, part.index, partition, batch, asker.trace)
         except DeltaMQError as error:
             return _refused(part.index, error)
 
@@ -240,11 +241,13 @@ class Producing:
             _check(request)
             name = topic.name or await self._layout.ids.name(topic.topic_id)
             asker.check(ProduceRequest, topic=name)
-            return await self._queued(name, part, request.timeout_ms, room)
+            return await self._queued(name, part, request.timeout_ms, room, asker.trace)
         except DeltaMQError as error:
             return _refused(part.index, error)
 
-    async def _queued(self, name: str, part: ProducePartition, timeout_ms: int, room: _Room) -> _Queued:
+    async def _queued(
+        self, name: str, part: ProducePartition, timeout_ms: int, room: _Room, trace: CallTrace | None
+    ) -> _Queued:
         """Check the partition's batch and put it into the queue; after an error, nothing of it is stored."""
         hosted = await self._layout.topic(name)
         queue = self._layout.queue(hosted, part.index)
@@ -257,9 +260,17 @@ class Producing:
         if isinstance(batch, DeltaMQError):
             raise batch
         room.take(batch)
-        return self._placed(hosted, part.index, partition, batch, timeout_ms)
+        return self._placed(hosted, part.index, partition, batch, trace, timeout_ms)
 
-    def _placed(self, hosted: HostedTopic, index: int, partition: str, batch: _Batch, timeout_ms: int = 0) -> _Queued:
+    def _placed(
+        self,
+        hosted: HostedTopic,
+        index: int,
+        partition: str,
+        batch: _Batch,
+        trace: CallTrace | None,
+        timeout_ms: int = 0,
+    ) -> _Queued:
         """Put a batch into the queue of its partition, or of the logical queue if `partition` is empty."""
         if not batch.is_in_place:
             raise _strict(hosted)
@@ -268,15 +279,16 @@ class Producing:
         header = batch.header
         rows = RecordRows([header], _rows, count=header.count, nbytes=len(header.records))
         stamp = _stamp(header)
+        steps = None if trace is None else trace.steps_of(hosted.name, header.records)
         placed: InLine | InQueue
         if partition:
-            placed = self._appender.begin(hosted, partition, rows, flush, stamp, window_s=window_s)
+            placed = self._appender.begin(hosted, partition, rows, flush, stamp, window_s=window_s, steps=steps)
         else:
             # The answer has a logical offset, and waits for it, not as long as the client does.
             wait_s = min(_DECIDED_S, max(timeout_ms, 0) / 2_000)
             now_ms = self._now_ms()
             placed = self._queues.begin(
-                hosted, index, rows, flush, stamp, window_s=window_s, now_ms=now_ms, wait_s=wait_s
+                hosted, index, rows, flush, stamp, window_s=window_s, now_ms=now_ms, wait_s=wait_s, steps=steps
             )
         return _Queued(hosted, index, partition, rows.count, rows.nbytes, placed)
 

@@ -35,6 +35,7 @@ from deltamq.api.kafka.messages.codec import Message, Parts
 from deltamq.api.kafka.messages.log_messages import ProduceRequest
 from deltamq.api.kafka.server.arrival import FETCH, LENGTH_BYTES, PRODUCE, START_BYTES, Arrival, Inbox, Room
 from deltamq.api.wire.request import Ticket
+from deltamq.api.wire.steps import CallTrace
 from deltamq.mq.errors import DeltaMQError, Forbidden, Refused, Unauthenticated
 from deltamq.mq.limits import ADMIN_BYTES_MAX
 from deltamq.tables.config_sections import ServiceSettings
@@ -73,7 +74,10 @@ class Connections(Protocol):
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
 
-    def answered(self, call: str, seconds: float, answer: Message | None) -> None:
+    def trace(self) -> CallTrace | None:
+        """Return what traces a call that begins now; None if nothing is traced."""
+
+    def answered(self, asker: Asker, frame: Frame, began_s: float, answer: Message | None) -> None:
         """Take note of an answer; None if the client wants none, or gets none."""
 
     def refused(self, connection: Connection, call: str, error: Unauthenticated | Forbidden) -> None:
@@ -190,6 +194,9 @@ class Connection(asyncio.Protocol):
         """Go on with requests without an answer that the client sent before it went, unless it was cut off."""
         self._is_lost = True
         self._write_by = math.inf
+        for begun in self._begun:
+            if begun.is_answered:  # and nobody takes the answer
+                self._connections.answered(begun.asker, begun.frame, begun.began_s, None)
         for begun in (*self._begun, *self._unread):
             if not begun.is_append_under_way:
                 if begun.task is not None:
@@ -394,6 +401,7 @@ class Connection(asyncio.Protocol):
             ticket.release()  # its client cannot learn the outcome, and may repeat it
             return
         asker.set_call(_call_name(frame.api.request), self.address, self._refused)
+        asker.trace = self._connections.trace()
         self.session.begin(asker)
         begun = _Begun(self, frame, asker, ticket, wanted.meter)
         self._begun.append(begun)
@@ -438,6 +446,8 @@ class Connection(asyncio.Protocol):
         except BaseException as error:
             # No answer can say that the outcome is unknown; the client connects again and repeats the request.
             call = begun.frame.api.key
+            if begun.asker.trace is not None:
+                begun.asker.trace.fail(error.code if isinstance(error, DeltaMQError) else type(error).__name__)
             if isinstance(error, Refused):  # not stored, and the client waits for no answer
                 log.info("event=kafka_call_refused call=%d code=%s detail=%r", call, error.code, error.detail)
             elif isinstance(error, Exception):
@@ -457,7 +467,7 @@ class Connection(asyncio.Protocol):
                     break
                 begun = self._begun.popleft()
                 try:
-                    self._connections.answered(begun.asker.call, time.perf_counter() - begun.began_s, begun.answer)
+                    self._connections.answered(begun.asker, begun.frame, begun.began_s, begun.answer)
                     if begun.answer is not None and not self._is_lost:
                         self._transport.writelines(_parts(begun))
                 finally:

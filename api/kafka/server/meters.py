@@ -32,9 +32,7 @@ class KafkaMeters:
         if histogram is None:
             histogram = self._seconds[call] = Histogram()
         histogram.observe(seconds)
-        count = None if answer is None else _counting(type(answer))
-        if count is not None:
-            count(answer, self._errors)
+        count_errors(answer, self._errors)
 
     def families(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -46,6 +44,13 @@ class KafkaMeters:
         for code, count in self._errors.items():
             errors.add_metric([ErrorCode(code).name], count)
         yield errors
+
+
+def count_errors(answer: Message | None, errors: Counter[int]) -> None:
+    """Add the errors in an answer, by code."""
+    count = None if answer is None else _counting(type(answer))
+    if count is not None:
+        count(answer, errors)
 
 
 @functools.cache

@@ -9,21 +9,28 @@ import asyncio
 import ipaddress
 import logging
 import socket
+import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.access.session import Session
 from deltamq.api.kafka.calls.door import Door
+from deltamq.api.kafka.messages.apis import Frame
 from deltamq.api.kafka.messages.codec import Message
+from deltamq.api.kafka.messages.errors import ErrorCode
 from deltamq.api.kafka.server.arrival import Room
 from deltamq.api.kafka.server.connection import IN_FLIGHT_MAX, Connection
-from deltamq.api.kafka.server.meters import KafkaMeters
+from deltamq.api.kafka.server.meters import KafkaMeters, count_errors
+from deltamq.api.measured import Traces
 from deltamq.api.service.service import Service
 from deltamq.api.sockets import TlsServer, listening
 from deltamq.api.tls import server_context
 from deltamq.api.wire.request import Admission
+from deltamq.api.wire.steps import CallTrace
 from deltamq.mq.errors import Forbidden, Unauthenticated
 from deltamq.mq.limits import MIB
 from deltamq.tables.config_sections import ServiceSettings
@@ -52,8 +59,9 @@ class KafkaListener:
 class KafkaServer:
     """Serves Kafka's clients from `start` to `stop`."""
 
-    def __init__(self, service: Service, listener: KafkaListener) -> None:
+    def __init__(self, service: Service, listener: KafkaListener, traces: Traces | None) -> None:
         self._service = service
+        self._traces = traces
         self._door = Door(service, listener.advertised)
         self._connections: set[Connection] = set()
         self._meters = KafkaMeters(lambda: len(self._connections))
@@ -61,9 +69,9 @@ class KafkaServer:
         self._server: asyncio.AbstractServer | TlsServer | None = None
 
     @classmethod
-    async def start(cls, service: Service, listener: KafkaListener) -> KafkaServer:
-        """Accept connections from now on."""
-        server = cls(service, listener)
+    async def start(cls, service: Service, listener: KafkaListener, traces: Traces | None) -> KafkaServer:
+        """Accept connections from now on; `traces` decides which calls are traced."""
+        server = cls(service, listener, traces)
         requests = service.settings.connections_max * IN_FLIGHT_MAX
         calls = Admission("kafka", bytes_max=_CALLS_BYTES_MAX, requests_max=requests)
         room = Room(service.quotas, service.admission, service.answers, calls)
@@ -112,9 +120,20 @@ class KafkaServer:
         """Forget a connection."""
         self._connections.discard(connection)
 
-    def answered(self, call: str, seconds: float, answer: Message | None) -> None:
-        """Count an answer (SPEC LOOK-11)."""
-        self._meters.answered(call.removeprefix("kafka "), seconds, answer)
+    def trace(self) -> CallTrace | None:
+        """Return what traces a call that begins now; None if nothing is traced (SPEC LOOK-17)."""
+        return None if self._traces is None else self._traces.begin_call()
+
+    def answered(self, asker: Asker, frame: Frame, began_s: float, answer: Message | None) -> None:
+        """Count an answer (SPEC LOOK-11), and make the spans of its call if it is traced."""
+        self._meters.answered(asker.call.removeprefix("kafka "), time.perf_counter() - began_s, answer)
+        if asker.trace is not None:
+            errors: Counter[int] = Counter()
+            count_errors(answer, errors)
+            for code in errors:
+                asker.trace.fail(ErrorCode(code).name)
+            group = getattr(frame.request, "group_id", "")
+            asker.trace.end(asker.call, frame.client_id, group, began_s)
 
     def refused(self, connection: Connection, call: str, error: Unauthenticated | Forbidden) -> None:
         """Count a refusal (SPEC SEC-41)."""

@@ -166,7 +166,10 @@ class _Calls:
     def closed(self, connection: Connection) -> None:
         self.closings += 1
 
-    def answered(self, call: str, seconds: float, answer: object) -> None:
+    def trace(self) -> None:
+        return None
+
+    def answered(self, asker: object, frame: Frame, began_s: float, answer: object) -> None:
         pass
 
     def begin_at_once(self, frame: Frame, asker: object, ticket: Ticket, reply: Reply) -> bool:
