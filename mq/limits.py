@@ -93,8 +93,10 @@ FILTER_CHARS_MAX: Final = 4_096
 FILTER_DEPTH_MAX: Final = 32
 FILTER_TERMS_MAX: Final = 128
 
-# Offsets are Delta `long` columns.
+# Offsets are Delta `long` columns. In JSON no number is greater than JavaScript holds, but for `producer_seq`: nothing
+# else gets there.
 OFFSET_MAX: Final = 2**63 - 1
+JSON_INTEGER_MAX: Final = 2**53 - 1
 PRODUCER_SEQ_MAX: Final = 2**62
 
 # Duplicate window of idempotent producers (SPEC SEND-5).

@@ -22,6 +22,7 @@ from deltamq.mq.limits import (
 )
 from deltamq.mq.wire.groups import CLIENT_PATTERN
 from deltamq.mq.wire.pop import FILTER_DESCRIPTION
+from deltamq.mq.wire.produce import SEQ
 from deltamq.tables.schema import HEADERS, MESSAGE_SCHEMA
 
 _TAGS_PATTERN: Final = r"^(\*|[^|*&,\s]{1,31}(\|\|[^|*&,\s]{1,31}){0,8})$"
@@ -156,7 +157,7 @@ def _produce_parameters() -> list[Json]:
         ),
         query("ids", {"type": "string", "enum": ["true", "false"]}, "Return `message_ids`."),
         header("Producer-Id", id_schema, "Idempotent producer's id, for NDJSON and Arrow; needs Producer-Seq."),
-        header("Producer-Seq", whole(0, PRODUCER_SEQ_MAX), "Number of the request, from 0."),
+        header("Producer-Seq", {**whole(0, PRODUCER_SEQ_MAX), "description": SEQ}, "Number of the request, from 0."),
     ]
 
 

@@ -2,9 +2,10 @@
 
     {"anyOf": [{"type": "string"}, {"type": "null"}], "default": null}  ->  {"type": ["string", "null"]}
     {"type": "integer", "default": 0}  of a field                       ->  {..., "description": "By default 0."}
-    {"type": "integer"}                                                 ->  {..., "format": "int64"}
+    {"type": "integer"}                                    ->  {..., "format": "int64", "maximum": 9007199254740991}
 
 Generators take a field with a default for one that is always there, and an integer without a format for one of 32 bits.
+JavaScript holds no integer above 2^53 - 1 (SPEC LOOK-21): one that may be greater says so.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from deltamq.api.wire.openapi_parts import Json
+from deltamq.mq.limits import JSON_INTEGER_MAX
 
 _INT32_MAX: Final = 2**31 - 1
 NULL: Final[Json] = {"type": "null"}
@@ -59,6 +61,8 @@ def _flatten(schema: Json) -> None:
     if len(kinds) == 1 and "type" in kinds[0] and isinstance(kinds[0]["type"], str):
         (kind,), nullable = kinds, NULL in schema.pop("anyOf")
         schema |= {**kind, **schema}
+        if kind["type"] == "integer":
+            _bound(schema)
         if nullable:
             schema["type"] = [kind["type"], "null"]
             if "enum" in kind:
@@ -66,4 +70,13 @@ def _flatten(schema: Json) -> None:
     elif "enum" in schema:
         schema["type"] = "string"
     elif schema.get("type") == "integer":
-        schema["format"] = "int32" if 0 <= schema.get("maximum", -1) <= _INT32_MAX else "int64"
+        _bound(schema)
+
+
+def _bound(schema: Json) -> None:
+    """Give an integer its size, and its greatest value if it has none that is smaller."""
+    schema["format"] = "int32" if 0 <= schema.get("maximum", -1) <= _INT32_MAX else "int64"
+    if "2^53" not in schema.get("description", ""):
+        schema["maximum"] = min(schema.get("maximum", JSON_INTEGER_MAX), JSON_INTEGER_MAX)
+    elif schema.get("maximum") == JSON_INTEGER_MAX:  # it was given before its description
+        del schema["maximum"]

@@ -26,9 +26,9 @@ from deltamq.mq.errors import Unprocessable
 from deltamq.mq.limits import (
     BROKERS_NAMED_MAX,
     COMMIT_WINDOW_MS_MAX,
+    JSON_INTEGER_MAX,
     LOGICAL_PARTITIONS,
     MESSAGE_TYPE_LENGTH_MAX,
-    OFFSET_MAX,
     PARTITIONS_MAX,
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
@@ -65,7 +65,7 @@ class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
     order_strategy: OrderStrategy | None = None
     retention_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] | None = None
     retention_bytes: Annotated[
-        Annotated[int, Meta(ge=NO_LIMIT, le=OFFSET_MAX)] | None,
+        Annotated[int, Meta(ge=NO_LIMIT, le=JSON_INTEGER_MAX)] | None,
         Meta(
             description="Older messages also go while each partition keeps so many bytes; -1 for no limit.",
             extra_json_schema={"not": {"const": 0}},

@@ -16,6 +16,7 @@ import msgspec
 
 from deltamq.mq.auth.principals import rule_of
 from deltamq.mq.auth.state import AuthState
+from deltamq.mq.limits import JSON_INTEGER_MAX
 from deltamq.mq.meta.allocation import Strategy
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import Group
@@ -26,8 +27,8 @@ from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.queue.progress import Start
 from deltamq.mq.queue.retry import policy_from_json, policy_to_json
 
-#: -1 for none; what is written must fit into 64 bits.
-Number = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
+#: -1 for none.
+Number = Annotated[int, msgspec.Meta(ge=-1, le=JSON_INTEGER_MAX)]
 
 
 class TopicWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

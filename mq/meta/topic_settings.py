@@ -23,7 +23,7 @@ from typing import Final, Literal
 
 from msgspec import UNSET, UnsetType
 
-from deltamq.mq.limits import RETENTION_MS_DEFAULT, RETENTION_MS_MAX
+from deltamq.mq.limits import JSON_INTEGER_MAX, RETENTION_MS_DEFAULT, RETENTION_MS_MAX
 from deltamq.mq.partitioners import Partitioner
 
 #: Kafka's names of the settings that mean something here.
@@ -141,7 +141,7 @@ def settings_after(
     retention_ms, limit = RETENTION_MS_MAX, NO_LIMIT
     if removes_by_time(kept):
         retention_ms = _retention_ms(kept.get(RETENTION))
-        limit = max(int(kept.get(RETENTION_BYTES, NO_LIMIT)), NO_LIMIT)
+        limit = min(max(int(kept.get(RETENTION_BYTES, NO_LIMIT)), NO_LIMIT), JSON_INTEGER_MAX)
         if kept.get(RETENTION) == str(retention_ms) != str(RETENTION_MS_DEFAULT):
             del kept[RETENTION]  # `retention_ms` says it
         if kept.get(RETENTION_BYTES) == str(limit) != str(NO_LIMIT):

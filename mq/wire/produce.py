@@ -22,11 +22,15 @@ from deltamq.mq.limits import (
 PRODUCER_ID_PATTERN: Final = rf"^[!-~]{{1,{PRODUCER_ID_LENGTH_MAX}}}$"
 
 
+#: What is said of the number of a producer's request.
+SEQ: Final = "The number of the request, from 0. It may be above 2^53, where JavaScript's numbers are rounded."
+
+
 class Producer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """An idempotent producer and the number of this request, from 0 (SPEC SEND-5)."""
 
     id: Annotated[str, Meta(pattern=PRODUCER_ID_PATTERN)]
-    seq: Annotated[int, Meta(ge=0, le=PRODUCER_SEQ_MAX)]
+    seq: Annotated[int, Meta(ge=0, le=PRODUCER_SEQ_MAX, description=SEQ)]
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import sync_playwright
 
-from tests.clients.made import CLIENTS, Client, example
+from tests.clients.made import ADDRESS, CLIENTS, Client, example
 from tests.e2e.service_process import ServiceProcess
 from tests.suites.cache import Cache, CannotRun, run
 
@@ -78,6 +78,49 @@ def test_look_21_a_generated_client_sends_reads_takes_and_acknowledges(service: 
     assert done.returncode == 0, done.stdout + done.stderr
     (amount,) = set(re.findall(r"amount\\?\": ([0-9.]+)", text))
     assert done.stdout.splitlines() == [f'fetched {{"amount": {amount}}}', "acked 1", "error topic_not_found"]
+
+
+_INTEGERS = """
+import createClient from "openapi-fetch";
+import type { paths } from "./deltamq";
+
+const mq = createClient<paths, "application/json" | "application/problem+json">({ baseUrl: "http://127.0.0.1:8080" });
+const path = { topic: "integers" };
+const most = Number.MAX_SAFE_INTEGER;
+const kept = await mq.PUT("/v1/topics/{topic}", { params: { path }, body: { partitions: 1, retention_bytes: most } });
+const again = await mq.PUT("/v1/topics/{topic}", {
+  params: { path },
+  body: { retention_bytes: kept.data?.retention_bytes ?? null },
+});
+const more = await mq.PUT("/v1/topics/{topic}", { params: { path }, body: { retention_bytes: most + 1 } });
+console.log(kept.data?.retention_bytes === most, again.data?.retention_bytes === most, more.error?.code);
+const body = { messages: [{ body: "x" }], producer: { id: "js", seq: most } };
+await mq.POST("/v1/topics/{topic}/messages", { params: { path }, body });
+const sent = await mq.POST("/v1/topics/{topic}/messages", { params: { path }, body });
+const { partition, base_offset: offset } = sent.data!.ranges[0]!;
+const fetched = await mq.GET("/v1/topics/{topic}/partitions/{partition}/messages", {
+  params: { path: { ...path, partition }, query: { offset } },
+});
+console.log(sent.data?.duplicate, fetched.data?.messages[0]?.producer_seq === most, fetched.data?.next_offset);
+"""
+
+
+def test_look_21_a_generated_client_of_javascript_keeps_the_greatest_integers(service: ServiceProcess) -> None:
+    command, folder = built(CLIENTS[0], _INTEGERS.replace(ADDRESS, service.url))
+    assert run(command, cwd=folder).splitlines() == ["true true invalid_value", "true true 1"]
+
+
+@pytest.mark.parametrize("client", CLIENTS[1:], ids=lambda client: client.title)
+def test_cons_15_a_program_without_an_sdk_sends_an_event_and_follows_a_partition(
+    service: ServiceProcess, client: Client
+) -> None:
+    topic = f"{client.language}-visits"
+    call(service, "PUT", f"/v1/topics/{topic}", {"partitions": 1})
+    text = example(f"Events in {client.title}", client.language, service.url).replace("visits", topic)
+    command, folder = built(client, text)
+    (event,) = run(command, cwd=folder).splitlines()
+    message = json.loads(event.removeprefix("event "))
+    assert (message["message_id"], message["key"], message["body"]) == ("visit-9", "customer-9", '{"seconds": 90}')
 
 
 @pytest.mark.parametrize("mode", ["binary", "structured"])

@@ -78,7 +78,7 @@ def test_retry_9_a_topic_without_messages_has_nothing_to_take(queue: Queue) -> N
     assert (shown["messages"], shown["due_messages"], shown["next"]) == (0, 0, None)
 
 
-@pytest.mark.parametrize(("given", "status"), [(0, 422), (-2, 422), (2**63, 422), ("1MB", 400), (1.5, 400)])
+@pytest.mark.parametrize(("given", "status"), [(0, 422), (-2, 422), (2**53, 422), ("1MB", 400), (1.5, 400)])
 def test_retry_9_a_size_that_cannot_be_is_refused(queue: Queue, given: object, status: int) -> None:
     reply = queue.api.call("PUT", "/v1/topics/orders", {"retention_bytes": given})
     assert (reply.status, reply.json["field"]) == (status, "retention_bytes"), reply

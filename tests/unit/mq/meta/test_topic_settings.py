@@ -124,6 +124,8 @@ def test_retry_9_a_size_counts_however_it_was_set_while_the_policy_deletes() -> 
         compacted = by_kafka(policy="compact")
         assert limits(first, compacted) == (-1, {"cleanup.policy": "compact", "retention.bytes": "5000"})
         assert limits(first, compacted, by_kafka(policy=None)) == (5_000, {})
+    most = str(2**63 - 1)  # of Kafka; JSON has less
+    assert limits(by_kafka(size=most)) == (2**53 - 1, {"retention.bytes": most})
     assert limits(by_kafka(size="-7")) == (-1, {"retention.bytes": "-7"})
     assert limits(by_kafka(policy="compact"), by_rest) == (5_000, {"cleanup.policy": "compact,delete"})
     assert limits(by_rest, TopicRequest(retention_ms=60_000))[0] == 5_000
