@@ -199,7 +199,8 @@ class HostedMeta:
         changes = [change for change, _ in taken]
         failure: Exception | None = None
         try:
-            await self.run(partial(self._log.submit_all, changes, look=look is not None))
+            store = partial(self._log.submit_all, changes, look=look is not None)
+            await self.run(store if changes else self._log.refresh)
         except Exception as error:
             failure = error
             if look is not None and isinstance(error, DeltaMQError):
