@@ -6,7 +6,10 @@ One application at a time on one checkpoint (SPARK-22), and errors that say what
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -142,6 +145,39 @@ def test_spark_02_a_stream_says_what_keeps_it_from_going_on(
     assert sorted(bytes(row["value"]) for row in rows) == [b"a", b"b", b"d"]
     with pytest.raises(StreamingQueryException, match="endingOffsets: cannot be given to a stream"):
         _into(_stream(spark, tables, endingOffsets="latest"), tmp_path)
+
+
+#: An application that was started in a folder of its own, and knows nothing of ours.
+_ELSEWHERE = """
+import sys
+from deltamq.jobs.spark.session import spark_session
+
+warehouse, folder = sys.argv[1:]
+spark = spark_session("elsewhere", warehouse=warehouse)
+options = {"topic": "orders", "warehouse": warehouse, "startingOffsets": "earliest", "group": "elsewhere"}
+frame = spark.readStream.format("mq").options(**options).load()
+writer = frame.writeStream.format("delta").option("checkpointLocation", folder + "/checkpoint")
+writer.trigger(availableNow=True).start(folder + "/table").awaitTermination()
+print(spark.read.format("delta").load(folder + "/table").count())
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", ["hostile", "missing"])
+def test_spark_02_a_stream_is_planned_by_our_modules_whatever_the_users_are_called(
+    tables: QueueTables, tmp_path: Path, path: str
+) -> None:
+    """Spark runs the planner in a process of its own, in the working directory and with the path of the user."""
+    folder = tmp_path / "users"
+    for name in ("api", "jobs", "mq", "tables"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text(f"raise ImportError('the user has {name}, too')")
+    tables.send(tables.topic(partitions=2), *"abcde")
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environ |= {"PYTHONPATH": str(folder)} if path == "hostile" else {}
+    command = [sys.executable, "-c", _ELSEWHERE, tables.warehouse.uri, str(tmp_path)]
+    ran = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=390)
+    assert (ran.returncode, ran.stdout.split()[-1:]) == (0, ["5"]), ran.stderr[-4_000:]
 
 
 def test_spark_04_time_travel_reads_a_topic_as_it_was(spark: SparkSession, tables: QueueTables) -> None:
