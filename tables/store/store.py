@@ -143,6 +143,10 @@ def probe(store: Store) -> bool:
         if may_write:
             raise
         return False
+    except Unknown as error:
+        store.replace(key, b"plain")  # raises, if the store does not answer at all
+        detail = f"{store.uri('')} takes a plain put and no conditional one ({error.detail})"
+        raise StoreUnsafe(f"{detail}: use local disk, or an object store with conditional put") from error
     finally:
         if may_write:
             store.delete(key)

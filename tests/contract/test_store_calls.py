@@ -8,9 +8,10 @@ import pytest
 
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.store import StoreUnsafe
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.s3_server import ServerUnavailable
-from tests.store_proxy import StoreProxy, store_proxy
+from tests.store_proxy import Fault, StoreProxy, store_proxy
 
 # The first run builds server and proxy.
 pytestmark = pytest.mark.timeout(600)
@@ -32,6 +33,17 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProxy]:
             yield running
     except ServerUnavailable as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(("status", "code"), [(501, "NotImplemented"), (400, "InvalidArgument")])
+def test_rely_3_a_store_that_refuses_conditional_puts_is_named(proxy: StoreProxy, status: int, code: str) -> None:
+    proxy.set_faults(Fault(operations=("CONDITIONAL_PUT",), status=status, code=code))
+    try:
+        with pytest.raises(StoreUnsafe, match=rf"s3://warehouse/old takes a plain put and no conditional one .*{code}"):
+            Warehouse.open("", store=proxy.store("old"))
+    finally:
+        proxy.set_faults()
+    assert proxy.store("old").folders("") == []
 
 
 def test_look_22_the_counts_are_those_of_the_wire(proxy: StoreProxy) -> None:
