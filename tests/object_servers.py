@@ -24,6 +24,7 @@ import pytest
 from obstore.store import from_url
 
 from deltamq.tables.store.object import ObjectStore
+from deltamq.tables.store.store import FileMissing
 from tests.s3_server import TOOLS, ServerUnavailable, built, s3_server, started, tools_lock
 from tests.suites.cache import Cache, CannotRun
 
@@ -160,10 +161,12 @@ def running(server: Callable[[Path], AbstractContextManager[ObjectServer]], fold
 
 
 def fetched(store: ObjectStore, table: str, folder: Path) -> Path:
-    """Return a copy of a table's files on this machine's disk, for a reader of files."""
-    for part in (table, f"{table}/_delta_log"):
-        for name in store.names(part):
-            file = folder / part / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(store.read(f"{part}/{name}").to_pybytes())
-    return folder / table
+    """Return a copy of a table's files on this machine's disk, for readers of files; jobs may remove some meanwhile."""
+    while True:
+        shutil.rmtree(folder / table, ignore_errors=True)
+        with contextlib.suppress(FileMissing):
+            for part in (table, f"{table}/_delta_log"):
+                (folder / part).mkdir(parents=True, exist_ok=True)
+                for name in store.names(part):
+                    (folder / part / name).write_bytes(store.read(f"{part}/{name}").to_pybytes())
+            return folder / table

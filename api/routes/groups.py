@@ -257,8 +257,10 @@ async def list_groups(service: Running, caller: Asking, limit: Limit = None, aft
     return json_answer(GroupList(groups=names, next=following))
 
 
-@router.get("/{group}", summary="One group with its progress", responses=answers(GroupInfo, 400, 404, 500))
+@router.get("/{group}", summary="One group with its progress", responses=answers(GroupInfo, 400, 404, 500, 503))
 async def show_group(group: ReaderName, service: Running, caller: Asking, views: Views, request: Request) -> Response:
+    # the lanes of brokers that this process no longer serves would be left out, as if the group had nothing to do
+    service.hosting.check_lease()
     shown = await views.of(await service.groups.reader(group), Call.of(request.scope))
     return json_answer(_describable(shown, caller.filter("topic", "describe")))
 

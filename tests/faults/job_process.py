@@ -12,6 +12,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,10 +83,14 @@ class JobProcess:
         flags += [] if waits else ["--no-wait"]
         flags += ["--engine", engine]
         command = [*program, "jobs", "run", *jobs, "--warehouse", str(warehouse), *flags]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed in _ended()
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, text=True)
         assert self._process.stdout is not None
         #: The first output line: the first run, or that the process stands by.
         self.first_line = self._process.stdout.readline()
+        # a process that writes to a full pipe stands still
+        self._reading = threading.Thread(target=self._process.stdout.read, daemon=True)
+        self._reading.start()
 
     @property
     def pid(self) -> int:
@@ -100,13 +106,23 @@ class JobProcess:
 
     def wait(self) -> tuple[int, str]:
         """Wait until the process ends by itself; returns its status and standard error."""
-        _, errors = self._process.communicate(timeout=_PATIENCE_S)
-        return self._process.returncode, errors
+        status = self._process.wait(_PATIENCE_S)
+        self._errors.seek(0)
+        said = self._errors.read()
+        self._ended()
+        return status, said
 
     def _end(self, by: signal.Signals) -> int:
         self._process.send_signal(by)
-        self._process.communicate(timeout=_PATIENCE_S)
-        return self._process.returncode
+        status = self._process.wait(_PATIENCE_S)
+        self._ended()
+        return status
+
+    def _ended(self) -> None:
+        self._reading.join(_PATIENCE_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._errors.close()
 
 
 def _run(arguments: Sequence[str], points: str, environment: Mapping[str, str]) -> NoReturn:

@@ -16,7 +16,7 @@ from tests.history.checker.check import Reach
 from tests.history.clients.poppers import PopSettings
 from tests.history.conftest import Valid
 from tests.history.runs.nemesis import Fault as Struck
-from tests.history.runs.nemesis import KillInTrouble, KillService, TroubleStore
+from tests.history.runs.nemesis import KillInTrouble, TroubleStore
 from tests.history.runs.run import GroupPlan, Plan, System
 from tests.store_proxy import WRITES, Fault, StoreProxy
 
@@ -77,7 +77,7 @@ def _play(
 
     def hurt(system: System) -> Sequence[Struck]:
         troubles.append(TroubleStore(store, here, system.services, for_s=for_s))
-        return [KillInTrouble(troubles[0], KillService(system.services, down_s=(0, 4)))] if kills else troubles
+        return [KillInTrouble(troubles[0], system.services, down_s=(0, 4))] if kills else troubles
 
     valid(plan, hurt)
     assert troubles[0].hurt > 0, "no call was hurt"

@@ -361,18 +361,37 @@ class TroubleStore:
 
 
 class KillInTrouble:
-    """kill -9 of a service whose store makes faults; they go on while a new one starts in its place."""
+    """kill -9 of a service whose store makes faults; they go on while a new one starts in its place.
+
+    A start may meet a fault that it does not survive; then it is tried again, as those do who watch over services.
+    """
 
     kind: Final = KillService.kind
 
-    def __init__(self, trouble: TroubleStore, kill: KillService) -> None:
+    def __init__(
+        self, trouble: TroubleStore, services: Sequence[ServiceProcess], *, down_s: tuple[float, float]
+    ) -> None:
         self._trouble = trouble
-        self._kill = kill
+        self._services = services
+        self._down_s = down_s
 
     @contextmanager
     def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
-        with self._trouble.strike(drawn, stopping) as faults, self._kill.strike(drawn, stopping) as service:
-            yield f"{service}, {faults}"
+        with self._trouble.strike(drawn, stopping) as faults:
+            at = drawn.randrange(len(self._services))
+            self._services[at].kill()
+            yield f"service-{at}, {faults}"
+            stopping.wait(drawn.uniform(*self._down_s))
+            while not _starts(self._services[at]):
+                pass
+
+
+def _starts(service: ServiceProcess) -> bool:
+    try:
+        service.start()
+    except ChildProcessError:
+        return False
+    return True
 
 
 class Nemesis(threading.Thread):
