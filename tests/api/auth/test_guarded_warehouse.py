@@ -47,7 +47,8 @@ def test_sec_45_who_was_put_out_is_not_known_where_the_metadata_cannot_be_read(
         def away(*_: object, **__: object) -> None:
             raise Unavailable("the disk does not answer", code="storage_error")
 
-        monkeypatch.setattr(meta._log, "submit_all", away)
+        for look in ("submit_all", "refresh"):
+            monkeypatch.setattr(meta._log, look, away)
         monkeypatch.setattr(meta, "_read_within_s", 0.05)
         until(lambda: admin.call("GET", "/readyz").status == 503)
         for who in (admin, admin.by(None)):
