@@ -6,7 +6,7 @@ error that the producer itself makes for a send says whether anything may be sto
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 # Not tracked by the garbage collector: there is no cycle, since a future never refers to its entry.
-class Entry(msgspec.Struct, gc=False):
+class Entry(msgspec.Struct, gc=False, eq=False):
     """One or more messages that are stored together or not at all.
 
     Either `messages` or `rows` (Arrow, already of the wire's types) is given. `single` marks the one message of a
@@ -118,29 +118,32 @@ class EntryQueue:
     def __init__(self, *, messages_max: int, bytes_max: int) -> None:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
-        self._entries: deque[Entry] = deque()
+        #: A dictionary, since thousands of sends may be cancelled at once, each from somewhere in the queue.
+        self._entries: OrderedDict[Entry, None] = OrderedDict()
         #: Number of entries at the head that are sent one by one, because their batch was refused.
         self._alone = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def _first(self) -> Entry:
+        return next(iter(self._entries))
+
     def append(self, entry: Entry) -> None:
         """Append `entry`."""
-        self._entries.append(entry)
+        self._entries[entry] = None
 
     def put_back(self, batch: list[Entry]) -> None:
         """Put a refused batch back at the head, to be sent entry by entry: a bad message must not fail the others."""
-        self._entries.extendleft(reversed(batch))
+        for entry in reversed(batch):
+            self._entries[entry] = None
+            self._entries.move_to_end(entry, last=False)
         self._alone = len(batch)
 
     def remove(self, entry: Entry) -> bool:
         """Remove `entry`; returns False if it is not queued any more."""
-        try:
-            self._entries.remove(entry)
-        except ValueError:
-            return False
-        return True
+        return self._entries.pop(entry, self) is None
 
     def take_all(self) -> list[Entry]:
         """Remove and return all entries."""
@@ -151,8 +154,8 @@ class EntryQueue:
     def take_expired(self, now: float) -> list[Entry]:
         """Remove and return the entries at the head whose deadline has passed."""
         expired = []
-        while self._entries and self._entries[0].deadline <= now:
-            expired.append(self._entries.popleft())
+        while self._entries and self._first.deadline <= now:
+            expired.append(self._entries.popitem(last=False)[0])
         return expired
 
     def is_due(self) -> bool:
@@ -165,18 +168,17 @@ class EntryQueue:
 
     def take_batch(self) -> list[Entry]:
         """Remove and return the entries of the next request: those at the head that may share it and fit."""
-        batch = [self._entries.popleft()]
+        batch = [self._entries.popitem(last=False)[0]]
         if self._alone > 0:
             self._alone -= 1
             return batch
         messages, size = batch[0].count, batch[0].size
-        while self._entries and batch[0].goes_with(self._entries[0]):
-            following = self._entries[0]
+        while self._entries and batch[0].goes_with(following := self._first):
             messages += following.count
             size += following.size
             if messages > self._messages_max or size > self._bytes_max:
                 break
-            batch.append(self._entries.popleft())
+            batch.append(self._entries.popitem(last=False)[0])
         return batch
 
 
