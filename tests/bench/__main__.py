@@ -20,7 +20,7 @@ from typing import Final
 import click
 from rich.console import Console
 
-from tests.bench import console, store
+from tests.bench import console, store, store_calls
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort
 from tests.bench.figure import Figure
 from tests.bench.jobs import catalog, compact, merge, revive, revive_spark, sink, stream, verify
@@ -39,6 +39,7 @@ _MODULES: Final = (
     *(append, disk, filters, flat, metadata, stored),
     console,
     store,
+    store_calls,
     *(auth, cluster, event_loop, fetch, handover, keys, many, memory, pop, produce, static_topics),
     *(door, java, stream_beside_kafka),
     *(catalog, compact, merge, revive, revive_spark, sink, stream, verify),
