@@ -9,6 +9,7 @@ from deltamq.jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, su
 from deltamq.jobs.queue.task_memory import WarehouseAddress
 from deltamq.jobs.run.registry import Facts
 from deltamq.tables.config import Config
+from deltamq.tables.log.appearing import Appearing
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.refs import DELAY, system_ref
 
@@ -22,6 +23,7 @@ class TaskForwarder:
         self._address = WarehouseAddress.of(conf)
         self._brokers = BrokerList(warehouse, conf)
         self._looked = Looked()
+        self._appearing = Appearing(warehouse)
         self._existing: set[str] = set()
 
     def run(self, tasks: Tasks, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
@@ -57,6 +59,6 @@ class TaskForwarder:
         return DelayItem(address=self._address, broker=broker, now_ms=now_ms, since_ms=since_ms)
 
     def _exists(self, broker: str) -> bool:
-        if broker not in self._existing and self._warehouse.exists(system_ref(DELAY, self._cluster, broker)):
+        if broker not in self._existing and self._appearing.is_there(system_ref(DELAY, self._cluster, broker)):
             self._existing.add(broker)
         return broker in self._existing

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from deltamq.jobs.queue.waiting_offsets import WaitingOffsets
 from deltamq.mq.queue.delay import Ended
 from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log.appearing import Appearing
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse
@@ -35,7 +36,7 @@ class DelayQueue:
     def __init__(self, warehouse: Warehouse, cluster: str, broker: str) -> None:
         self._warehouse = warehouse
         self._marks_ref = system_ref(DELAY_MARKS, cluster, broker)
-        self._tail = LogTail(warehouse, system_ref(DELAY, cluster, broker))
+        self._tail = LogTail(warehouse, system_ref(DELAY, cluster, broker), Appearing(warehouse).is_there)
         self._waiting = WaitingOffsets()
         #: Messages that could not be forwarded: the number of tries, and the original due time.
         self._failed: dict[int, tuple[int, int]] = {}
@@ -54,8 +55,11 @@ class DelayQueue:
     def refresh(self) -> None:
         """Read new messages and new marks.
 
-        Marks come first: only this job can have ended a message that is read after them.
+        Marks come first: only this job can have ended a message that is read after them. Without messages they are
+        about nothing.
         """
+        if self.log is None:
+            return
         self.marks.refresh()
         for rows in self._tail.new_rows():
             # A row without a deliver time counts as due; other faults of a row show when it is forwarded.

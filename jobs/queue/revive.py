@@ -28,6 +28,7 @@ from deltamq.jobs.tasks.tasks import run_in_tasks
 from deltamq.jobs.tasks.warehouses import state_of
 from deltamq.mq.queue.revive import DueCheckpoint
 from deltamq.tables.config import Config
+from deltamq.tables.log.appearing import Appearing
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.recovery import Follower
@@ -52,7 +53,8 @@ class Reviver:
         self._brokers = FollowedBrokers(warehouse, conf, self._follow)
 
     def _follow(self, broker: str) -> DueCheckpoints:
-        follower = Follower(self._warehouse, self._conf.warehouse.cluster, [broker])
+        is_there = Appearing(self._warehouse).is_there
+        follower = Follower(self._warehouse, self._conf.warehouse.cluster, [broker], is_there=is_there)
         return DueCheckpoints(follower, stay_buffer_ms=self._conf.queue.stay_buffer_ms)
 
     def run(self, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:

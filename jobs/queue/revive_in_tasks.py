@@ -15,6 +15,7 @@ from deltamq.jobs.queue.task_memory import WarehouseAddress
 from deltamq.jobs.run.registry import Facts
 from deltamq.mq.limits import REVIVE_QUEUES
 from deltamq.tables.config import Config
+from deltamq.tables.log.appearing import Appearing
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.refs import revive_ref
 
@@ -30,6 +31,7 @@ class TaskReviver:
         self._address = WarehouseAddress.of(conf)
         self._brokers = BrokerList(warehouse, conf)
         self._looked = Looked()
+        self._appearing = Appearing(warehouse)
         self._existing: set[tuple[str, int]] = set()
 
     def run(self, tasks: Tasks, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
@@ -75,7 +77,7 @@ class TaskReviver:
         """A queue without a log has no checkpoints, and is left out."""
         queues = [(broker, queue) for broker in brokers for queue in range(REVIVE_QUEUES)]
         for broker, queue in set(queues) - self._existing:
-            if self._warehouse.exists(revive_ref(self._cluster, queue, broker)):
+            if self._appearing.is_there(revive_ref(self._cluster, queue, broker)):
                 self._existing.add((broker, queue))
         return [pair for pair in queues if pair in self._existing]
 

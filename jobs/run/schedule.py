@@ -260,7 +260,7 @@ class Scheduler:
         except Exception as error:  # an error of a job ends only this run
             detail = error_text(error)
         finally:
-            work.ended()
+            work.ended(is_quiet=ok and not facts.get("rows"))
         if work.cancelled:
             detail = f"{work.cancelled}; {detail}".removesuffix("; ")
         return LastRun(

@@ -25,6 +25,9 @@ from deltamq.tables.store.store import Store
 _NOTED_S: Final = 2.0
 #: Interval at which a long run is printed, in seconds.
 _TELL_RUNNING_S: Final = 60.0
+#: By how much the interval grows while a job finds nothing on an object store, and up to how many seconds.
+_SLOWER: Final = 1.5
+_QUIET_S: Final = 2.0
 _CANCEL_AGAIN_S: Final = 5.0
 
 
@@ -53,6 +56,8 @@ class Work:
         self._store = store
         self._me = me
         self._every_s = every_s
+        #: The present interval, which is longer than the job's while it finds nothing on an object store.
+        self._interval_s = 0.0
         self._now = now
         self._due_s: dict[str, float] = {}
         self._run: RunningRun | None = None
@@ -102,10 +107,17 @@ class Work:
         self._began_s = self._told_s = time.monotonic()
         self._run = RunningRun(job=self.job.name, started_at=at, shards=shards, application=self._me.application)
 
-    def ended(self) -> None:
-        """Mark the end of the run: its shards are due one interval after its start, and missed times are skipped."""
+    def ended(self, *, is_quiet: bool) -> None:
+        """Mark the end of the run: its shards are due one interval after its start, and missed times are skipped.
+
+        On an object store, where a look is paid for, the interval of a job that looks several times a second grows
+        while its runs find nothing (`is_quiet`).
+        """
         assert self._run is not None, "a run began"
-        due_s = max(self._began_s + self.period_s(), time.monotonic())
+        period_s = self.period_s()
+        grown_s = min(self._interval_s * _SLOWER, _QUIET_S) if is_quiet and not self._store.cheap_look else 0.0
+        self._interval_s = max(period_s, grown_s)
+        due_s = max(self._began_s + self._interval_s, time.monotonic())
         self._due_s |= dict.fromkeys(self._run.shards, due_s)
         with self._noting:
             run, self._run = self._run, None

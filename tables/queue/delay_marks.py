@@ -8,7 +8,7 @@ Retention calls `ended_below` before it removes the beginning of the delay log, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -29,17 +29,21 @@ Int64s = npt.NDArray[np.int64]
 class LogTail:
     """Follows a log that may not exist yet, and from which only rows that no reader needs are removed."""
 
-    def __init__(self, warehouse: Warehouse, ref: PartitionRef) -> None:
+    def __init__(
+        self, warehouse: Warehouse, ref: PartitionRef, is_there: Callable[[PartitionRef], bool] | None = None
+    ) -> None:
+        """`is_there` tells whether the log exists; by default it is looked for at each call."""
         self.ref = ref
         #: The next offset to be read.
         self.offset = 0
         self._warehouse = warehouse
+        self._is_there = is_there or warehouse.exists
         self._log: PartitionLog | None = None
 
     @property
     def log(self) -> PartitionLog | None:
         """The open log; None while it does not exist."""
-        if self._log is None and self._warehouse.exists(self.ref):
+        if self._log is None and self._is_there(self.ref):
             self._log = self._warehouse.open_partition(self.ref)
         return self._log
 

@@ -11,8 +11,9 @@ counts as empty.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -154,14 +155,22 @@ def _is_of(partition: str, brokers: Sequence[str]) -> bool:
     return broker_of(partition) in brokers
 
 
+#: Tells whether a log exists.
+IsThere: TypeAlias = Callable[[PartitionRef], bool]
+
+
 class LogCursor:
     """A reader's position in a log that may not exist yet."""
 
-    def __init__(self, warehouse: Warehouse, ref: PartitionRef, offset: int = 0) -> None:
+    def __init__(
+        self, warehouse: Warehouse, ref: PartitionRef, offset: int = 0, *, is_there: IsThere | None = None
+    ) -> None:
+        """`is_there` tells whether the log exists; by default it is looked for at each call."""
         self.ref = ref
         #: The next offset to be read; below 0, the lowest that the log has.
         self.offset = offset
         self._warehouse = warehouse
+        self._is_there = is_there or warehouse.exists
         self._log: PartitionLog | None = None
 
     def new_rows(self) -> Iterator[pa.Table]:
@@ -175,7 +184,7 @@ class LogCursor:
             Retention has removed rows that were not read.
         """
         if self._log is None:
-            if not self._warehouse.exists(self.ref):
+            if not self._is_there(self.ref):
                 return
             self._log = self._warehouse.open_partition(self.ref)
         self._log.refresh()
@@ -189,13 +198,16 @@ class LogCursor:
 class Follower:
     """Follows the checkpoints of some brokers; each call of `refresh` adds new ones. For one thread, blocking."""
 
-    def __init__(self, warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> None:
+    def __init__(
+        self, warehouse: Warehouse, cluster: str, brokers: Sequence[str], *, is_there: IsThere | None = None
+    ) -> None:
+        """`is_there` is as of `LogCursor`: a log that appears has all checkpoints that its acknowledgements are of."""
         #: Every checkpoint that was not forgotten. Callers must not change it.
         self.states: dict[CheckpointKey, CheckpointState] = {}
         self._store = warehouse.store
         self._brokers = frozenset(brokers)
         refs = [ref for broker in brokers for ref in revive_refs(cluster, broker)]
-        self._cursors = [LogCursor(warehouse, ref) for ref in refs]
+        self._cursors = [LogCursor(warehouse, ref, is_there=is_there) for ref in refs]
         self._loaded = False
 
     @property

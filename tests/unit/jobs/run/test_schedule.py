@@ -12,15 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.last_run import Recorder, read_last_run, seconds_until_due, write_last_run
 from deltamq.jobs.run.locks import DriverBusy, shard_lock
 from deltamq.jobs.run.registry import Facts, Job
 from deltamq.jobs.run.schedule import Scheduler
 from deltamq.jobs.run.telling import error_text
+from deltamq.jobs.run.work import Work
 from deltamq.tables.config import Config, load
 from deltamq.tables.ops.job_runs import IDLE_RECORD_S, LastRun, newest_run, read_running, read_runs, seconds_behind
 from deltamq.tables.store.local import LocalStore
 from deltamq.tables.store.store import MemoryStore, Store
+from tests.faulty_store import FaultyStore
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -427,3 +430,23 @@ def test_spark_07_a_stop_ends_once_in_the_middle_of_a_run() -> None:
     bench.scheduler = Scheduler(both, Config(), bench.store, runner=bench, tell=bench.told.append, stop_s=0.1)
     assert bench.scheduler.run_once() is False
     assert (bench.ran, bench.cancelled, bench.scheduler.unfinished) == (["a"], ["a"], [])
+
+
+@pytest.mark.parametrize(("is_cheap", "intervals"), [(True, [0.5] * 6), (False, [0.5, 0.75, 1.125, 1.6875, 2.0, 0.5])])
+def test_look_25_a_job_that_finds_nothing_on_an_object_store_looks_seldomer(
+    is_cheap: bool, intervals: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("deltamq.jobs.run.work.time.monotonic", lambda: now_s[0])
+    store = FaultyStore(MemoryStore(), cheap_look=is_cheap)
+    work = Work(_job("a"), Config(), store, Holder.this(), every_s=0.5, tell=[].append, now=lambda: NOW)
+    work.shards.take_free()
+    held = list(work.shards.held)
+    found = []
+    for number in range(6):
+        work.began(held, NOW)
+        work.ended(is_quiet=number < 5)
+        found.append(work.wait_s())
+        now_s[0] += 10
+    work.shards.release()
+    assert found == [0.5, *intervals[1:]]
