@@ -44,7 +44,8 @@ function Upgrade({ may }) {
 function storeFacts(store) {
   if (!store) return [];
   const calls = store.recent.reduce((sum, one) => sum + one.requests, 0) / Math.max(1, store.recent_seconds);
-  const price = store.dollars_a_month === null ? "" : `, $${store.dollars_a_month.toFixed(2)} a month (${store.prices})`;
+  const dollars = store.dollars_a_month?.toFixed(2);
+  const price = dollars === undefined ? "" : `, $${dollars} a month (${store.prices})`;
   return [["Calls of the store", `${rate(calls)} a second by this process${price}`]];
 }
 

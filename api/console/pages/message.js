@@ -138,7 +138,8 @@ export function Message({ topic, partition, offset, query, may }) {
           : html`<code>${visible(message.key)}</code>`], ["Tag", message.tag ? visible(message.tag) : NONE],
           ["Id", message.message_id && html`<code>${visible(message.message_id)}</code>`],
         ["Stored", html`<${Time} at=${message.append_time} millis />`],
-        ["Producer", message.producer_id && `${visible(message.producer_id)} #${message.producer_seq}`],
+        ["Producer", message.producer_id
+          && html`<code>${visible(message.producer_id)} #${message.producer_seq}</code>`],
         message.reconsume_times > 0 && ["Delivered again", `${message.reconsume_times} times`]]} />
       <div class="columns"><section class="card"><h2>Its life</h2><${Waiting} of=${lives} what="What groups did with it"
         />
