@@ -71,11 +71,6 @@ class Credentials:
     def __repr__(self) -> str:
         return f"Credentials({'none' if self._token is None and self._ask is None else '***'})"
 
-    @property
-    def are_none(self) -> bool:
-        """True if no token is ever sent."""
-        return self._ask is None and self._token is None
-
     async def token(self) -> str | None:
         """Return the token to send now, None for none.
 

@@ -12,6 +12,7 @@ from deltamq.mq.client.shells.threads import ThreadShell
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Client:
@@ -72,17 +73,18 @@ class Awaiting(Client):
         self._left(await cast("Any", self).close(), error)
 
 
-class both(Generic[P, T]):  # a decorator
-    """A method of both shells, written as a coroutine function.
+class Written(Generic[F]):
+    """A method that is written once; code of the core calls it by `core`, which is the same for every client."""
 
-    Code of the core calls it by `core`, which is a coroutine function for every client.
-    """
-
-    def __init__(self, core: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
+    def __init__(self, core: F) -> None:
         self.core = core
         self.__doc__ = core.__doc__
         self.__name__ = core.__name__
         self.__wrapped__ = core
+
+
+class both(Written[Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]], Generic[P, T]):  # a decorator
+    """A method of both shells, written as a coroutine function."""
 
     @overload
     def __get__(self, client: None, owner: type) -> Self: ...

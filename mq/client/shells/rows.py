@@ -7,21 +7,15 @@ import functools
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from deltamq.mq.client.shells.both import Awaiting, Blocking
+from deltamq.mq.client.shells.both import Awaiting, Blocking, Written
 from deltamq.mq.client.shells.shell import run_now
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class both_rows(Generic[P, T]):  # a decorator
+class both_rows(Written[Callable[Concatenate[Any, P], AsyncGenerator[T, None]]], Generic[P, T]):  # a decorator
     """A method of both shells that yields rows, written as an asynchronous generator."""
-
-    def __init__(self, core: Callable[Concatenate[Any, P], AsyncGenerator[T, None]]) -> None:
-        self.core = core
-        self.__doc__ = core.__doc__
-        self.__name__ = core.__name__
-        self.__wrapped__ = core
 
     @overload
     def __get__(self, client: None, owner: type) -> Self: ...
