@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from deltamq.tables.store.file_pool import PoolingFiles
 from deltamq.tables.store.local import LocalStore
-from deltamq.tables.store.store import ListedFile, NewFile, Store, put_in_turn
+from deltamq.tables.store.store import ListedFile, NewFile, Store, put_in_turn, read_in_turn
 
 __all__ = ["FaultyStore", "HeldReads", "failing", "faulty_disk"]
 
@@ -88,6 +88,9 @@ class FaultyStore:
 
     def read(self, key: str) -> pa.Buffer:
         return self._around("read", key, lambda: self._store.read(key))
+
+    def read_each(self, keys: Sequence[str]) -> Sequence[pa.Buffer | None]:
+        return read_in_turn(self, keys)
 
     def read_parts(self, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
         return self._around("read_parts", key, lambda: self._store.read_parts(key, size, ranges))

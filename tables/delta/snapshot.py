@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
+import pyarrow as pa
+
 from deltamq.mq.errors import Corrupt, NotFound, Unavailable
 from deltamq.tables.delta.actions import Commit, DataFile, commit_name, parse_commit
 from deltamq.tables.delta.checkpoint import ForeignCheckpoint, LogCheckpoint, read_checkpoint, read_checkpoint_file
@@ -31,6 +33,8 @@ LOG_KEEP: Final = "mq.log_keep_ms"
 ORPHAN_KEEP: Final = "mq.orphan_keep_ms"
 #: Tries of a load: a clean-up may delete what it is about to read; each further try starts from a newer checkpoint.
 _LOAD_TRIES: Final = 5
+#: Commits that are asked for at once.
+_READ_AT_ONCE: Final = 64
 
 
 class PartitionNotFound(NotFound):
@@ -227,7 +231,7 @@ def _replayed(
     """
     snapshot = start(store, folder, base)
     while True:
-        _read_on(store, folder, snapshot, on_commit)
+        _read_on(store, folder, snapshot, on_commit, listed)
         if snapshot.version < listed:
             raise FileMissing(f"{folder}/{LOG_FOLDER}/{commit_name(snapshot.version + 1)}")
         head = read_head(store, folder, snapshot.table_id)
@@ -265,14 +269,26 @@ def start(store: Store, folder: str, base: int) -> Snapshot:
     return snapshot
 
 
-def _read_on(store: Store, folder: str, snapshot: Snapshot, on_commit: Callable[[Commit], None]) -> None:
+def _read_on(store: Store, folder: str, snapshot: Snapshot, on_commit: Callable[[Commit], None], listed: int) -> None:
+    """Apply the commits that were listed, many at once, then those that came since."""
+
+    def apply(commit: Commit) -> None:
+        snapshot.apply(commit)
+        on_commit(commit)
+
+    for first in range(snapshot.version + 1, listed + 1, _READ_AT_ONCE):
+        versions = range(first, min(first + _READ_AT_ONCE, listed + 1))
+        keys = [f"{folder}/{LOG_FOLDER}/{commit_name(version)}" for version in versions]
+        for version, key, data in zip(versions, keys, store.read_each(keys), strict=True):
+            if data is None:
+                return
+            apply(_parsed(data, version, snapshot.table_id, key))
     while True:
         try:
             commit = read_commit(store, folder, snapshot.version + 1, snapshot.table_id)
         except FileMissing:
             return
-        snapshot.apply(commit)
-        on_commit(commit)
+        apply(commit)
 
 
 def check_checkpoint_file(store: Store, folder: str, key: str, version: int) -> None:
@@ -331,4 +347,8 @@ def _check_place(snapshot: Snapshot, folder: str) -> None:
 def read_commit(store: Store, folder: str, version: int, table_id: str) -> Commit:
     """Return a commit of the table `table_id`; raises `FileMissing` or `Corrupt`."""
     key = f"{folder}/{LOG_FOLDER}/{commit_name(version)}"
-    return parse_commit(store.read(key), table_id=table_id if version else None, version=version, source=key)
+    return _parsed(store.read(key), version, table_id, key)
+
+
+def _parsed(data: pa.Buffer, version: int, table_id: str, key: str) -> Commit:
+    return parse_commit(data, table_id=table_id if version else None, version=version, source=key)

@@ -30,8 +30,7 @@ from deltamq.tables.log.bounds import BOUNDS, LogBounds
 from deltamq.tables.log.dead_files import DeadFiles
 from deltamq.tables.log.fences import put_up_fence
 from deltamq.tables.log.fetch import Fetched
-from deltamq.tables.log.publish import Publisher, keys_of
-from deltamq.tables.log.races import Races
+from deltamq.tables.log.publish import Publisher, Races, keys_of
 from deltamq.tables.log.reader import Born, LogReader
 from deltamq.tables.log.requests import Requests
 from deltamq.tables.log.rewrite import Removed, Rewrite

@@ -4,22 +4,29 @@ earlier    make everything before a durable commit durable first: losing an earl
 put        the data files
 commit     the version that names them
 put again  files that a sweep took for orphans, if this process was asleep long enough in between
+
+Writers race for a partition's next version; the loser numbers its rows again, and tries again (SPEC RELY-2):
+
+attempt: number the rows from the end offset, put version n+1 --it exists--> apply it --> attempt again
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
-from deltamq.mq.errors import DeltaMQError, Unknown
+from deltamq.mq.errors import DeltaMQError, Unavailable, Unknown
 from deltamq.tables.clock import Clock
 from deltamq.tables.delta.actions import Commit, DataFile, NewCommit, commit_name
-from deltamq.tables.delta.commit import CommitLog
+from deltamq.tables.delta.commit import CommitLog, LostRace
 from deltamq.tables.delta.encode import Encoded
 from deltamq.tables.paths import LOG_FOLDER
-from deltamq.tables.store.calls import on_a_thread
+from deltamq.tables.store.calls import Work, on_a_thread
 from deltamq.tables.store.store import NotDurable, Store
 from deltamq.tables.store.unsynced import Unsynced
+
+T = TypeVar("T")
 
 
 def keys_of(folder: str, commit: Commit) -> list[str]:
@@ -105,3 +112,35 @@ class Publisher:
 
     def _key(self, file: DataFile) -> str:
         return f"{self._folder}/{file.path}"
+
+
+class Races:
+    """The races for one partition's versions."""
+
+    __slots__ = ("_name", "_on_lost", "_races_max")
+
+    def __init__(self, name: str, races_max: int, on_lost: Callable[[], None]) -> None:
+        """After `races_max` lost races in a row, the partition of this name is reported as contended.
+
+        `on_lost` is called with each lost race, on any thread.
+        """
+        self._name = name
+        self._on_lost = on_lost
+        self._races_max = races_max
+
+    async def win(self, attempt: Callable[[], Work[T]]) -> T:
+        """Call `attempt` until it does not lose the race; the caller holds the append lock.
+
+        An attempt that lost has applied the winner's commit, so the next one begins at the new end offset.
+
+        Raises
+        ------
+        Unavailable
+            `contention`: other writers were faster too many times in a row; nothing was stored.
+        """
+        for _ in range(self._races_max):
+            try:
+                return await attempt()
+            except LostRace:
+                self._on_lost()
+        raise Unavailable(f"{self._name}: lost {self._races_max} races for the next version", code="contention")

@@ -26,7 +26,7 @@ from deltamq.tables.store.calls import on_a_thread
 from deltamq.tables.store.disk_sync import sync_whole
 from deltamq.tables.store.file_system import CommitStep, Failed, FileSystem, Publication
 from deltamq.tables.store.publish import publish_in_steps
-from deltamq.tables.store.store import FileMissing, ListedFile, NewFile, NotDurable, StoreUnsafe
+from deltamq.tables.store.store import FileMissing, ListedFile, NewFile, NotDurable, StoreUnsafe, read_in_turn
 from deltamq.tables.store.trash import Trash
 
 #: Second name of a folder's newest put-if-absent file.
@@ -245,6 +245,9 @@ class LocalStore:
             raise FileMissing(key) from error
         except OSError as error:
             raise Unavailable(f"cannot read {key}: {error.strerror}", code="storage_error") from error
+
+    def read_each(self, keys: Sequence[str]) -> Sequence[pa.Buffer | None]:
+        return read_in_turn(self, keys)
 
     def read_parts(self, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
         # Read, not mapped: a mapped file that another process truncates would kill this process.

@@ -142,6 +142,19 @@ class ObjectStore:
         with _reading(key):
             return _blocking.run(hedged(lambda: self._remote.get(key), self._reads))
 
+    def read_each(self, keys: Sequence[str]) -> Sequence[pa.Buffer | None]:
+        async def read(key: str) -> pa.Buffer | None:
+            try:
+                with _reading(key):
+                    return await hedged(lambda: self._remote.get(key), self._reads)
+            except FileMissing:
+                return None
+
+        async def read_all() -> list[pa.Buffer | None]:
+            return list(await asyncio.gather(*map(read, keys)))
+
+        return _blocking.run(read_all())
+
     def read_parts(self, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
         starts, ends = [start for start, _ in ranges], [min(stop, size) for _, stop in ranges]
         wanted = sum(ends) - sum(starts)

@@ -554,3 +554,12 @@ def test_rely_3_a_full_disk_does_not_keep_a_warehouse_from_being_read() -> None:
         assert all_bodies(log) == [b"here"]
         with pytest.raises(StorageFull):
             log.append([batch(b"no")])
+
+
+def test_many_files_are_read_at_once_and_one_that_is_not_there_is_none(store: Store) -> None:
+    for number in range(5):
+        store.put(f"a/{number}", f"file {number}".encode(), durable=True)
+    keys = ["a/3", "a/none", *(f"a/{number}" for number in range(5))]
+    found = [None if data is None else data.to_pybytes() for data in store.read_each(keys)]
+    assert found == [b"file 3", None, *(f"file {number}".encode() for number in range(5))]
+    assert list(store.read_each([])) == []
