@@ -101,6 +101,7 @@ class ServiceProcess:
         serving = _SERVING.fullmatch(line.strip())
         if serving is None:
             self._process.wait(timeout=_END_S)
+            self._process.stdout.close()
             told = Path(self._log.name).read_text(errors="replace")[-_LOG_CHARACTERS:]
             raise ChildProcessError(f"the service did not start: {line!r}: {told}")
         self.url = serving[1]
