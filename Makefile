@@ -12,7 +12,7 @@ HOURS := tests/api/openapi/test_fuzz.py tests/api/routes/test_bad_input.py \
 WORKERS ?= 4
 # Some tests of `make faults` use all cores, most of them one: one process, unless it is asked for more
 FAULT_WORKERS = $(if $(filter file,$(origin WORKERS)),,-n $(WORKERS) --dist loadscope --no-loadscope-reorder)
-# Files of tests lie in memory if there are 2 GiB: their fsyncs are counted there, not waited for
+# Files of tests lie in memory if there are 2 GiB: their fsyncs are counted there, not waited for (FAST_TMP= for the disk)
 FAST_TMP = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2097152 { print "TMPDIR=/dev/shm" }')
 # Services and Spark's workers are started by the hundred: they compile the modules once
 unexport PYTHONDONTWRITEBYTECODE
@@ -92,8 +92,9 @@ bench: setup classes ## Run the benchmarks; print a table, write out/ (ONLY=rest
 		$(if $(PEERS),--peers "$(PEERS)") $(ARGS)
 
 faults: setup classes ## Test crashes, races, damage, histories at full size; print a table, write out/faults.md (RUNS=100 WORKERS=2)
-	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) SPARK_SUBMIT_OPTS=-XX:+UseSerialGC $(VENV)/python -m pytest $(TESTS) $(HOURS:%=--ignore=%) \
-		$(FAULT_WORKERS) -m "fault or long" --hypothesis-profile=searching -p tests.fault_report $(ARGS)
+	$(FAST_TMP) $(if $(RUNS),HISTORY_RUNS=$(RUNS)) SPARK_SUBMIT_OPTS=-XX:+UseSerialGC $(VENV)/python -m pytest $(TESTS) \
+		$(HOURS:%=--ignore=%) $(FAULT_WORKERS) -m "fault or long" --hypothesis-profile=searching -p tests.fault_report \
+		-o tmp_path_retention_policy=failed $(ARGS)
 
 suites: setup ## Play the test suites of Kafka's clients against the service; fetched into .suites (ONLY=kafka-python,kgo TESTS=PATTERN)
 	@$(VENV)/python -m tests.suites $(if $(ONLY),--only "$(ONLY)") $(if $(filter file,$(origin TESTS)),,--tests "$(TESTS)") $(ARGS)

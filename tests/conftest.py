@@ -55,7 +55,18 @@ _TOGETHER: Final = {
 #: Folders whose tests are all run by `make faults`.
 _FAULTS: Final = ("tests/faults/", "tests/history/")
 #: What takes long comes first, so that no process has it left at the end.
-_FIRST: Final = ("Spark", "tests/e2e", "tests/faults", "tests/history", "tests/api")
+_FIRST: Final = (
+    "Spark",
+    "tests/history/test_faults.py",
+    "tests/faults/test_killed_streams.py",
+    "tests/faults/test_crash_states.py",
+    "tests/history/test_orderly.py",
+    "tests/e2e",
+    "tests/faults",
+    "tests/history",
+    "tests/clients",
+    "tests/api",
+)
 
 
 @pytest.hookimpl(optionalhook=True)

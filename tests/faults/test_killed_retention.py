@@ -129,7 +129,7 @@ def _storm(folder: Path, writers: Zygote, *, rounds: int, seed: int) -> None:
                 settings=BUSY,
             )
             pids.append(writers.start(order))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while any(len(acks_of(path)) == len(told[name]) for name, path in notes.items()):
             assert time.monotonic() < deadline, "nobody serves"
             time.sleep(0.002)
