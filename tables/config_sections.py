@@ -157,9 +157,10 @@ class ServiceSettings:
     clusters_shared_secret: Secret = field(default_factory=Secret)
     #: Interval at which copies of global topics are compared with their homes', in milliseconds.
     clusters_refresh_ms: Annotated[int, Meta(ge=50, le=3_600_000)] = 5_000
-    #: Duration of a process's lease, in milliseconds; if it expires, other processes take over its brokers.
+    #: How long a process that does not answer others has to renew its lease, in milliseconds; then they take its
+    #: brokers over. The same in all processes, as the next two.
     lease_ms: Annotated[int, Meta(ge=500, le=600_000)] = LEASE_MS_DEFAULT
-    #: Interval at which a process renews its lease, in milliseconds.
+    #: A process looks at the metadata at least twice in this time, in milliseconds: its lease goes on from there.
     lease_renew_ms: Annotated[int, Meta(ge=50, le=300_000)] = LEASE_RENEW_MS
     #: Stop serving this many milliseconds before the lease expires: for clocks that drift, and for requests in flight.
     lease_margin_ms: Annotated[int, Meta(ge=50, le=60_000)] = LEASE_MARGIN_MS

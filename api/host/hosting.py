@@ -213,6 +213,10 @@ class Hosting:
             except Fenced as error:
                 raise Unavailable(error.detail, code="lease_lost") from error
             self._check(role, epoch)
+            if not self._life.lease.is_fresh(self.now_ms(), self._times.fresh_ms):
+                raise Unavailable(
+                    "the metadata is read too slowly to know who serves this; ask again", code="lease_lost"
+                )
 
     def _check(self, role: str, epoch: int) -> None:
         if self._life.roles.served.get(role) != epoch or not self.holds():

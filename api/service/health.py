@@ -89,6 +89,8 @@ _FOLDER: Final = "jobs"
 _FRESH_S: Final = 2.0
 #: Seconds between two looks without a call, and from the start to the first: jobs start later than services.
 _LOOK_S: Final = 60.0
+#: The same on an object store, where each look is a list for each job.
+_FAR_LOOK_S: Final = 300.0
 _MS: Final = 1_000
 
 
@@ -112,8 +114,13 @@ class JobWatch(Background):
         run: Callable[[Callable[[], list[JobReport]]], Awaitable[list[JobReport]]],
         now_ms: Callable[[], int],
         is_used: Callable[[], bool],
+        is_far: bool = False,
     ) -> None:
-        """`run` calls a function on a thread; `is_used` returns whether the queue is in use, so that it needs jobs."""
+        """`run` calls a function on a thread; `is_used` returns whether the queue is in use, so that it needs jobs.
+
+        `is_far` says that looks at the store are paid for.
+        """
+        self._look_s = _FAR_LOOK_S if is_far else _LOOK_S
         self._store = store
         self._on_thread = run
         self._now_ms = now_ms
@@ -159,7 +166,7 @@ class JobWatch(Background):
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(self._look_s)
             await self.reports()
             self._tell()
 

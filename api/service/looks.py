@@ -40,6 +40,7 @@ _LOOKS: Final = 400
 _FAR_EVERY_S: Final = 60.0
 _FAR_LOOKS: Final = 50
 #: The same after a round that found nothing new.
+_QUIET_EVERY_S: Final = 300.0
 _QUIET_LOOKS: Final = 2
 #: A partition that a call or a look has refreshed within this time needs no other.
 _FRESH_S: Final = 10.0
@@ -73,11 +74,11 @@ class Looks(Background):
         wait_s = _FIRST_S
         while True:
             await asyncio.sleep(wait_s)
-            wait_s = self._every_s
             try:
                 await self.round()
             except Exception as error:
                 log.error("event=look_failed kind=%s", type(error).__name__, exc_info=error)
+            wait_s = self._every_s if self._is_here or self._has_news else _QUIET_EVERY_S
 
     async def round(self) -> None:
         """Look once at each kind."""

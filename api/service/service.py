@@ -117,6 +117,7 @@ class Service:
             run=self.partitions.run,
             now_ms=self.now_ms,
             is_used=lambda: bool(self.meta.now.groups.groups),
+            is_far=self.partitions.is_far,
         )
         self.stops = Stops(warehouse, lambda: meta.stopped, self.topics.shown_queue_of)
         #: What groups have before them, for metrics and history.
