@@ -104,7 +104,7 @@ def _take(
 
 def main() -> None:
     """Take the pictures."""
-    minutes, folder = float((sys.argv[1:] or ["5"])[0]), Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    minutes, folder = float((sys.argv[1:] or ["15"])[0]), Path(sys.argv[2]) if len(sys.argv) > 2 else None
     with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as stack:
         warehouse = Path(temporary) / "lake"
         init = [sys.executable, "-m", "deltamq.mq.client.cli", "auth", "init", "--warehouse", str(warehouse), "--json"]
