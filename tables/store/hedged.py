@@ -17,15 +17,18 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from math import inf
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-#: Least and most seconds before a call is asked again; the third one, after three times as long, is the last.
+#: Least and most seconds before a call is asked again; each time it is three times as long.
 _PATIENCE_MIN_S: Final = 0.25
-_PATIENCE_MAX_S: Final = 10.0
+_PATIENCE_MAX_S: Final = 5.0
 _LONGER: Final = 3
+#: Most calls that are under way; the oldest one ends before a further one begins.
+_MOST: Final = 3
+#: Seconds after which a store that answers none of them is given up, or four times the patience.
+_GIVE_UP_S: Final = 20.0
 #: Mean and mean deviation until calls were answered.
 _FIRST_S: Final = (0.1, 0.05)
 #: The share of the newest call in the means.
@@ -56,15 +59,24 @@ class Pace:
 
 
 async def hedged(ask: Callable[[], Awaitable[T]], pace: Pace, nbytes: int = 0) -> T:
-    """Return the first answer of a call that is asked again when it is late; raise the last error if all fail."""
-    patience_s = pace.patience_s(nbytes)
+    """Return the first answer of a call that is asked again and again when it is late.
+
+    Raises
+    ------
+    TimeoutError
+        No call was answered for a long time. Other errors are those of the last call, if all have failed.
+    """
+    wait_s = pace.patience_s(nbytes)
+    until_s = time.monotonic() + max(_GIVE_UP_S, 4 * wait_s)
     #: The calls under way, each with the time at which it was asked.
     asked: dict[asyncio.Future[T], float] = {}
     try:
-        for wait_s in (patience_s, patience_s * _LONGER, inf):
-            now_s = time.monotonic()
+        while (now_s := time.monotonic()) < until_s:
+            if len(asked) == _MOST:
+                asked.pop(oldest := next(iter(asked)))
+                oldest.cancel()
             asked[asyncio.ensure_future(ask())] = now_s
-            again_s = now_s + wait_s
+            again_s = min(now_s + wait_s, until_s)
             while done := await _some(asked, again_s - time.monotonic()):
                 for answer in done:
                     began_s = asked.pop(answer)
@@ -72,7 +84,8 @@ async def hedged(ask: Callable[[], Awaitable[T]], pace: Pace, nbytes: int = 0) -
                         pace.note(time.monotonic() - began_s)
                     if answer.exception() is None or not asked:
                         return answer.result()
-        raise AssertionError("the last call is waited for")
+            wait_s = min(_LONGER * wait_s, max(wait_s, _PATIENCE_MAX_S))
+        raise TimeoutError("the store did not answer")
     finally:
         for late in asked:
             late.cancel()
@@ -80,8 +93,7 @@ async def hedged(ask: Callable[[], Awaitable[T]], pace: Pace, nbytes: int = 0) -
 
 async def _some(asked: Iterable[asyncio.Future[T]], wait_s: float) -> set[asyncio.Future[T]]:
     """Return the calls that have ended, at least one, or none if none does within the time."""
-    timeout = None if wait_s == inf else max(wait_s, 0.0)
-    return (await asyncio.wait(asked, timeout=timeout, return_when=asyncio.FIRST_COMPLETED))[0]
+    return (await asyncio.wait(asked, timeout=max(wait_s, 0.0), return_when=asyncio.FIRST_COMPLETED))[0]
 
 
 class BlockingLoop:

@@ -95,21 +95,21 @@ class ObjectStore:
         content = bytes(data)
         try:
             await hedged(lambda: self._remote.put(key, content), self._puts, len(content))
-        except BaseError as error:
+        except (BaseError, TimeoutError) as error:
             raise _cannot_write(key, error) from error
         failpoint("commit.after_data_fsync")
         failpoint("commit.after_data_write")
 
     async def _create(self, key: str, data: bytes, pace: Pace | None) -> bool:
         """Create a key; return False if it exists, be it by an earlier try within this call."""
-        doubts: list[BaseError] = []
+        doubts: list[Exception] = []
 
         async def ask() -> None:
             try:
                 await self._remote.create(key, data)
             except (AlreadyExistsError, PermissionDeniedError, UnauthenticatedError):
                 raise
-            except BaseError as error:
+            except (BaseError, TimeoutError) as error:
                 doubts.append(error)
                 raise
 
@@ -121,7 +121,7 @@ class ObjectStore:
                 if not _is_conflict(error):
                     return False
                 await asyncio.sleep(_CONFLICT_S.after(conflicts))
-            except BaseError as error:
+            except (BaseError, TimeoutError) as error:
                 if doubts:
                     raise Unknown(f"no answer to the put of {key}: {_said(doubts[0])}") from error
                 raise _cannot_write(key, error) from error
@@ -135,7 +135,7 @@ class ObjectStore:
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
         try:
             _blocking.run(self._remote.put(key, bytes(data)))
-        except BaseError as error:
+        except (BaseError, TimeoutError) as error:
             raise _cannot_write(key, error) from error
 
     def read(self, key: str) -> pa.Buffer:
@@ -194,7 +194,7 @@ class ObjectStore:
         try:
             prefix = folder.rstrip("/") + "/" if folder else None
             return _blocking.run(hedged(lambda: self._remote.list(prefix), self._reads))
-        except BaseError as error:
+        except (BaseError, TimeoutError) as error:
             raise Unavailable(f"cannot list {folder}: {_said(error)}", code="storage_error") from error
 
     def delete(self, key: str) -> None:
@@ -202,7 +202,7 @@ class ObjectStore:
             self._remote.delete(key)
         except (NotFoundError, FileNotFoundError):
             return
-        except BaseError as error:
+        except (BaseError, TimeoutError) as error:
             raise Unavailable(f"cannot delete {key}: {_said(error)}", code="storage_error") from error
 
     def prepare(self) -> None:
@@ -214,7 +214,7 @@ class ObjectStore:
     def delete_tree(self, folder: str) -> None:
         try:
             self._remote.delete_below(folder.rstrip("/") + "/")
-        except BaseError as error:
+        except (BaseError, TimeoutError) as error:
             raise Unavailable(f"cannot delete {folder}: {_said(error)}", code="storage_error") from error
 
 
@@ -225,16 +225,16 @@ def _reading(key: str) -> Iterator[None]:
         yield
     except (NotFoundError, FileNotFoundError) as error:
         raise FileMissing(key) from error
-    except BaseError as error:
+    except (BaseError, TimeoutError) as error:
         raise Unavailable(f"cannot read {key}: {_said(error)}", code="storage_error") from error
 
 
-def _cannot_write(key: str, error: BaseError) -> Unavailable:
+def _cannot_write(key: str, error: BaseError | TimeoutError) -> Unavailable:
     code = READ_ONLY if isinstance(error, PermissionDeniedError) else "storage_error"
     return Unavailable(f"cannot write {key}: {_said(error)}", code=code)
 
 
-def _said(error: BaseError) -> str:
+def _said(error: Exception) -> str:
     """Return what an error says, without what the client adds for its own developers."""
     return str(error).partition("\n\nDebug source")[0].strip()
 

@@ -9,20 +9,24 @@ Keys are relative to the warehouse, with `/`. Data is durable when a call with `
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from deltamq.mq.errors import READ_ONLY, NotFound, StorageFull, Unavailable, Unknown
+from deltamq.mq.errors import READ_ONLY, DeltaMQError, NotFound, StorageFull, Unavailable, Unknown
 from deltamq.tables.failpoints import failpoint
 
 #: Key and content of a data file.
 NewFile: TypeAlias = tuple[str, pa.Buffer | bytes]
+#: How often an answer to the probe may be lost.
+_PROBES: Final = 3
+_PLAIN: Final = ".mq-probe/plain"
 
 
 class StoreUnsafe(Unavailable):
@@ -134,7 +138,20 @@ def probe(store: Store) -> bool:
     A full disk passes: readers can use it, and no writer can write to it. So does a store that this process may only
     read, for which the answer is False (SPEC RELY-17).
     """
-    key, may_write = f".mq-probe/{uuid.uuid4().hex}", True
+    for tries in range(1, _PROBES + 1):
+        try:
+            return _probed(store, f".mq-probe/{uuid.uuid4().hex}")
+        except Unknown as error:
+            if tries == _PROBES:
+                store.replace(_PLAIN, b"plain")  # raises, if the store does not answer at all
+                store.delete(_PLAIN)
+                detail = f"{store.uri('')} takes a plain put and no conditional one ({error.detail})"
+                raise StoreUnsafe(f"{detail}: use local disk, or an object store with conditional put") from error
+    raise AssertionError("the last try decides")
+
+
+def _probed(store: Store, key: str) -> bool:
+    """Return whether this process may write, as `probe` does; raise `Unknown` if an answer was lost."""
     try:
         first = store.put_if_absent(key, b"first", durable=True)
         second = store.put_if_absent(key, b"second", durable=True)
@@ -142,17 +159,11 @@ def probe(store: Store) -> bool:
     except StorageFull:
         return True
     except Unavailable as error:
-        may_write = error.code != READ_ONLY
-        if may_write:
-            raise
-        return False
-    except Unknown as error:
-        store.replace(key, b"plain")  # raises, if the store does not answer at all
-        detail = f"{store.uri('')} takes a plain put and no conditional one ({error.detail})"
-        raise StoreUnsafe(f"{detail}: use local disk, or an object store with conditional put") from error
-    finally:
-        if may_write:
-            store.delete(key)
+        if error.code == READ_ONLY:
+            return False
+        raise
+    with contextlib.suppress(DeltaMQError):  # a file that stays does no harm
+        store.delete(key)
     if not first or second or content != b"first":
         raise StoreUnsafe(f"{store.uri('')} overwrites files: use local disk, or an object store with conditional put")
     return True

@@ -12,10 +12,10 @@ from deltamq.tables.store.hedged import BlockingLoop, Pace, hedged
 
 
 class Quick(Pace):
-    """Asks again at once."""
+    """Asks again soon."""
 
     def patience_s(self, nbytes: int) -> float:
-        return 0.0
+        return 0.001
 
 
 class Calls:
@@ -43,13 +43,11 @@ def run(test: Callable[[Calls], Awaitable[None]]) -> None:
 def test_the_first_answer_counts_and_the_others_are_cancelled() -> None:
     async def test(calls: Calls) -> None:
         outcome = asyncio.ensure_future(hedged(calls, Quick()))
-        await calls.are(3)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert len(calls.asked) == 3, "no more than three are under way"
-        calls.asked[1].set_result("second")
-        assert await outcome == "second"
-        assert calls.asked[0].cancelled() and calls.asked[2].cancelled()
+        await calls.are(5)
+        assert [call.cancelled() for call in calls.asked] == [True, True, False, False, False], "three are under way"
+        calls.asked[3].set_result("fourth")
+        assert await outcome == "fourth"
+        assert [call.cancelled() for call in calls.asked[2:]] == [True, False, True]
 
     run(test)
 
@@ -92,6 +90,17 @@ def test_an_error_counts_only_if_no_other_call_is_under_way() -> None:
         run(case)
 
 
+def test_a_store_that_answers_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deltamq.tables.store.hedged._GIVE_UP_S", 0.5)
+
+    async def test(calls: Calls) -> None:
+        with pytest.raises(TimeoutError):
+            await hedged(calls, Quick())
+        assert len(calls.asked) > 1 and all(call.cancelled() for call in calls.asked)
+
+    run(test)
+
+
 def test_who_gives_up_cancels_all_calls() -> None:
     async def test(calls: Calls) -> None:
         outcome = asyncio.ensure_future(hedged(calls, Quick()))
@@ -115,7 +124,7 @@ def test_patience_follows_what_calls_take() -> None:
     assert 1 < pace.patience_s(0) < 5
     for _ in range(100):
         pace.note(60)
-    assert pace.patience_s(0) == 10
+    assert pace.patience_s(0) == 5
 
 
 def test_a_blocking_caller_gets_result_and_error_also_in_a_forked_process() -> None:
