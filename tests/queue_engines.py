@@ -6,7 +6,7 @@ in executors. `tests/spark` tests them with Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -14,11 +14,10 @@ import pyarrow as pa
 
 from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from deltamq.jobs.queue.delay import Forwarder
-from deltamq.jobs.queue.delay_in_tasks import TaskForwarder
-from deltamq.jobs.queue.delay_task import forward_shard, run_delay_shard
+from deltamq.jobs.queue.delay_task import TaskForwarder
 from deltamq.jobs.queue.revive import Reviver
-from deltamq.jobs.queue.revive_in_tasks import TaskReviver
-from deltamq.jobs.queue.revive_task import revive_shards, run_shard
+from deltamq.jobs.queue.revive_task import TaskReviver
+from deltamq.jobs.queue.shard_work import ShardItem, ShardWork
 from deltamq.jobs.queue.task_memory import TaskMemory
 from deltamq.jobs.run.registry import Facts
 from deltamq.tables.config import Config
@@ -29,12 +28,6 @@ __all__ = ["COLD", "ENGINES", "QueueJob", "delay_job", "revive_job"]
 ENGINES: Final = ("local", "spark")
 #: The Spark engine with each task in a new process, without cached state.
 COLD: Final = "cold"
-
-#: Work of a task: the functions that list its items, and that do the work of one.
-_WORK: Final[dict[Any, tuple[Callable[[Any], Sequence[Any]], Callable[[TaskMemory, Any], pa.RecordBatch]]]] = {
-    revive_shards: (tuple, run_shard),
-    forward_shard: (lambda item: (item,), run_delay_shard),
-}
 
 
 class QueueJob(Protocol):
@@ -50,13 +43,9 @@ class _InProcess:
         self._new_memory = partial(TaskMemory, warehouse, bounds)
         self._memory = None if cold else self._new_memory()
 
-    def __call__(
-        self, items: Sequence[Any], work: Callable[[Any], Iterable[pa.RecordBatch]], schema: pa.Schema
-    ) -> pa.Table:
-        each, run = _WORK[work]
-        parts = [part for item in items for part in each(item)]
-        batches = [run(self._memory or self._new_memory(), part) for part in parts]
-        return pa.Table.from_batches(batches, schema=schema)
+    def __call__(self, groups: Sequence[Sequence[ShardItem]], work: ShardWork, schema: pa.Schema) -> pa.Table:
+        reports = [work.report(self._memory or self._new_memory(), item) for items in groups for item in items]
+        return pa.Table.from_batches(reports, schema=schema)
 
 
 class _ByTasks:

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING
 
 from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from deltamq.jobs.queue.brokers import FollowedBrokers, broker_shards
-from deltamq.jobs.queue.cadence import delay_every_s
+from deltamq.jobs.queue.brokers import FollowedBrokers, broker_shards, look_every_s, trouble_of
 from deltamq.jobs.queue.delay_batch import DelayBatch, DelayOutcome
-from deltamq.jobs.queue.delay_in_tasks import TaskForwarder
 from deltamq.jobs.queue.delay_queue import DelayQueue
+from deltamq.jobs.queue.delay_task import TaskForwarder
 from deltamq.jobs.run.registry import Facts, job, with_spark_engine
 from deltamq.jobs.tasks.tasks import run_in_tasks
 from deltamq.jobs.tasks.warehouses import state_of
@@ -30,11 +29,6 @@ from deltamq.tables.queue.metadata import MetaLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-T = TypeVar("T", "Forwarder", TaskForwarder)
-
-_TROUBLES_SHOWN: Final = 3
 
 
 class Forwarder:
@@ -52,9 +46,7 @@ class Forwarder:
 
         `brokers` are the brokers that this application has; None: all.
         """
-        self._queues.find(now_ms, brokers)
-        outcome = DelayOutcome()
-        outcome.troubles.update(self._queues.refresh(now_ms))
+        outcome = DelayOutcome(troubles=set(self._queues.look(now_ms, brokers)))
         self._meta.refresh()
         for broker, queue in self._queues.readable():
             try:
@@ -62,7 +54,13 @@ class Forwarder:
             except (DeltaMQError, OSError) as error:
                 self._queues.held[broker] = now_ms
                 outcome.troubles.add(f"{broker}: {type(error).__name__}: {error}")
-        return self._facts(outcome, now_ms)
+        return {
+            **outcome.counts(),
+            "late_ms": outcome.late_ms,
+            "behind_ms": self._queues.behind_ms(now_ms),
+            "waiting": self._queues.remembered(),
+            **trouble_of(outcome.troubles),
+        }
 
     def _run_queue(self, queue: DelayQueue, now_ms: int, outcome: DelayOutcome) -> None:
         times, offsets = queue.take(now_ms)
@@ -81,24 +79,13 @@ class Forwarder:
             queue.put_back(times[done:], offsets[done:])
             raise
 
-    def _facts(self, outcome: DelayOutcome, now_ms: int) -> Facts:
-        waiting = [at for queue in self._queues.all.values() if (at := queue.oldest_failed_ms) is not None]
-        waiting += self._queues.held.values()
-        facts: dict[str, int | str] = {
-            "rows": outcome.forwarded,
-            "cancelled": outcome.cancelled,
-            "dropped": outcome.dropped,
-            "lost": outcome.lost,
-            "late_ms": outcome.late_ms,
-            "behind_ms": max(0, now_ms - min(waiting)) if waiting else 0,
-            "waiting": sum(map(len, self._queues.all.values())),
-        }
-        if outcome.troubles:
-            facts["trouble"] = "; ".join(sorted(outcome.troubles)[:_TROUBLES_SHOWN])
-        return facts
 
-
-@job(name="delay", every_s=delay_every_s, needs_spark=with_spark_engine, shards=broker_shards)
+@job(
+    name="delay",
+    every_s=lambda conf: look_every_s(conf, conf.jobs.delay_every_ms),
+    needs_spark=with_spark_engine,
+    shards=broker_shards,
+)
 def delay(spark: SparkSession | None, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Deliver delayed messages whose time has come.
 

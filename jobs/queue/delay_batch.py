@@ -62,6 +62,10 @@ class DelayOutcome:
     late_ms: int = 0
     troubles: set[str] = field(default_factory=set)
 
+    def counts(self) -> dict[str, int]:
+        """Return the counts as facts of a run."""
+        return {"rows": self.forwarded, "cancelled": self.cancelled, "dropped": self.dropped, "lost": self.lost}
+
 
 class DelayBatch:
     """Forwards some due messages, then marks them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.jobs.queue.waiting_offsets import WaitingOffsets
 from deltamq.mq.queue.delay import Ended
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.appearing import Appearing
@@ -111,9 +111,8 @@ class DelayQueue:
         """Do the upkeep of the marks, most of which this job writes."""
         keep_marks_up(self._warehouse, self._marks_ref)
 
-    @property
-    def oldest_failed_ms(self) -> int | None:
-        """The due time of the oldest message that could not be forwarded."""
+    def oldest_ms(self) -> int | None:
+        """Return the due time of the oldest message that could not be forwarded; None if there is none."""
         return min((time for _, time in self._failed.values()), default=None)
 
 
@@ -137,3 +136,59 @@ def ranges_of(offsets: Int64s) -> tuple[tuple[int, int], ...]:
     lows = ascending[np.concatenate([[0], gaps + 1])]
     highs = ascending[np.concatenate([gaps, [len(ascending) - 1]])] + 1
     return tuple(zip(lows.tolist(), highs.tolist(), strict=True))
+
+
+@dataclass(slots=True)
+class _Block:
+    times: Int64s
+    offsets: Int64s
+
+    @classmethod
+    def of(cls, times: Int64s, offsets: Int64s) -> _Block:
+        order = np.lexsort((offsets, times))
+        return cls(times[order], offsets[order])
+
+    def cut(self, time_ms: int) -> _Block:
+        """Remove what is due from this block and return it."""
+        at = int(np.searchsorted(self.times, time_ms, side="right"))
+        due = _Block(self.times[:at], self.offsets[:at])
+        self.times, self.offsets = self.times[at:], self.offsets[at:]
+        return due
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+
+class WaitingOffsets:
+    """The offsets of one log that wait for their time, with sixteen bytes for each. For one thread.
+
+    Sorted blocks, each at least twice as large as the next, as in a log-structured merge tree: an offset that is added
+    is moved a logarithmic number of times, and what is due stands at the head of each block.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._blocks))
+
+    def add(self, times_ms: Int64s, offsets: Int64s) -> None:
+        """Add offsets, each with the time at which it falls due."""
+        if not len(offsets):
+            return
+        self._blocks.append(_Block.of(times_ms, offsets))
+        while len(self._blocks) > 1 and len(self._blocks[-2]) < 2 * len(self._blocks[-1]):
+            last, before = self._blocks.pop(), self._blocks.pop()
+            times = np.concatenate([before.times, last.times])
+            self._blocks.append(_Block.of(times, np.concatenate([before.offsets, last.offsets])))
+
+    def take(self, now_ms: int) -> tuple[Int64s, Int64s]:
+        """Remove what is due; return times and offsets, ascending by both."""
+        due = [block.cut(now_ms) for block in self._blocks]
+        self._blocks = [block for block in self._blocks if len(block)]
+        if not due:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        sorted_due = _Block.of(
+            np.concatenate([block.times for block in due]), np.concatenate([block.offsets for block in due])
+        )
+        return sorted_due.times, sorted_due.offsets

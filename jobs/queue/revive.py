@@ -13,16 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING
 
 from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from deltamq.jobs.queue.brokers import FollowedBrokers, broker_shards
-from deltamq.jobs.queue.cadence import revive_every_s
+from deltamq.jobs.queue.brokers import FollowedBrokers, broker_shards, look_every_s, trouble_of
 from deltamq.jobs.queue.due_followed import DueCheckpoints
 from deltamq.jobs.queue.revive_batch import ReviveBatch
 from deltamq.jobs.queue.revive_case import BatchOutcome
-from deltamq.jobs.queue.revive_in_tasks import TaskReviver
-from deltamq.jobs.queue.revive_task import batches
+from deltamq.jobs.queue.revive_task import TaskReviver, batches
 from deltamq.jobs.run.registry import Facts, job, with_spark_engine
 from deltamq.jobs.tasks.tasks import run_in_tasks
 from deltamq.jobs.tasks.warehouses import state_of
@@ -35,11 +33,6 @@ from deltamq.tables.queue.recovery import Follower
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-T = TypeVar("T", "Reviver", TaskReviver)
-
-_TROUBLES_SHOWN: Final = 3
 
 
 class Reviver:
@@ -62,8 +55,7 @@ class Reviver:
 
         `brokers` are the brokers that this application has; None: all.
         """
-        self._brokers.find(now_ms, brokers)
-        total, troubles = BatchOutcome(), self._brokers.refresh(now_ms)
+        total = BatchOutcome(troubles=set(self._brokers.look(now_ms, brokers)))
         self._meta.refresh()
         late_ms = 0
         for _, due in self._brokers.readable():
@@ -71,7 +63,14 @@ class Reviver:
             if taken:
                 late_ms = max(late_ms, now_ms - taken[0].checkpoint.revive_time_ms)
                 self._deliver(due, taken, now_ms, total)
-        return self._facts(total, sorted(total.troubles) + troubles, now_ms, late_ms)
+        return {
+            **total.counts(),
+            "late_ms": late_ms,
+            "behind_ms": self._brokers.behind_ms(now_ms),
+            "checkpoints": self._brokers.remembered(),
+            "waiting": len(total.later),
+            **trouble_of(total.troubles),
+        }
 
     def _deliver(self, due: DueCheckpoints, taken: Sequence[DueCheckpoint], now_ms: int, total: BatchOutcome) -> None:
         batch = ReviveBatch(
@@ -95,31 +94,18 @@ class Reviver:
                 due.put_back(interrupted.checkpoint.key, now_ms)
             raise
 
-    def _facts(self, total: BatchOutcome, troubles: Sequence[str], now_ms: int, late_ms: int) -> Facts:
-        waiting = [at for due in self._brokers.all.values() if (at := due.oldest_ms()) is not None]
-        waiting += self._brokers.held.values()
-        facts: dict[str, int | str] = {
-            "rows": total.revived + total.dead,
-            "dead": total.dead,
-            "lost": total.lost,
-            "skipped": total.skipped,
-            "late_ms": late_ms,
-            "behind_ms": max(0, now_ms - min(waiting)) if waiting else 0,
-            "checkpoints": sum(len(due) for due in self._brokers.all.values()),
-        }
-        if total.later:
-            facts["waiting"] = len(total.later)
-        if troubles:
-            facts["trouble"] = "; ".join(troubles[:_TROUBLES_SHOWN])
-        return facts
-
 
 def _order(due: DueCheckpoint) -> tuple[int, str, int]:
     checkpoint = due.checkpoint
     return checkpoint.revive_time_ms, checkpoint.pop.partition, checkpoint.span.start_offset
 
 
-@job(name="revive", every_s=revive_every_s, needs_spark=with_spark_engine, shards=broker_shards)
+@job(
+    name="revive",
+    every_s=lambda conf: look_every_s(conf, conf.jobs.revive_every_ms),
+    needs_spark=with_spark_engine,
+    shards=broker_shards,
+)
 def revive(spark: SparkSession | None, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Deliver again what was not acknowledged in time, or dead-letter it after its last attempt.
 

@@ -77,6 +77,10 @@ class BatchOutcome:
         self.later += other.later
         self.troubles |= other.troubles
 
+    def counts(self) -> dict[str, int]:
+        """Return the counts as facts of a run."""
+        return {"rows": self.revived + self.dead, "dead": self.dead, "lost": self.lost, "skipped": self.skipped}
+
     def count(self, decision: Decision) -> None:
         """Add a decision that was carried out."""
         messages = decision.bits.bit_count()

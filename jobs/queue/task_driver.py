@@ -1,6 +1,8 @@
-"""The driver's side of `revive` and `delay` as Spark jobs: the shards, and the reports of their tasks.
+"""The driver of `revive` and `delay` with the Spark engine: it gives shards to tasks, which report counts (SPARK-7).
 
-Between runs, the driver remembers a few numbers for each shard, however much is in flight.
+Between runs, the driver remembers a few numbers for each shard, however much is in flight. A broker's queues append to
+the same retry partitions, and a partition takes one append at a time: two tasks keep it busy, more would race. For
+Spark, a task with nothing to do costs far more than one more queue in a task.
 """
 
 from __future__ import annotations
@@ -11,16 +13,17 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.jobs.queue.brokers import brokers_of
+from deltamq.jobs.queue.brokers import BrokerList, trouble_of
+from deltamq.jobs.queue.shard_work import ShardItem, ShardWork
+from deltamq.jobs.queue.task_memory import WarehouseAddress
 from deltamq.jobs.run.registry import Facts
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.config import Config
+from deltamq.tables.log.appearing import Appearing
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef
 
-#: Interval at which new brokers are looked for, in milliseconds.
-_BROKERS_EVERY_MS: Final = 5_000
-_TROUBLES_SHOWN: Final = 3
+_TASKS_OF_A_BROKER: Final = 2
 #: Facts of a run that are the maximum over its shards; all others are sums.
 _GREATEST: Final = ("late_ms", "behind_ms")
 
@@ -34,23 +37,6 @@ class Tasks(Protocol):
     def __call__(
         self, items: Sequence[Any], work: Callable[[Any], Iterable[pa.RecordBatch]], schema: pa.Schema
     ) -> pa.Table: ...
-
-
-class BrokerList:
-    """The brokers of a warehouse, looked up at intervals."""
-
-    def __init__(self, warehouse: Warehouse, conf: Config) -> None:
-        self._warehouse = warehouse
-        self._conf = conf
-        self._known: list[str] = []
-        self._looked_ms: int | None = None
-
-    def at(self, now_ms: int) -> list[str]:
-        """Return the brokers that are known at `now_ms`."""
-        if self._looked_ms is None or not 0 <= now_ms - self._looked_ms < _BROKERS_EVERY_MS:
-            self._looked_ms = now_ms
-            self._known = brokers_of(self._warehouse, self._conf)
-        return self._known
 
 
 class Looked:
@@ -94,7 +80,62 @@ class Looked:
         return max((now_ms - since_ms for since_ms in self._held_ms.values()), default=0)
 
 
-def end_of(warehouse: Warehouse, ref: PartitionRef) -> int | None:
+class TaskDriver:
+    """The driver's state of a job between runs: when each shard was last looked at. For one thread."""
+
+    def __init__(self, work: ShardWork, warehouse: Warehouse, conf: Config) -> None:
+        self._work = work
+        self._warehouse = warehouse
+        self._cluster = conf.warehouse.cluster
+        self._address = WarehouseAddress.of(conf)
+        self._brokers = BrokerList(warehouse, conf)
+        self._looked = Looked()
+        self._appearing = Appearing(warehouse)
+        self._existing: set[Shard] = set()
+
+    def run(self, tasks: Tasks, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
+        """Do what is due at `now_ms`, which must have been taken before the call.
+
+        `brokers` are the brokers that this application has; None: all.
+        """
+        mine = self._brokers.at(now_ms) if brokers is None else brokers
+        shards = [(broker, queue) for broker in mine for queue in range(self._work.queues)]
+        busy = [shard for shard in shards if self._exists(shard) and not self._is_quiet(shard, now_ms)]
+        groups = _groups([self._item(*shard, now_ms) for shard in busy])
+        reports = tasks(groups, self._work, self._work.schema)
+        self._looked.note(reports, now_ms)
+        facts: dict[str, int | str] = {name: _over(reports, name) for name in (*self._work.counts, *_GREATEST)}
+        facts["behind_ms"] = max(int(facts["behind_ms"]), self._looked.held_ms(now_ms))
+        troubles = {trouble for troubles in reports.column("troubles").to_pylist() for trouble in troubles}
+        return {**facts, **trouble_of(troubles), "tasks": len(groups)}
+
+    def _exists(self, shard: Shard) -> bool:
+        """A shard without a log has no work."""
+        if shard not in self._existing and self._appearing.is_there(self._ref(shard)):
+            self._existing.add(shard)
+        return shard in self._existing
+
+    def _is_quiet(self, shard: Shard, now_ms: int) -> bool:
+        return self._looked.is_quiet(shard, lambda: _end_of(self._warehouse, self._ref(shard)), now_ms)
+
+    def _ref(self, shard: Shard) -> PartitionRef:
+        broker, queue = shard
+        return self._work.log(self._cluster, queue, broker)
+
+    def _item(self, broker: str, queue: int, now_ms: int) -> ShardItem:
+        since_ms = self._looked.since_ms((broker, queue))
+        return ShardItem(address=self._address, broker=broker, queue=queue, now_ms=now_ms, since_ms=since_ms)
+
+
+def _groups(items: Sequence[ShardItem]) -> list[tuple[ShardItem, ...]]:
+    """Group items by task; neighbouring queues, which the service fills in turn, go to different tasks."""
+    groups: dict[tuple[str, int], list[ShardItem]] = {}
+    for item in items:
+        groups.setdefault((item.broker, item.queue % _TASKS_OF_A_BROKER), []).append(item)
+    return [tuple(group) for group in groups.values()]
+
+
+def _end_of(warehouse: Warehouse, ref: PartitionRef) -> int | None:
     """Return the end offset of a log; None if it cannot be read, which a task then reports."""
     try:
         log = warehouse.open_partition(ref)
@@ -104,13 +145,6 @@ def end_of(warehouse: Warehouse, ref: PartitionRef) -> int | None:
     return log.end_offset
 
 
-def summed(reports: pa.Table, **named: str) -> Facts:
-    """Return the facts of a run; `named` maps each name to a column of the tasks' reports."""
-    facts: dict[str, int | str] = {}
-    for name, column in named.items():
-        together = pc.max if name in _GREATEST else pc.sum
-        facts[name] = together(reports.column(column)).as_py() or 0
-    troubles = sorted({trouble for troubles in reports.column("troubles").to_pylist() for trouble in troubles})
-    if troubles:
-        facts["trouble"] = "; ".join(troubles[:_TROUBLES_SHOWN])
-    return facts
+def _over(reports: pa.Table, name: str) -> int:
+    together = pc.max if name in _GREATEST else pc.sum
+    return together(reports.column(name)).as_py() or 0

@@ -22,8 +22,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from deltamq.jobs.queue.delay_in_tasks import TaskForwarder
-from deltamq.jobs.queue.revive_in_tasks import TaskReviver
+from deltamq.jobs.queue.delay_task import TaskForwarder
+from deltamq.jobs.queue.revive_task import TaskReviver
 from deltamq.jobs.spark.session import spark_session
 from deltamq.jobs.tasks.tasks import run_in_tasks
 from deltamq.tables import failpoints

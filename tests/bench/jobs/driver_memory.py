@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from deltamq.jobs.queue.revive_in_tasks import TaskReviver
+from deltamq.jobs.queue.revive_task import TaskReviver
 from deltamq.jobs.spark.session import spark_session
 from deltamq.jobs.tasks.tasks import run_in_tasks
 from deltamq.jobs.tasks.warehouses import warehouse_of

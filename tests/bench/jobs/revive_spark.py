@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from deltamq.jobs.queue.revive_in_tasks import TaskReviver
+from deltamq.jobs.queue.revive_task import TaskReviver
 from deltamq.jobs.tasks.tasks import run_in_tasks
 from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
 from deltamq.mq.limits import REVIVE_QUEUES

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from deltamq.jobs.queue.delay_queue import ranges_of
-from deltamq.jobs.queue.waiting_offsets import WaitingOffsets
+from deltamq.jobs.queue.delay_queue import WaitingOffsets, ranges_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.delay import Ended
 from deltamq.tables import failpoints

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from deltamq.jobs.queue.revive_task import COUNTS
+from deltamq.jobs.queue.revive_task import REVIVE_WORK
 from deltamq.jobs.queue.task_driver import Looked
 
 pytestmark = pytest.mark.promise("JOB-18")
@@ -15,9 +15,10 @@ SHARD = ("broker-a", 3)
 
 
 def _told(*, held: bool = False, log_end: int = 7, next_ms: int | None = None) -> pa.Table:
-    row = dict.fromkeys(COUNTS.names, 0)
+    schema = REVIVE_WORK.schema
+    row = dict.fromkeys(schema.names, 0)
     row |= {"broker": SHARD[0], "queue": SHARD[1], "held": held, "log_end": log_end, "next_ms": next_ms, "troubles": []}
-    return pa.Table.from_pylist([row], schema=COUNTS)
+    return pa.Table.from_pylist([row], schema=schema)
 
 
 def test_spark_07_a_shard_that_nobody_has_looked_at_is_not_quiet() -> None:

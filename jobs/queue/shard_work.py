@@ -1,0 +1,121 @@
+"""What a task of `revive` or `delay` does: the work of some shards, and a report about each in a few columns.
+
+A task may run twice, at once or one after another, or beside the local engine, and may be killed anywhere: it works by
+`ReviveBatch` or `DelayBatch`, whose appends are requests that are named after the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from deltamq.jobs.queue.task_memory import TaskMemory, WarehouseAddress, memory_of
+from deltamq.mq.jobs import is_tried
+from deltamq.tables.paths import PartitionRef
+
+Int64s = NDArray[np.int64]
+
+#: Troubles that a task reports for a shard.
+_TROUBLES_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardItem:
+    """The work for one shard; small, and without secrets."""
+
+    address: WarehouseAddress
+    broker: str
+    #: The revive queue; a broker has one delay log, number 0.
+    queue: int
+    #: The time of the run, taken by the driver before anything is read.
+    now_ms: int
+    #: When a task of this driver last finished with the shard; 0 for never.
+    since_ms: int
+
+    def tried(self, due_ms: Int64s) -> NDArray[np.bool_]:
+        """Return `is_tried` of each time; computed once for each distinct time, of which a burst has few."""
+        times, which = np.unique(due_ms, return_inverse=True)
+        verdicts = (is_tried(time, since_ms=self.since_ms, now_ms=self.now_ms) for time in times.tolist())
+        tried: NDArray[np.bool_] = np.fromiter(verdicts, dtype=bool, count=len(times))[which]
+        return tried
+
+
+@dataclass(slots=True)
+class ShardReport:
+    """What a task found and did in a shard."""
+
+    item: ShardItem
+    #: Messages by name of the job's counts; `waiting` wait for a later try.
+    counts: dict[str, int]
+    troubles: set[str] = field(default_factory=set)
+    late_ms: int = 0
+    behind_ms: int = 0
+    #: Unless the log grows past this end, nothing is due before `next_ms`; 0: look again at once, None: only a new
+    #: append can bring work.
+    log_end: int = 0
+    next_ms: int | None = 0
+
+    def wait(self, due_ms: Sequence[int]) -> None:
+        """Count messages, or checkpoints, that were due at these times and wait for a later try."""
+        self.counts["waiting"] += len(due_ms)
+        self.behind_ms = max([self.behind_ms, *(self.item.now_ms - time for time in due_ms)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardWork:
+    """The work of a job in tasks. Executors import its functions by name."""
+
+    #: Carries out an item, and notes in the report what it does.
+    carry_out: Callable[[TaskMemory, ShardItem, ShardReport], None]
+    #: The names of the job's counts; `rows` and `waiting` are among them.
+    counts: tuple[str, ...]
+    #: The number of a broker's shards.
+    queues: int
+    #: Returns the log of a cluster, a queue and a broker.
+    log: Callable[[str, int, str], PartitionRef]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the reports; times are in milliseconds."""
+        return pa.schema(
+            [
+                pa.field("broker", pa.string()),
+                pa.field("queue", pa.int32()),
+                # The shard's records could not be read, or the task was interrupted: it must be looked at again.
+                pa.field("held", pa.bool_()),
+                *(pa.field(name, pa.int64()) for name in (*self.counts, "late_ms", "behind_ms", "log_end", "next_ms")),
+                pa.field("troubles", pa.list_(pa.string())),
+            ]
+        )
+
+    def __call__(self, items: Sequence[ShardItem]) -> Iterator[pa.RecordBatch]:
+        """Carry out a task's items on an executor, one after another; yield a row of `schema` for each."""
+        for item in items:
+            yield self.report(memory_of(item.address), item)
+
+    def report(self, memory: TaskMemory, item: ShardItem) -> pa.RecordBatch:
+        """Carry out an item; an error is reported, so that the work of other shards goes on."""
+        report, held = ShardReport(item, dict.fromkeys(self.counts, 0)), False
+        try:
+            self.carry_out(memory, item, report)
+        except Exception as error:  # any error holds only this shard
+            held = True
+            queue = f" in queue {item.queue}" if self.queues > 1 else ""
+            report.troubles.add(f"{item.broker} is held{queue}: {type(error).__name__}: {error}")
+        row = {
+            "broker": item.broker,
+            "queue": item.queue,
+            "held": held,
+            **report.counts,
+            "late_ms": report.late_ms,
+            "behind_ms": report.behind_ms,
+            "log_end": report.log_end,
+            "next_ms": report.next_ms,
+            "troubles": sorted(report.troubles)[:_TROUBLES_MAX],
+        }
+        return pa.RecordBatch.from_pylist([row], schema=self.schema)
