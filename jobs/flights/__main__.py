@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from deltamq.jobs.flights.child import JobFailed
-from deltamq.jobs.flights.run import Run, RunOptions
+from deltamq.jobs.flights.run import Run
 from deltamq.jobs.setup.jars import PROJECT_FOLDER, JarsUnusable
 from deltamq.jobs.setup.java import JavaMissing, find_java
 from deltamq.jobs.tasks.warehouses import absolute
@@ -52,33 +52,27 @@ def main(
         signal.signal(number, _interrupt)
     try:
         find_java()
-        plan = _plan(port, events, rate, warehouse, Path(logs), wait)
-        sys.exit(_run(plan, once=once))
+        config = load(overrides={"service.port": port, "warehouse.uri": warehouse})
+        folder = Path(logs).resolve() / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}"
+        folder.mkdir(parents=True)
+        run = Run(
+            console=Console(width=None if sys.stdout.isatty() else LOG_COLUMNS),
+            warehouse=absolute(config.warehouse.uri),
+            host=config.service.host,
+            port=config.service.port,
+            events_max=events,
+            rate_events_s=rate,
+            folder=folder,
+            wait_s=wait,
+        )
+        sys.exit(_status(run, once=once))
     except (JobFailed, DeltaMQError, JavaMissing, JarsUnusable) as error:
         raise click.ClickException(str(error)) from error
 
 
-def _plan(
-    port: int | None, events: int | None, rate: float, warehouse: str | None, logs: Path, wait_s: float
-) -> RunOptions:
-    config = load(overrides={"service.port": port, "warehouse.uri": warehouse})
-    folder = logs.resolve() / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}"
-    folder.mkdir(parents=True)
-    return RunOptions(
-        warehouse=absolute(config.warehouse.uri),
-        host=config.service.host,
-        port=config.service.port,
-        events_max=events,
-        rate_events_s=rate,
-        folder=folder,
-        wait_s=wait_s,
-    )
-
-
-def _run(plan: RunOptions, *, once: bool) -> int:
+def _status(run: Run, *, once: bool) -> int:
     """Return the exit status; all processes are stopped in any case."""
     status = INTERRUPTED
-    run = Run(plan, Console(width=None if sys.stdout.isatty() else LOG_COLUMNS))
     try:
         status = run.report().exit_status
         if not once:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -18,36 +18,18 @@ NAMED_MAX: Final = 10
 _PLURALS: Final = {"arrival": "arrivals", "departure": "departures", "cancellation": "cancellations"}
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One compared number."""
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One compared number, as text: of the topic, of a `group`, or of the streams; each has sides of its own."""
 
     what: str
-    producer: str
-    service: str
-    spark: str
     agree: bool
-
-
-class GroupLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One compared number of a group."""
-
-    group: str
-    what: str
-    producer: str
-    workers: str
-    service: str
-    spark: str
-    agree: bool
-
-
-class StreamLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One compared number of the streams' tables."""
-
-    what: str
-    producer: str
-    flights: str
-    hours: str
-    agree: bool
+    group: str = ""
+    producer: str = ""
+    workers: str = ""
+    service: str = ""
+    spark: str = ""
+    flights: str = ""
+    hours: str = ""
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,15 +39,14 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     #: Some of the aircraft whose events are not in the produced order.
     out_of_order: tuple[str, ...]
     #: The lines of the groups.
-    groups: tuple[GroupLine, ...] = ()
+    groups: tuple[Line, ...] = ()
     #: The lines of the streams.
-    streams: tuple[StreamLine, ...] = ()
+    streams: tuple[Line, ...] = ()
 
     @property
     def agreed(self) -> bool:
         """Whether every line agrees."""
-        lines: tuple[Line | GroupLine | StreamLine, ...] = (*self.lines, *self.groups, *self.streams)
-        return all(line.agree for line in lines)
+        return all(line.agree for line in (*self.lines, *self.groups, *self.streams))
 
     @property
     def exit_status(self) -> int:
@@ -78,7 +59,7 @@ def compare(producer: Account, service: Account, spark: Account) -> Agreement:
     sides = (producer, service, spark)
     wrong = {key for side in (service, spark) for key in _differing(producer, side)}
     return Agreement(
-        lines=(*_counts(sides), *_partitions(sides), *_orders(sides), _checksum(sides)),
+        lines=(*_counts(sides), *_partitions(sides), *_contents(sides)),
         out_of_order=tuple(sorted(wrong)[:NAMED_MAX]),
     )
 
@@ -88,23 +69,38 @@ def compare_groups(
     workers: Sequence[GroupAccount],
     service: Sequence[GroupAccount],
     spark: Sequence[GroupAccount],
-) -> tuple[GroupLine, ...]:
+) -> tuple[Line, ...]:
     """Return the lines of the report's second table; the accounts of each side are in the order of the groups.
 
     The producer's side is the expected one, so a line agrees if all sides are equal.
     """
-    return tuple(line for sides in zip(producer, workers, service, spark, strict=True) for line in _group(sides))
+    lines = []
+    for sides in zip(producer, workers, service, spark, strict=True):
+        name = sides[0].group
+        assert {side.group for side in sides} == {name}, "each side in the order of the groups"
+        for what, shown, number in _GROUP_LINES:
+            numbers = dict(zip(("producer", "workers", "service", "spark"), map(number, sides), strict=True))
+            lines.append(_line(what, numbers, shown=shown, group=name))
+    return tuple(lines)
 
 
-def compare_streams(producer: StreamAccount, flights: StreamAccount, hours: StreamAccount) -> tuple[StreamLine, ...]:
+_GROUP_LINES: Final[tuple[tuple[str, str, Callable[[GroupAccount], int]], ...]] = (
+    ("consumed", "{:,}", lambda side: side.consumed),
+    ("acknowledged", "{:,}", lambda side: side.acknowledged),
+    ("delivered again", "{:,}", lambda side: side.retried),
+    ("dead letters", "{:,}", lambda side: side.dead),
+    ("distinct origins", "{:,}", lambda side: side.dead_distinct),
+    ("checksum of dead", "{:x}", lambda side: side.dead_crc),
+    ("left over", "{:,}", lambda side: side.left),
+)
+
+
+def compare_streams(producer: StreamAccount, flights: StreamAccount, hours: StreamAccount) -> tuple[Line, ...]:
     """Return the lines of the third table, for sent events, the typed table, and the table by carrier and hour."""
-    sides = (producer, flights, hours)
-    return tuple(_stream(what, shown, [number(side) for side in sides]) for what, shown, number in _STREAM_LINES)
-
-
-def _stream(what: str, shown: str, numbers: Sequence[int]) -> StreamLine:
-    producer, flights, hours = (shown.format(number) for number in numbers)
-    return StreamLine(what=what, producer=producer, flights=flights, hours=hours, agree=len(set(numbers)) == 1)
+    return tuple(
+        _line(what, {"producer": number(producer), "flights": number(flights), "hours": number(hours)}, shown=shown)
+        for what, shown, number in _STREAM_LINES
+    )
 
 
 _STREAM_LINES: Final[tuple[tuple[str, str, Callable[[StreamAccount], int]], ...]] = (
@@ -119,61 +115,33 @@ _STREAM_LINES: Final[tuple[tuple[str, str, Callable[[StreamAccount], int]], ...]
 )
 
 
-def _group(sides: tuple[GroupAccount, ...]) -> Iterator[GroupLine]:
-    name = sides[0].group
-    assert {side.group for side in sides} == {name}, "each side in the order of the groups"
-    for what, shown, number in _GROUP_LINES:
-        numbers = [number(side) for side in sides]
-        producer, workers, service, spark = (shown.format(count) for count in numbers)
-        yield GroupLine(
-            group=name,
-            what=what,
-            producer=producer,
-            workers=workers,
-            service=service,
-            spark=spark,
-            agree=len(set(numbers)) == 1,
-        )
-
-
-_GROUP_LINES: Final[tuple[tuple[str, str, Callable[[GroupAccount], int]], ...]] = (
-    ("consumed", "{:,}", lambda side: side.consumed),
-    ("acknowledged", "{:,}", lambda side: side.acknowledged),
-    ("delivered again", "{:,}", lambda side: side.retried),
-    ("dead letters", "{:,}", lambda side: side.dead),
-    ("distinct origins", "{:,}", lambda side: side.dead_distinct),
-    ("checksum of dead", "{:x}", lambda side: side.dead_crc),
-    ("left over", "{:,}", lambda side: side.left),
-)
-
 Sides = tuple[Account, Account, Account]
 
 
 def _counts(sides: Sides) -> Iterator[Line]:
-    yield _line("messages", [side.messages for side in sides])
+    yield _topic_line("messages", [side.messages for side in sides])
     for kind in dict.fromkeys((*KINDS, *(kind for side in sides for kind in side.kinds))):
-        yield _line(_PLURALS.get(kind, f"tag {kind}"), [side.kinds.get(kind, 0) for side in sides])
+        yield _topic_line(_PLURALS.get(kind, f"tag {kind}"), [side.kinds.get(kind, 0) for side in sides])
 
 
 def _partitions(sides: Sides) -> Iterator[Line]:
     names = sorted({name for side in sides for name in side.partitions})
     for name in names:
-        yield _line(name, [_partition(side, name).messages for side in sides])
+        yield _topic_line(name, [_partition(side, name).messages for side in sides])
     dense = [sum(_partition(side, name).is_dense for name in names) for side in sides]
-    yield _line("gapless partitions", dense, right=len(names))
+    yield _topic_line("gapless partitions", dense, right=len(names))
 
 
-def _orders(sides: Sides) -> Iterator[Line]:
+def _contents(sides: Sides) -> Iterator[Line]:
     producer = sides[0]
     aircraft = len(producer.sequences)
-    yield _line("aircraft", [len(side.sequences) for side in sides])
-    yield _line("aircraft kept together", [len(side.sequences) - side.scattered for side in sides], right=aircraft)
+    yield _topic_line("aircraft", [len(side.sequences) for side in sides])
+    yield _topic_line(
+        "aircraft kept together", [len(side.sequences) - side.scattered for side in sides], right=aircraft
+    )
     in_order = [len(side.sequences.keys() - _differing(producer, side)) for side in sides]
-    yield _line("aircraft in order", in_order, right=aircraft)
-
-
-def _checksum(sides: Sides) -> Line:
-    return _line("checksum of bodies", [side.bodies_crc for side in sides], shown="{:x}")
+    yield _topic_line("aircraft in order", in_order, right=aircraft)
+    yield _topic_line("checksum of bodies", [side.bodies_crc for side in sides], shown="{:x}")
 
 
 def _differing(producer: Account, side: Account) -> set[str]:
@@ -186,8 +154,12 @@ def _partition(side: Account, name: str) -> PartitionCount:
     return side.partitions.get(name) or PartitionCount()
 
 
-def _line(what: str, numbers: Sequence[int], *, right: int | None = None, shown: str = "{:,}") -> Line:
+def _topic_line(what: str, numbers: Sequence[int], *, right: int | None = None, shown: str = "{:,}") -> Line:
+    return _line(what, dict(zip(("producer", "service", "spark"), numbers, strict=True)), right=right, shown=shown)
+
+
+def _line(what: str, numbers: Mapping[str, int], *, shown: str, right: int | None = None, group: str = "") -> Line:
     """`right` is the number that all sides must have; None: they must only be equal."""
-    producer, service, spark = (shown.format(number) for number in numbers)
-    agree = len({*numbers, numbers[0] if right is None else right}) == 1
-    return Line(what=what, producer=producer, service=service, spark=spark, agree=agree)
+    agree = len({*numbers.values(), *([] if right is None else [right])}) == 1
+    texts = {side: shown.format(number) for side, number in numbers.items()}
+    return Line(what=what, agree=agree, group=group, **texts)

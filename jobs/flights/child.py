@@ -1,7 +1,8 @@
-"""A child process of the main job: started, read from, watched, and stopped in any case.
+"""The main job's child processes and threads: started, watched together, and stopped in any case.
 
-Each has its own session, so that Ctrl-C reaches only the main job, which decides the order of the stops. A
-process that does not stop in time is killed with its own children (Spark's JVM).
+Only the main thread gets Ctrl-C and notices a dead child, so threads do all that takes long. A child has its own
+session, so that Ctrl-C reaches only the main job, which decides the order of the stops. A process that does not stop in
+time is killed with its own children (Spark's JVM).
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 TAIL_LINES: Final = 20
 TAIL_BYTES: Final = 16_384
 STOP_TIMEOUT_S: Final = 15.0
-#: Interval at which a wait for a line checks that the process still runs, in seconds.
+#: Interval at which a wait checks that the processes still run, in seconds.
 LOOK_EVERY_S: Final = 0.1
 LISTENER_END_S: Final = 1.0
 GROUP_END_S: Final = 3.0
+
+T = TypeVar("T")
 
 
 def busyness() -> float:
@@ -180,3 +184,35 @@ def _how(status: int) -> str:
     if status >= 0:
         return f"ended by itself with status {status}"
     return f"was killed by {signal.Signals(-status).name}"
+
+
+def in_thread(work: Callable[[], T]) -> Future[T]:
+    """Run `work` in a thread that does not delay the exit of the process."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def await_all(futures: Sequence[Future[Any]], children: Sequence[Child]) -> None:
+    """Wait until all are done; raise the first error of a future, or of a dead child, as soon as it happens.
+
+    Children are checked first: the death of the service explains a failed request to it.
+    """
+    pending = set(futures)
+    while pending:
+        done, pending = wait(pending, timeout=LOOK_EVERY_S)
+        failed = [future for future in done if future.exception() is not None]
+        if failed:
+            # the process whose death caused the failure may not have ended yet: wait a moment
+            wait(pending, timeout=LOOK_EVERY_S)
+        for child in children:
+            child.check()
+        for future in failed:
+            future.result()

@@ -1,22 +1,34 @@
-"""The workers of this run: started early, put to work when the topic exists; a worker that dies is replaced."""
+"""The groups during the run: workers start early, and get work when the topic exists; one that dies is replaced.
+
+The groups' progress is shown, their end awaited, and their accounts compared.
+"""
 
 from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+from deltamq.jobs.flights.agreement import Line, compare_groups
 from deltamq.jobs.flights.child import Child, JobFailed
-from deltamq.jobs.flights.group_account import GroupAccount, handled_account
-from deltamq.jobs.flights.groups import GROUPS, FlightGroup
+from deltamq.jobs.flights.group_account import GroupAccount, GroupsLeft, expected_account, handled_account
+from deltamq.jobs.flights.groups import GROUPS, FlightGroup, left_of, served_group
+from deltamq.jobs.flights.reading import Ask, ask
+from deltamq.jobs.flights.replay import Ledger
 from deltamq.jobs.flights.worker import Closed, Dying, Started, Task, Word, read_deliveries
+from deltamq.mq.client.admin.admin import Admin
+
+#: Seconds to wait after the last event. On an idle machine a few are enough; on a busy one, Spark takes minutes.
+LIMIT_S: Final = 600.0
+LOOK_EVERY_S: Final = 1.0
 
 W = TypeVar("W", Started, Dying, Closed)
 
@@ -24,6 +36,7 @@ W = TypeVar("W", Started, Dying, Closed)
 @dataclass(slots=True)
 class _Worker:
     name: str
+    #: The number of its group.
     group: int
     child: Child
     task: Task | None = None
@@ -31,7 +44,7 @@ class _Worker:
 
 @dataclass(slots=True)
 class Crew:
-    """All workers.
+    """All groups and their workers.
 
     Parameters
     ----------
@@ -49,10 +62,11 @@ class Crew:
     folder: Path
     say: Callable[[str], None]
     wait_s: float
+    topic: str = ""
+    groups: Sequence[FlightGroup] = ()
     #: Messages that dead workers held, by the group's number: offsets by partition.
     held: dict[int, dict[str, list[int]]] = field(default_factory=dict)
     _workers: list[_Worker] = field(default_factory=list)
-    _groups: Sequence[FlightGroup] = ()
 
     def start(self) -> None:
         """Start the processes; they wait for their tasks."""
@@ -65,7 +79,7 @@ class Crew:
 
     def begin(self, url: str, topic: str, groups: Sequence[FlightGroup]) -> None:
         """Make all workers consume `topic`; `groups` are this run's names for `GROUPS`."""
-        self._groups = groups
+        self.topic, self.groups = topic, groups
         for worker in self._workers:
             group = groups[worker.group]
             worker.task = Task(
@@ -92,8 +106,8 @@ class Crew:
         for worker in self._workers:
             worker.child.may_end_with = 0
             worker.child.write_line("stop")
-        left = [0] * len(self._groups)
-        deliveries: list[list[pa.Table]] = [[] for _ in self._groups]
+        left = [0] * len(self.groups)
+        deliveries: list[list[pa.Table]] = [[] for _ in self.groups]
         for worker in self._workers:
             closed = _await(worker.child, Closed, self.wait_s)
             assert worker.task is not None
@@ -103,7 +117,7 @@ class Crew:
             worker.child.stop()
         return [
             handled_account(group.name, rows, left=unfinished)
-            for group, rows, unfinished in zip(self._groups, deliveries, left, strict=True)
+            for group, rows, unfinished in zip(self.groups, deliveries, left, strict=True)
         ]
 
     def _replace(self, worker: _Worker) -> None:
@@ -119,6 +133,58 @@ class Crew:
         worker.child, worker.task = child, replace(worker.task, dies=False)
         child.write_line(msgspec.json.encode(worker.task).decode())
         _await(child, Started, self.wait_s)
+
+    # The end of the groups.
+
+    def progress(self, admin: Admin) -> str:
+        """Look after the workers, and return the progress of the groups, as reported by the service."""
+        self.look()
+        return self._by_service(admin)[0]
+
+    def await_done(self, admin: Admin, spark: Child) -> None:
+        """Wait until no group has messages left, by the service and by the tables, or until the time limit."""
+        deadline = time.monotonic() + LIMIT_S
+        shown = ""
+        while True:
+            self.look()
+            text, left = self._by_service(admin)
+            if left == 0:
+                tables = ask(spark, self._question("left"), GroupsLeft)
+                if tables.nothing:
+                    return
+                text = f"by the state tables, {tables}"
+            if text != shown:
+                self.say(f"groups    {text}")
+                shown = text
+            if time.monotonic() > deadline:
+                self.say(f"groups    given up after {LIMIT_S:.0f} s: {text}")
+                return
+            time.sleep(LOOK_EVERY_S)
+
+    def compare(self, admin: Admin, spark: Child, ledger: Ledger, handled: Sequence[GroupAccount]) -> tuple[Line, ...]:
+        """Collect each side's account of the groups and compare them; `handled` is the workers' side."""
+        expected = [
+            expected_account(group.name, ledger, fails=group.fails, held=self.held.get(number, {}))
+            for number, group in enumerate(self.groups)
+        ]
+        served = [served_group(admin, group.name, self.topic) for group in self.groups]
+        read = ask(spark, self._question("groups"), list[GroupAccount])
+        return compare_groups(expected, handled, served, read)
+
+    def _by_service(self, admin: Admin) -> tuple[str, int | None]:
+        """The messages that are left, as text, and as a number (None: a group has not begun)."""
+        words, total = [], 0
+        for group in self.groups:
+            left = left_of(admin.get_group(group.name), self.topic)
+            if left is None:
+                return "not begun", None
+            dead = admin.dead_letters(group.name, limit=1).total if group.fails else 0
+            words.append(f"{group.name} {left:,} left" + (f", {dead:,} dead letters" if dead else ""))
+            total += left
+        return "; ".join(words), total
+
+    def _question(self, what: Literal["left", "groups"]) -> Ask:
+        return Ask(what=what, topic=self.topic, groups=[group.name for group in self.groups])
 
     def _process(self, name: str, *, dies: bool) -> Child:
         log = self.folder / f"{name.replace(' ', '-')}.log"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -120,13 +120,9 @@ def failing(tails: pa.ChunkedArray) -> NDArray[np.bool_]:
     """Return for each row whether the repair of its aircraft fails; each tail is computed once."""
     coded = tails.combine_chunks().dictionary_encode()
     # the additional last item is for rows without a tail number, whose index is -1
-    known = _verdicts([*coded.dictionary.to_pylist(), None])
+    known = np.array([fails(tail) for tail in (*coded.dictionary.to_pylist(), None)], dtype=np.bool_)
     codes: NDArray[np.int32] = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return known[codes]
-
-
-def _verdicts(tails: Iterable[str | None]) -> NDArray[np.bool_]:
-    return np.array([fails(tail) for tail in tails], dtype=np.bool_)
 
 
 class GroupsLeft(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,3 +137,7 @@ class GroupsLeft(msgspec.Struct, frozen=True, kw_only=True):
     def nothing(self) -> bool:
         """Whether certainly nothing is left."""
         return not self.moving and all(count == 0 for count in self.left.values())
+
+    def __str__(self) -> str:
+        words = [f"{group} {'not begun' if left is None else f'{left:,} left'}" for group, left in self.left.items()]
+        return "; ".join(words) + (", not all merged yet" if self.moving else "")

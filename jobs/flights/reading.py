@@ -1,7 +1,7 @@
 """The second process: it reads only the topic's Delta tables, with Spark SQL.
 
-It gets questions on standard input and answers on standard output, one JSON line each; Spark's own output goes to
-standard error. Each answer describes one moment.
+It gets questions on standard input and answers on standard output, one JSON line each, after a first line with Spark's
+version; Spark's own output goes to standard error. Each answer describes one moment.
 
 | question  | purpose                             | how it reads                                                     |
 |-----------|-------------------------------------|------------------------------------------------------------------|
@@ -9,7 +9,7 @@ standard error. Each answer describes one moment.
 | `account` | Spark's side of the report          | `read_topic`: the partitions' Delta tables, as Spark reads them  |
 | `left`    | whether the groups are done         | state tables and partitions (`group_reading`)             |
 | `groups`  | Spark's side of the second table    | the same                                                         |
-| `follow`  | start of the streams                | `readStream.format("mq")` (`streaming`)                   |
+| `follow`  | starts the streams; their folder    | `readStream.format("mq")` (`streaming`)                   |
 | `streams` | the third table; end of the streams | the tables that the streams wrote                                |
 """
 
@@ -23,12 +23,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from deltamq.jobs.flights.account import Account, PartitionCount
+from deltamq.jobs.flights.child import Child
 from deltamq.jobs.flights.events import BODY_FIELDS, DEPARTURE
 from deltamq.jobs.flights.statements import statements
 from deltamq.tables.log.batch import Batch
@@ -46,12 +47,9 @@ if TYPE_CHECKING:
 QUERIES: Final = Path(__file__).with_name("queries.sql")
 SHOWN: Final = 3
 WARM_UP: Final = "warm-up"
+ANSWER_TIMEOUT_S: Final = 300.0
 
-
-class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line: Spark is ready."""
-
-    spark: str
+T = TypeVar("T")
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,10 +73,10 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     typed: int = 0
 
 
-class Following(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `follow`: the streams' folder."""
-
-    folder: str
+def ask(reader: Child, question: Ask, answer: type[T]) -> T:
+    """Send a question to the reader's process, and return its answer."""
+    reader.write_line(msgspec.json.encode(question).decode())
+    return msgspec.json.decode(reader.read_line(ANSWER_TIMEOUT_S), type=answer)
 
 
 def queries() -> dict[str, str]:
@@ -167,10 +165,10 @@ def main(warehouse: str, scratch: str) -> None:
     spark = spark_session("deltamq-flights", warehouse=warehouse, **settings)
     try:
         _warm_up(spark, scratch)
-        _say(answers, Ready(spark=spark.version))
+        _say(answers, spark.version)
         answering = _Answering(spark, warehouse)
-        for question in _questions(sys.stdin):
-            _say(answers, answering(question))
+        for line in sys.stdin:
+            _say(answers, answering(msgspec.json.decode(line, type=Ask)))
     finally:
         # A signal within a call to the JVM leaves the answer unread, and then no other call works.
         # The JVM ends with this process in any case, and removes Spark's files.
@@ -178,7 +176,7 @@ def main(warehouse: str, scratch: str) -> None:
             spark.stop()
 
 
-Answer: TypeAlias = "msgspec.Struct | list[GroupAccount] | dict[str, StreamAccount]"
+Answer: TypeAlias = "str | msgspec.Struct | list[GroupAccount] | dict[str, StreamAccount]"
 
 
 class _Answering:
@@ -210,13 +208,13 @@ class _Answering:
         view = look(self._spark, topic)
         return msgspec.structs.replace(view, typed=self._streams.rows() if self._streams else 0)
 
-    def _follow(self, topic: str) -> Following:
+    def _follow(self, topic: str) -> str:
         from deltamq.jobs.flights.streaming import FlightStreams
 
         folder = f"{self._warehouse}/spark/flights/{topic}"
         self._streams = FlightStreams(self._spark, topic, folder)
         self._streams.start()
-        return Following(folder=folder)
+        return folder
 
 
 def _warm_up(spark: SparkSession, scratch: str) -> None:
@@ -242,11 +240,6 @@ def _own_output() -> TextIO:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
-
-
-def _questions(lines: TextIO) -> Iterator[Ask]:
-    for line in lines:
-        yield msgspec.json.decode(line, type=Ask)
 
 
 def _say(answers: TextIO, answer: Answer) -> None:

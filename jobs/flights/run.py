@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -28,19 +28,15 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from deltamq.jobs.flights.account import Account
-from deltamq.jobs.flights.agreement import Agreement, GroupLine, StreamLine, compare, compare_streams
-from deltamq.jobs.flights.child import Child, JobFailed
-from deltamq.jobs.flights.consuming import Consuming
+from deltamq.jobs.flights.agreement import Agreement, Line, compare, compare_streams
+from deltamq.jobs.flights.child import Child, JobFailed, await_all, in_thread
 from deltamq.jobs.flights.crew import Crew
 from deltamq.jobs.flights.events import events_of, read_airlines, read_airports, read_flights
-from deltamq.jobs.flights.group_account import GroupAccount
 from deltamq.jobs.flights.groups import fresh_groups
-from deltamq.jobs.flights.reading import Ask, Following, Look, Ready
-from deltamq.jobs.flights.replay import Ledger, Replay
-from deltamq.jobs.flights.screen import bar, groups_table, look_text, next_steps, report_table, streams_table
-from deltamq.jobs.flights.served import served_account
+from deltamq.jobs.flights.reading import Ask, Look, ask
+from deltamq.jobs.flights.replay import Ledger, Replay, served_account
+from deltamq.jobs.flights.screen import bar, look_text, next_steps, report_tables
 from deltamq.jobs.flights.stream_account import StreamAccount, expected_stream
-from deltamq.jobs.flights.watch import await_all, in_thread
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.produce.producer import Producer
@@ -53,17 +49,19 @@ PARTITIONS: Final = 4
 JOBS: Final = ("merge", "revive", "delay", "retain")
 #: Seconds for a job to end its run: a MERGE takes a second or two, and ten times as long on a busy machine.
 JOBS_STOP_S: Final = 45.0
-ANSWER_TIMEOUT_S: Final = 300.0
 #: Seconds that Spark rests between two looks: the replay needs a core, too.
 REST_BETWEEN_LOOKS_S: Final = 1.0
 #: Seconds between two checks of the processes while the service keeps serving.
 LOOK_EVERY_S: Final = 0.5
 
+T = TypeVar("T")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """The options of a run."""
 
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One run; `close` ends its processes."""
+
+    console: Console
     warehouse: str
     host: str
     port: int
@@ -74,14 +72,6 @@ class RunOptions:
     folder: Path
     #: Seconds to wait for a silent process.
     wait_s: float
-
-
-@dataclass(slots=True)
-class Run:
-    """One run; `close` ends its processes."""
-
-    plan: RunOptions
-    console: Console
     #: The processes in the order of their starts; the newest is stopped first.
     children: list[Child] = field(default_factory=list)
     url: str = ""
@@ -92,21 +82,20 @@ class Run:
         """Run until the report; print and store it."""
         service, spark, crew = self._start()
         airlines = read_airlines()
-        events = in_thread(self._events, "events")
-        serving = in_thread(lambda: self._serve(service), "service-start")
-        ready = in_thread(lambda: self._await_spark(spark), "spark-start")
-        await_all([serving, events, ready], self.children)
+        events = in_thread(self._events)
+        await_all(
+            [in_thread(partial(self._serve, service)), events, in_thread(partial(self._await_spark, spark))],
+            self.children,
+        )
         with Admin(self.url) as admin:
             self.topic = fresh_topic(admin)
             self._say(f"topic     {self.topic}: new, {PARTITIONS} partitions")
-            self._follow(spark)
-            consuming = self._consume(admin, crew, spark)
-            ledger = self._replay(events.result(), spark, airlines, consuming)
-            handled = self._end_groups(consuming)
-            self._say("comparing the acknowledgements with the messages by REST and with Spark's tables ...")
-            agreement = self._compare(ledger, admin.get_topic(self.topic), spark)
-            groups = self._compare_groups(consuming, ledger, handled)
-            agreement = replace(agreement, groups=groups, streams=self._compare_streams(ledger, spark))
+            streams = self._aside(lambda: ask(spark, Ask(what="follow", topic=self.topic), str))
+            self._say(f"streams   typed events and delays by carrier and hour go to {streams}")
+            self._consume(admin, crew)
+            look = partial(self._look, spark, airlines, lambda: crew.progress(admin))
+            ledger = self._replay(events.result(), look)
+            agreement = self._compare(admin, ledger, spark, crew)
         self._show(agreement)
         return agreement
 
@@ -115,7 +104,7 @@ class Run:
         self._stop_newest()
         with Admin(self.url) as admin:
             topic = admin.get_topic(self.topic)
-        self.console.print(next_steps(self.url, topic, self.groups, self.plan.warehouse), soft_wrap=True)
+        self.console.print(next_steps(self.url, topic, self.groups, self.warehouse), soft_wrap=True)
         while True:
             self.check()
             time.sleep(LOOK_EVERY_S)
@@ -136,80 +125,70 @@ class Run:
         if status != 0:
             self._say(f"the {child.name} ended with status {status} when it was stopped: see {child.log}")
 
+    def _aside(self, work: Callable[[], T]) -> T:
+        """Do `work` in a thread, and return its result; raise as soon as a process dies."""
+        future = in_thread(work)
+        await_all([future], self.children)
+        return future.result()
+
     # Start -----------------------------------------------------------------------------------------------------
 
     def _start(self) -> tuple[Child, Child, Crew]:
-        plan = self.plan
-        check_port(plan.host, plan.port)
-        self._say(f"logs      {plan.folder}")
+        check_port(self.host, self.port)
+        self._say(f"logs      {self.folder}")
         deltamq = str(Path(sys.executable).with_name("deltamq"))
-        serve = [deltamq, "serve", "--warehouse", plan.warehouse]
-        service = self._child("service", [*serve, "--host", plan.host, "--port", str(plan.port)])
-        read = [sys.executable, "-m", "deltamq.jobs.flights.reading", plan.warehouse, str(plan.folder)]
-        jobs = [deltamq, "jobs", "run", *JOBS, "--engine", "spark", "--warehouse", plan.warehouse]
-        jobs += ["--wait", str(plan.wait_s)]  # the service makes the warehouse at the same time
+        serve = [deltamq, "serve", "--warehouse", self.warehouse]
+        service = self._child("service", [*serve, "--host", self.host, "--port", str(self.port)])
+        read = [sys.executable, "-m", "deltamq.jobs.flights.reading", self.warehouse, str(self.folder)]
+        jobs = [deltamq, "jobs", "run", *JOBS, "--engine", "spark", "--warehouse", self.warehouse]
+        jobs += ["--wait", str(self.wait_s)]  # the service makes the warehouse at the same time
         # Spark's own files go to the folder of the logs, and are removed with it.
-        environment = {"SPARK_LOCAL_DIRS": str(plan.folder)}
+        environment = {"SPARK_LOCAL_DIRS": str(self.folder)}
         self._child("jobs driver", jobs, talks=False, environment=environment, stop_s=JOBS_STOP_S)
         spark = self._child("Spark reader", read)
-        crew = Crew(self.children, plan.folder, self._say, plan.wait_s)
+        crew = Crew(self.children, self.folder, self._say, self.wait_s)
         crew.start()
         return service, spark, crew
 
     def _child(self, name: str, command: list[str], **options: Any) -> Child:
         try:
-            child = Child(name, command, self.plan.folder / f"{name.replace(' ', '-').lower()}.log", **options)
+            child = Child(name, command, self.folder / f"{name.replace(' ', '-').lower()}.log", **options)
         except FileNotFoundError as error:
             raise JobFailed(f"{error.filename} is missing: run make setup") from error
         self.children.append(child)
         return child
 
     def _serve(self, service: Child) -> None:
-        words = service.read_line(self.plan.wait_s).split()
+        words = service.read_line(self.wait_s).split()
         assert words[0] == "serving", "the service's first line is fixed"
         self.url = words[1]
-        self._say(f"service   {self.url}, warehouse {self.plan.warehouse}")
+        self._say(f"service   {self.url}, warehouse {self.warehouse}")
 
     def _await_spark(self, spark: Child) -> None:
-        ready = msgspec.json.decode(spark.read_line(self.plan.wait_s), type=Ready)
-        self._say(f"reader    Spark {ready.spark}, reads only the Delta tables, never the service")
+        version = msgspec.json.decode(spark.read_line(self.wait_s), type=str)
+        self._say(f"reader    Spark {version}, reads only the Delta tables, never the service")
 
     def _events(self) -> pa.Table:
         flights = read_flights()
         events = events_of(flights, read_airports())
-        if self.plan.events_max is not None:
-            events = events.slice(0, self.plan.events_max)
+        if self.events_max is not None:
+            events = events.slice(0, self.events_max)
         self._say(f"input     {len(flights):,} real flights of 2013, {len(events):,} events in the order of time")
         return events
 
-    def _follow(self, spark: Child) -> None:
-        ask = Ask(what="follow", topic=self.topic)
-        beginning = in_thread(lambda: msgspec.json.decode(_answer(spark, ask), type=Following), "streams-start")
-        await_all([beginning], self.children)
-        self._say(f"streams   typed events and delays by carrier and hour go to {beginning.result().folder}")
-
-    def _consume(self, admin: Admin, crew: Crew, spark: Child) -> Consuming:
+    def _consume(self, admin: Admin, crew: Crew) -> None:
         groups = fresh_groups(admin)
         self.groups = tuple(group.name for group in groups)
-        working = in_thread(lambda: crew.begin(self.url, self.topic, groups), "workers-start")
-        await_all([working], self.children)
+        self._aside(lambda: crew.begin(self.url, self.topic, groups))
         workers = sum(group.workers for group in groups)
         self._say(f"groups    {' and '.join(self.groups)}: new, {workers} workers; jobs: {', '.join(JOBS)}")
-        return Consuming(
-            admin=admin,
-            topic=self.topic,
-            groups=groups,
-            crew=crew,
-            ask=lambda question: _answer(spark, question),
-            say=self._say,
-        )
 
     # Replay and looks ------------------------------------------------------------------------------------------
 
-    def _replay(self, events: pa.Table, spark: Child, airlines: dict[str, str], consuming: Consuming) -> Ledger:
+    def _replay(self, events: pa.Table, look: Callable[[Ledger], None]) -> Ledger:
         days = events["time"].cast(pa.date32())
         with _producer(self.url) as producer, bar(self.console) as progress:
-            replay = Replay(producer, self.topic, events, self.plan.rate_events_s)
+            replay = Replay(producer, self.topic, events, self.rate_events_s)
             ledger = replay.ledger
             shown = progress.add_task("", total=len(events), rate=0.0, day="")
             began = time.monotonic()
@@ -218,25 +197,17 @@ class Run:
                 rate = acknowledged / max(1.0, time.monotonic() - began)
                 progress.update(shown, completed=acknowledged, rate=rate, day=days[acknowledged - 1].as_py())
 
-            sending = in_thread(lambda: replay.run(tell), "producer")
-            look = partial(self._look, spark, ledger, airlines, consuming)
-            looking = in_thread(lambda: self._look_along(look, sending), "looks")
+            sending = in_thread(lambda: replay.run(tell))
+            looking = in_thread(lambda: _look_along(lambda: look(ledger), sending))
             await_all([sending, looking], self.children)
         self._say(f"producer  {ledger.acknowledged:,} events acknowledged in {sending.result():.1f} s")
         return ledger
 
-    def _look_along(self, look: Callable[[], None], sending: Future[float]) -> None:
-        all_sent = False
-        while not all_sent:
-            wait([sending], timeout=REST_BETWEEN_LOOKS_S)
-            all_sent = sending.done()
-            look()
-
-    def _look(self, spark: Child, ledger: Ledger, airlines: dict[str, str], consuming: Consuming) -> None:
+    def _look(self, spark: Child, airlines: dict[str, str], groups: Callable[[], str], ledger: Ledger) -> None:
         """Spark must see all events that were acknowledged before the question."""
         asked = ledger.acknowledged
-        look = msgspec.json.decode(_answer(spark, Ask(what="look", topic=self.topic)), type=Look)
-        text = look_text(look, asked=asked, now=ledger.acknowledged, airlines=airlines, groups=consuming.progress())
+        look = ask(spark, Ask(what="look", topic=self.topic), Look)
+        text = look_text(look, asked=asked, now=ledger.acknowledged, airlines=airlines, groups=groups())
         self.console.print(text, highlight=False, soft_wrap=True)
         if look.messages < asked:
             raise JobFailed(
@@ -246,50 +217,49 @@ class Run:
 
     # The end ---------------------------------------------------------------------------------------------------
 
-    def _end_groups(self, consuming: Consuming) -> list[GroupAccount]:
+    def _compare(self, admin: Admin, ledger: Ledger, spark: Child, crew: Crew) -> Agreement:
         began = time.monotonic()
-        await_all([in_thread(consuming.await_done, "groups")], self.children)
+        self._aside(lambda: crew.await_done(admin, spark))
         self._say(f"groups    nothing left {time.monotonic() - began:.1f} s after the last event")
-        ending = in_thread(consuming.crew.end, "workers-end")
-        await_all([ending], self.children)
-        return ending.result()
+        handled = self._aside(crew.end)
+        self._say("comparing the acknowledgements with the messages by REST and with Spark's tables ...")
+        agreement = self._compare_topic(admin.get_topic(self.topic), ledger, spark)
+        groups = self._aside(lambda: crew.compare(admin, spark, ledger, handled))
+        return replace(agreement, groups=groups, streams=self._compare_streams(ledger, spark))
 
-    def _compare_groups(
-        self, consuming: Consuming, ledger: Ledger, handled: list[GroupAccount]
-    ) -> tuple[GroupLine, ...]:
-        comparing = in_thread(lambda: consuming.compare(ledger, handled), "groups-compare")
-        await_all([comparing], self.children)
-        return comparing.result()
-
-    def _compare_streams(self, ledger: Ledger, spark: Child) -> tuple[StreamLine, ...]:
-        ask = Ask(what="streams", topic=self.topic)
-        kinds = dict[str, StreamAccount]
-        of_spark = in_thread(lambda: msgspec.json.decode(_answer(spark, ask), type=kinds), "spark-streams")
-        of_producer = in_thread(lambda: expected_stream(ledger.events["body"]), "producer-streams")
-        await_all([of_spark, of_producer], self.children)
-        made = of_spark.result()
-        return compare_streams(of_producer.result(), made["flights"], made["hours"])
-
-    def _compare(self, ledger: Ledger, topic: TopicInfo, spark: Child) -> Agreement:
-        ask = Ask(what="account", topic=topic.topic)
+    def _compare_topic(self, topic: TopicInfo, ledger: Ledger, spark: Child) -> Agreement:
         endpoint = Endpoint(self.url)
-        of_spark = in_thread(lambda: msgspec.json.decode(_answer(spark, ask), type=Account), "spark-account")
-        of_service = in_thread(lambda: served_account(endpoint, topic), "service-account")
-        of_producer = in_thread(ledger.account, "producer-account")
+        of_spark = in_thread(lambda: ask(spark, Ask(what="account", topic=self.topic), Account))
+        of_service = in_thread(lambda: served_account(endpoint, topic))
+        of_producer = in_thread(ledger.account)
         await_all([of_spark, of_service, of_producer], self.children)
         run_now(endpoint.close())
         return compare(of_producer.result(), of_service.result(), of_spark.result())
 
+    def _compare_streams(self, ledger: Ledger, spark: Child) -> tuple[Line, ...]:
+        question = Ask(what="streams", topic=self.topic)
+        of_spark = in_thread(lambda: ask(spark, question, dict[str, StreamAccount]))
+        of_producer = in_thread(lambda: expected_stream(ledger.events["body"]))
+        await_all([of_spark, of_producer], self.children)
+        return compare_streams(of_producer.result(), **of_spark.result())
+
     def _show(self, agreement: Agreement) -> None:
-        (self.plan.folder / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(agreement)))
-        self.console.print(report_table(agreement, self.topic))
-        self.console.print(groups_table(agreement, self.topic))
-        self.console.print(streams_table(agreement, self.topic))
+        (self.folder / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(agreement)))
+        for table in report_tables(agreement, self.topic):
+            self.console.print(table)
         if agreement.out_of_order:
             self._say(f"not in the produced order: {', '.join(agreement.out_of_order)}")
 
     def _say(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _look_along(look: Callable[[], None], sending: Future[float]) -> None:
+    all_sent = False
+    while not all_sent:
+        wait([sending], timeout=REST_BETWEEN_LOOKS_S)
+        all_sent = sending.done()
+        look()
 
 
 def check_port(host: str, port: int) -> None:
@@ -326,8 +296,3 @@ def _producer(url: str) -> Iterator[Producer]:
         producer.close(timeout_s=0)
         raise
     producer.close()
-
-
-def _answer(spark: Child, ask: Ask) -> str:
-    spark.write_line(msgspec.json.encode(ask).decode())
-    return spark.read_line(ANSWER_TIMEOUT_S)

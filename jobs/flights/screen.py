@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from deltamq.jobs.flights.agreement import Agreement
+from deltamq.jobs.flights.agreement import Agreement, Line
 from deltamq.jobs.flights.reading import Look
 from deltamq.mq.wire.topics import TopicInfo
 
@@ -59,57 +59,48 @@ def look_text(look: Look, *, asked: int, now: int, airlines: Mapping[str, str], 
     )
 
 
-def report_table(agreement: Agreement, topic: str) -> Table:
-    """Return the report."""
-    title = f"{topic}: sent by the producer, returned by REST, found by Spark SQL"
-    rows = [(line.what, (line.producer, line.service, line.spark), line.agree) for line in agreement.lines]
-    return _table(title, CAPTION, ("producer", "service", "Spark"), rows)
-
-
-def groups_table(agreement: Agreement, topic: str) -> Table:
-    """Return the report's second table."""
-    table = Table(
-        title=f"{topic} in two groups: expected, handled by workers, returned by REST, found by Spark SQL",
-        caption=GROUPS_CAPTION,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
+def report_tables(agreement: Agreement, topic: str) -> tuple[Table, ...]:
+    """Return the tables of the report: the topic, its groups, and its streams."""
+    return (
+        _table(
+            f"{topic}: sent by the producer, returned by REST, found by Spark SQL",
+            CAPTION,
+            ("producer", "service", "Spark"),
+            agreement.lines,
+        ),
+        _table(
+            f"{topic} in two groups: expected, handled by workers, returned by REST, found by Spark SQL",
+            GROUPS_CAPTION,
+            ("producer", "workers", "service", "Spark"),
+            agreement.groups,
+        ),
+        _table(
+            f"{topic} in a stream: sent by the producer, typed, summed by carrier and hour",
+            STREAMS_CAPTION,
+            ("producer", "flights", "hours"),
+            agreement.streams,
+        ),
     )
-    table.add_column("")
-    table.add_column("")
-    for side in ("producer", "workers", "service", "Spark"):
-        table.add_column(side, justify="right")
-    table.add_column("agree", justify="center")
-    shown = ""
-    for line in agreement.groups:
-        if shown and shown != line.group:
-            table.add_section()
-        group = "" if shown == line.group else line.group
-        shown = line.group
-        numbers = (line.producer, line.workers, line.service, line.spark)
-        table.add_row(escape(group), escape(line.what), *numbers, _verdict(line.agree))
-    return table
 
 
-def streams_table(agreement: Agreement, topic: str) -> Table:
-    """Return the report's third table."""
-    title = f"{topic} in a stream: sent by the producer, typed, summed by carrier and hour"
-    rows = [(line.what, (line.producer, line.flights, line.hours), line.agree) for line in agreement.streams]
-    return _table(title, STREAMS_CAPTION, ("producer", "flights", "hours"), rows)
-
-
-def _table(title: str, caption: str, sides: Sequence[str], rows: Sequence[tuple[str, Sequence[str], bool]]) -> Table:
+def _table(title: str, caption: str, sides: Sequence[str], lines: Sequence[Line]) -> Table:
+    """Groups have a column for their names, and are set apart."""
     table = Table(title=title, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("")
+    grouped = any(line.group for line in lines)
+    for _ in range(1 + grouped):
+        table.add_column("")
     for side in sides:
         table.add_column(side, justify="right")
     table.add_column("agree", justify="center")
-    for what, numbers, agree in rows:
-        table.add_row(escape(what), *numbers, _verdict(agree))
+    shown = ""
+    for line in lines:
+        if shown and shown != line.group:
+            table.add_section()
+        names = [escape("" if shown == line.group else line.group), escape(line.what)][1 - grouped :]
+        shown = line.group
+        numbers = [getattr(line, side.lower()) for side in sides]
+        table.add_row(*names, *numbers, "[green]yes[/]" if line.agree else "[bold red]NO[/]")
     return table
-
-
-def _verdict(agree: bool) -> str:
-    return "[green]yes[/]" if agree else "[bold red]NO[/]"
 
 
 def next_steps(url: str, topic: TopicInfo, groups: Sequence[str], warehouse: str) -> str:

@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -66,7 +67,6 @@ class Dying(msgspec.Struct, frozen=True, tag=True):
 class Closed(msgspec.Struct, frozen=True, tag=True):
     """The worker has ended normally; `left` messages were not finished, or their outcome could not be reported."""
 
-    deliveries: int
     left: int
 
 
@@ -76,16 +76,14 @@ Word = Started | Dying | Closed
 class _Handler:
     def __init__(self, task: Task) -> None:
         self._task = task
-        self.deliveries = Deliveries()
-        self.count = 0
+        self.deliveries: list[pa.Table] = []
 
     def __call__(self, rows: pa.Table) -> list[Result] | None:
         bad = failing(rows["key"]) if self._task.fails else np.zeros(len(rows), dtype=np.bool_)
         noted = deliveries_of(rows, ~bad)
         if self._task.dies:
             _die(noted)
-        self.deliveries.note(noted)
-        self.count += len(rows)
+        self.deliveries.append(noted)
         return [Result.RETRY if failed else Result.OK for failed in bad.tolist()] if bad.any() else None
 
 
@@ -119,8 +117,8 @@ def main() -> None:
     except DeltaMQError as error:
         sys.exit(f"{type(error).__name__}: {error}")
     closed = consumer.close()
-    handler.deliveries.write(Path(task.file))
-    _say(Closed(deliveries=handler.count, left=closed.unfinished + closed.untold))
+    write_deliveries(handler.deliveries, Path(task.file))
+    _say(Closed(left=closed.unfinished + closed.untold))
 
 
 def _await_stop(consumer: PopConsumer) -> None:
@@ -177,25 +175,15 @@ def deliveries_of(rows: pa.Table, ok: NDArray[np.bool_]) -> pa.Table:
     return pa.table(columns, schema=DELIVERIES_SCHEMA)
 
 
-class Deliveries:
-    """The deliveries of one worker."""
-
-    def __init__(self) -> None:
-        self._parts: list[pa.Table] = []
-
-    def note(self, part: pa.Table) -> None:
-        """Add a batch of `DELIVERIES_SCHEMA`."""
-        self._parts.append(part)
-
-    def write(self, file: Path) -> None:
-        """Write all deliveries as an Arrow file."""
-        rows = pa.concat_tables(self._parts) if self._parts else DELIVERIES_SCHEMA.empty_table()
-        with pa.ipc.new_file(file, DELIVERIES_SCHEMA) as sink:
-            sink.write_table(rows)
+def write_deliveries(parts: Sequence[pa.Table], file: Path) -> None:
+    """Write the deliveries of one worker, batches of `DELIVERIES_SCHEMA`, as an Arrow file."""
+    with pa.ipc.new_file(file, DELIVERIES_SCHEMA) as sink:
+        for part in parts:
+            sink.write_table(part)
 
 
 def read_deliveries(file: Path) -> pa.Table:
-    """Return the deliveries that `write` wrote."""
+    """Return the deliveries that `write_deliveries` wrote."""
     with pa.ipc.open_file(file) as source:
         return source.read_all()
 

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from deltamq.jobs.flights import child as child_module
-from deltamq.jobs.flights.child import Child, JobFailed
-from deltamq.jobs.flights.watch import await_all, in_thread
+from deltamq.jobs.flights.child import Child, JobFailed, await_all, in_thread
 
 ECHO = "import sys\nfor line in sys.stdin: print('heard', line.strip(), flush=True)"
 FOREVER = "import sys, time\nprint('alarm', file=sys.stderr, flush=True)\nprint('up', flush=True)\ntime.sleep(600)"
@@ -49,7 +48,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Child]]:
 def at_work() -> Iterator[Future[Any]]:
     """Work in a thread that is not done before the block is."""
     done = threading.Event()
-    working = in_thread(lambda: done.wait(60), "working")
+    working = in_thread(lambda: done.wait(60))
     yield working
     assert not working.done(), "nobody has waited for it"
     done.set()
@@ -130,7 +129,7 @@ def test_waiting_raises_what_the_work_raised(start: Callable[[str], Child]) -> N
         raise ValueError("no")
 
     with at_work() as other, pytest.raises(ValueError, match="no"):
-        await_all([in_thread(fail, "failing"), other], [start(FOREVER)])
+        await_all([in_thread(fail), other], [start(FOREVER)])
 
 
 def test_a_child_that_may_die_is_heard_to_its_last_word(tmp_path: Path) -> None:

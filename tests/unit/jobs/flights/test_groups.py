@@ -25,7 +25,7 @@ from deltamq.jobs.flights.group_account import (
 )
 from deltamq.jobs.flights.groups import GROUPS, fresh_groups, left_of
 from deltamq.jobs.flights.replay import Ledger
-from deltamq.jobs.flights.worker import DELIVERIES_SCHEMA, Deliveries, deliveries_of, read_deliveries
+from deltamq.jobs.flights.worker import DELIVERIES_SCHEMA, deliveries_of, read_deliveries, write_deliveries
 from deltamq.mq.client.messages.message import SentBatch, SentRange
 from deltamq.mq.wire.groups import GroupInfo, GroupPartition, GroupTopic
 
@@ -124,14 +124,11 @@ def test_a_message_given_up_twice_shows() -> None:
 
 
 def test_deliveries_come_back_from_their_file(tmp_path: Path) -> None:
-    kept = Deliveries()
-    kept.write(tmp_path / "none.arrow")
+    write_deliveries([], tmp_path / "none.arrow")
     assert read_deliveries(tmp_path / "none.arrow").num_rows == 0
-    for part in (deliveries((A, 0, 1, True)), deliveries((B, 3, 2, False))):
-        kept.note(part)
-    kept.write(tmp_path / "two.arrow")
-    wrote = pa.concat_tables([deliveries((A, 0, 1, True)), deliveries((B, 3, 2, False))])
-    assert read_deliveries(tmp_path / "two.arrow").equals(wrote)
+    parts = [deliveries((A, 0, 1, True)), deliveries((B, 3, 2, False))]
+    write_deliveries(parts, tmp_path / "two.arrow")
+    assert read_deliveries(tmp_path / "two.arrow").equals(pa.concat_tables(parts))
 
 
 # The comparison ---------------------------------------------------------------------------------------------------
