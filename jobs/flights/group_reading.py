@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from deltamq.jobs.flights.group_account import GroupAccount, GroupsLeft
 from deltamq.jobs.flights.statements import statements
-from deltamq.jobs.merge.state_tables import STATE_TABLES
 from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.sql.views import register_views
 from deltamq.jobs.tasks.warehouse_files import storage
@@ -28,7 +27,7 @@ from deltamq.tables.log.warehouse import refs
 from deltamq.tables.paths import Space
 from deltamq.tables.queue.merge_plan import merged_to
 from deltamq.tables.queue.refs import REVIVE_LOG
-from deltamq.tables.state.schema import POP_CHECKPOINTS
+from deltamq.tables.state.schema import POP_CHECKPOINTS, STATE_TABLES
 from deltamq.tables.state.table import state_transactions
 from deltamq.tables.store.store import Store
 

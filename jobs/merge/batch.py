@@ -1,18 +1,26 @@
-"""One batch of the merge job: the records it covers, and the state by which they are judged."""
+"""One batch of the merge job: the records it covers, the state by which they are judged, and the rows made of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
 
-from deltamq.jobs.merge.log_spans import LogSpan
+from deltamq.jobs.merge.log_spans import LogSpan, decoded
 from deltamq.jobs.tasks.connect import is_connect, local_checkpoint
+from deltamq.jobs.tasks.tasks import frame_of_tasks
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.meta.fold import Meta
+
+#: Makes columns of a log's rows, and joins such parts to one row for each key; functions of modules.
+Decode: TypeAlias = Callable[[pa.Table], pa.Table]
+Fold: TypeAlias = Callable[[Sequence[pa.Table]], pa.Table]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +71,30 @@ class MergeInput:
             if not is_connect(self.session):
                 with suppress(Exception):
                     kept._jdf.queryExecution().logical().rdd().unpersist(False)
+
+
+def marked(rows: DataFrame, batch: MergeInput, *, forget: bool) -> DataFrame:
+    """Return rows of a source: additions to the table's rows, or with `forget` rows that may go."""
+    return rows.withColumns({"forget": lit(forget), "merged_at": lit(batch.now)})
+
+
+def folded_in_one_task(batch: MergeInput, decode: Decode, fold: Fold, schema: pa.Schema) -> DataFrame:
+    """Return all records of a batch as `fold` joins them, not evaluated yet: for logs with few records."""
+    task = _FoldTask(warehouse=batch.warehouse, spans=tuple(batch.spans), decode=decode, fold=fold)
+    return frame_of_tasks(batch.session, [task], _folded, schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FoldTask:
+    warehouse: str
+    spans: tuple[LogSpan, ...]
+    decode: Decode
+    fold: Fold
+
+
+def _folded(task: _FoldTask) -> Iterator[pa.RecordBatch]:
+    """Only one part is in memory at a time."""
+    rows = task.fold([])
+    for part in decoded(storage(task.warehouse), task.spans, task.decode):
+        rows = task.fold([rows, part])
+    yield from rows.to_batches()

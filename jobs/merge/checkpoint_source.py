@@ -19,11 +19,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, lit, timestamp_millis
 
 from deltamq.jobs.merge import checkpoint_batch
-from deltamq.jobs.merge.batch import MergeInput
+from deltamq.jobs.merge.batch import MergeInput, marked
 from deltamq.jobs.merge.checkpoint_batch import BATCH_SCHEMA
 from deltamq.jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettable
 from deltamq.jobs.merge.log_spans import LogSpan, decoded, shares
-from deltamq.jobs.merge.offset_source import known_progress
+from deltamq.jobs.merge.offsets import known_progress
 from deltamq.jobs.tasks.tasks import frame_of_tasks, in_tasks
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.tables.state.rows import Progress
@@ -45,17 +45,13 @@ class _Task:
 def checkpoint_source(batch: MergeInput) -> DataFrame:
     """Return the source's rows, not evaluated yet."""
     if not batch.clean:
-        return _marked(_folded(batch), batch, forget=False)
+        return marked(_folded(batch), batch, forget=False)
     gone = _gone(batch)
     if not batch.spans:
-        return _marked(gone, batch, forget=True)
+        return marked(gone, batch, forget=True)
     folded = batch.keep(_folded(batch))
     untouched = gone.join(folded, list(CHECKPOINT_KEY), "left_anti").select(*BATCH_SCHEMA.names)
-    return _marked(folded, batch, forget=False).union(_marked(untouched, batch, forget=True))
-
-
-def _marked(rows: DataFrame, batch: MergeInput, *, forget: bool) -> DataFrame:
-    return rows.withColumns({"forget": lit(forget), "merged_at": lit(batch.now)})
+    return marked(folded, batch, forget=False).union(marked(untouched, batch, forget=True))
 
 
 def _folded(batch: MergeInput) -> DataFrame:

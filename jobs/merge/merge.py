@@ -23,7 +23,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from deltamq.jobs.merge.meta_tables import MetaTables
-from deltamq.jobs.merge.state_tables import STATE_TABLES, writing_session
+from deltamq.jobs.merge.state_tables import writing_session
 from deltamq.jobs.merge.table_merge import Merged, TableMerge, Tuning
 from deltamq.jobs.merge.targets import TARGETS
 from deltamq.jobs.run.registry import Facts, job
@@ -32,6 +32,7 @@ from deltamq.tables.config import Config
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.merge_plan import MERGED_TABLES
 from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.state.schema import STATE_TABLES
 from deltamq.tables.state.upkeep import sweep_state
 
 #: Interval at which files that are no longer needed are deleted, in seconds.

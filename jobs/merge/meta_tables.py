@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from deltamq.jobs.merge.state_tables import STATE_TABLES, frame_of, signed
+from deltamq.jobs.merge.state_tables import frame_of, signed
 from deltamq.mq.meta.access import Access
 from deltamq.mq.meta.brokers import META_ROLE
 from deltamq.mq.meta.fold import Meta
@@ -33,6 +33,7 @@ from deltamq.tables.state.schema import (
     QUEUE_MAPPINGS,
     QUOTAS,
     ROUTES,
+    STATE_TABLES,
     TOPICS,
 )
 from deltamq.tables.state.table import StateLog, open_state_log
@@ -131,7 +132,7 @@ def _routes(meta: Meta) -> Iterator[Row]:
                 "topic_id": topic.id,
                 "route_epoch": route.epoch,
                 "partition": route.partitions[index],
-                "broker": _broker_of(route.partitions[index]),
+                "broker": broker_of(route.partitions[index]),
                 "number": index,
                 "lp_low": low,
                 "lp_high": high,
@@ -206,7 +207,7 @@ def _allocations(meta: Meta) -> Iterator[Row]:
                     "topic_id": allocation.topic_id,
                     "epoch": allocation.epoch,
                     "partition": partition,
-                    "broker": _broker_of(partition),
+                    "broker": broker_of(partition),
                     "client": allocation.owner.get(partition),
                     "earlier": sorted(allocation.earlier.get(partition, ())),
                 }
@@ -310,10 +311,6 @@ def _quotas(meta: Meta) -> Iterator[Row]:
             "bytes_in_per_s": quota.bytes_in_per_s,
             "bytes_out_per_s": quota.bytes_out_per_s,
         }
-
-
-def _broker_of(partition: str) -> str:
-    return broker_of(partition)
 
 
 def _time(ms: int) -> datetime:

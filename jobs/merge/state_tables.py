@@ -1,4 +1,4 @@
-"""The state tables in Spark: their columns as Spark's types, and the sessions that write them.
+"""The state tables in Spark: the sessions that write them, and their names in SQL.
 
 `tables.state.schema` defines the columns, and `tables.state.table` creates the tables. Their features stay at reader 1
 and writer 2 (no deletion vectors, no column mapping), so that every Delta reader can read them.
@@ -13,66 +13,12 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from deltamq.jobs.tasks.connect import cloned_session, is_connect
 from deltamq.mq.limits import MIB
-from deltamq.tables.state.schema import (
-    ACLS,
-    ACLS_SCHEMA,
-    ALLOCATIONS,
-    ALLOCATIONS_SCHEMA,
-    BROKERS,
-    BROKERS_SCHEMA,
-    CLIENTS,
-    CLIENTS_SCHEMA,
-    CONSUMER_OFFSETS,
-    CONSUMER_OFFSETS_SCHEMA,
-    GROUP_STATISTICS,
-    GROUP_STATISTICS_SCHEMA,
-    GROUPS,
-    GROUPS_SCHEMA,
-    KEYS,
-    KEYS_SCHEMA,
-    LOST_MESSAGES,
-    LOST_MESSAGES_SCHEMA,
-    MOVES,
-    MOVES_SCHEMA,
-    POP_CHECKPOINTS,
-    POP_CHECKPOINTS_SCHEMA,
-    PRINCIPALS,
-    PRINCIPALS_SCHEMA,
-    QUEUE_MAPPINGS,
-    QUEUE_MAPPINGS_SCHEMA,
-    QUOTAS,
-    QUOTAS_SCHEMA,
-    ROUTES,
-    ROUTES_SCHEMA,
-    TOPICS,
-    TOPICS_SCHEMA,
-)
 from deltamq.tables.state.signature import signature
 from deltamq.tables.state.table import StateLog
 from deltamq.tables.store.store import Store
-
-STATE_TABLES: Final = {
-    CONSUMER_OFFSETS: CONSUMER_OFFSETS_SCHEMA,
-    POP_CHECKPOINTS: POP_CHECKPOINTS_SCHEMA,
-    LOST_MESSAGES: LOST_MESSAGES_SCHEMA,
-    GROUP_STATISTICS: GROUP_STATISTICS_SCHEMA,
-    TOPICS: TOPICS_SCHEMA,
-    ROUTES: ROUTES_SCHEMA,
-    GROUPS: GROUPS_SCHEMA,
-    BROKERS: BROKERS_SCHEMA,
-    CLIENTS: CLIENTS_SCHEMA,
-    ALLOCATIONS: ALLOCATIONS_SCHEMA,
-    MOVES: MOVES_SCHEMA,
-    QUEUE_MAPPINGS: QUEUE_MAPPINGS_SCHEMA,
-    PRINCIPALS: PRINCIPALS_SCHEMA,
-    KEYS: KEYS_SCHEMA,
-    ACLS: ACLS_SCHEMA,
-    QUOTAS: QUOTAS_SCHEMA,
-}
 
 _SETTINGS: Final = {
     # Other readers take Spark's older format of times for nanoseconds.
@@ -90,11 +36,6 @@ _SETTINGS: Final = {
 _USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _TXN_APP: Final = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
-
-
-def spark_schema(schema: pa.Schema) -> StructType:
-    """Return the columns with Spark's types."""
-    return from_arrow_schema(schema)
 
 
 def writing_session(spark: SparkSession) -> SparkSession:
@@ -139,7 +80,7 @@ def frame_of(session: SparkSession, rows: pa.Table, *, partitions: int) -> DataF
     """Return Arrow rows as a DataFrame of at most `partitions` partitions; the table itself checks for nulls."""
     plain = rows.cast(pa.schema([column.with_nullable(True) for column in rows.schema]))
     with _active_session_kept():
-        return session.createDataFrame(plain, spark_schema(plain.schema)).coalesce(partitions)
+        return session.createDataFrame(plain, from_arrow_schema(plain.schema)).coalesce(partitions)
 
 
 @contextmanager

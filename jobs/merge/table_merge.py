@@ -20,7 +20,7 @@ from pyspark.sql.functions import min as least_of
 
 from deltamq.jobs.merge.batch import MergeInput
 from deltamq.jobs.merge.log_spans import SHARE_RECORDS, SPAN_RECORDS_MAX, spans_of
-from deltamq.jobs.merge.state_tables import STATE_TABLES, idempotent, signed, table_at
+from deltamq.jobs.merge.state_tables import idempotent, signed, table_at
 from deltamq.jobs.merge.targets import MergeTarget
 from deltamq.jobs.tasks.task_errors import errors_of_tasks
 from deltamq.mq.errors import Corrupt, Unavailable
@@ -42,7 +42,7 @@ from deltamq.tables.queue.merge_plan import (
     watermark,
 )
 from deltamq.tables.queue.metadata import MetaLog
-from deltamq.tables.state.schema import CONSUMER_OFFSETS
+from deltamq.tables.state.schema import CONSUMER_OFFSETS, STATE_TABLES
 from deltamq.tables.state.table import StateLog, open_state_log, read_state_log
 from deltamq.tables.state.taken_back import is_whole, take_back
 

@@ -11,12 +11,10 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from deltamq.jobs.merge import checkpoint_batch, lost_batch, statistics_batch
+from deltamq.jobs.merge import checkpoint_batch, losses, statistics
 from deltamq.jobs.merge.batch import MergeInput
 from deltamq.jobs.merge.checkpoint_source import checkpoint_source
-from deltamq.jobs.merge.loss_source import loss_source
-from deltamq.jobs.merge.offset_source import offset_source
-from deltamq.jobs.merge.statistics_source import statistics_source
+from deltamq.jobs.merge.offsets import offset_source
 from deltamq.tables.queue.refs import LOST, OFFSETS, REVIVE_LOG, STATISTICS
 from deltamq.tables.state.schema import (
     CHECKPOINT_KEY,
@@ -129,11 +127,11 @@ LOSSES: Final = MergeTarget(
     table=LOST_MESSAGES,
     logs=LOST,
     key=LOST_KEY,
-    source=loss_source,
+    source=losses.loss_source,
     merge=f"""
         ON {_on(LOST_KEY)}
         WHEN MATCHED AND s.lost_time < t.lost_time THEN UPDATE SET lost_time = s.lost_time
-        {_insert([*lost_batch.BATCH_SCHEMA.names, "merged_at"], broker=_BROKER)}
+        {_insert([*losses.BATCH_SCHEMA.names, "merged_at"], broker=_BROKER)}
     """,
     forgets=False,
 )
@@ -142,12 +140,12 @@ STATISTICS_OF_GROUPS: Final = MergeTarget(
     table=GROUP_STATISTICS,
     logs=STATISTICS,
     key=STATISTICS_KEY,
-    source=statistics_source,
+    source=statistics.statistics_source,
     merge=f"""
         ON {_on(STATISTICS_KEY)}
         WHEN MATCHED AND s.forget THEN DELETE
         WHEN MATCHED THEN UPDATE SET
-            {", ".join(f"{name} = greatest(t.{name}, s.{name})" for name in statistics_batch.COUNTS)},
+            {", ".join(f"{name} = greatest(t.{name}, s.{name})" for name in statistics.COUNTS)},
             merged_at = s.merged_at
         {_insert(GROUP_STATISTICS_SCHEMA.names)}
     """,

@@ -24,7 +24,6 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from deltamq.jobs.merge.state_tables import STATE_TABLES
 from deltamq.jobs.read.identifiers import dead_letters_name, literal, partition_name, quoted, topic_name
 from deltamq.jobs.read.topics import Catalog, TopicPartition
 from deltamq.jobs.sql.catalog_plan import CatalogEntry
@@ -35,6 +34,7 @@ from deltamq.tables.log.warehouse import refs
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.refs import AUDIT, HISTORY, dead_marks_ref, is_dead_marks
 from deltamq.tables.schema import DELTA_SCHEMA, MESSAGE_SCHEMA
+from deltamq.tables.state.schema import STATE_TABLES
 from deltamq.tables.state.table import read_state_log
 from deltamq.tables.store.store import Store
 

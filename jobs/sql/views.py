@@ -34,8 +34,8 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from deltamq.jobs.merge.state_tables import STATE_TABLES, spark_schema
 from deltamq.jobs.sql.queue_source import register_queue_sources
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.warehouses import absolute
@@ -44,6 +44,7 @@ from deltamq.mq.queue.retry import DEAD_REASON_HEADER
 from deltamq.mq.static.logical_queue import LOGICAL_BROKER
 from deltamq.tables.config import Config, load
 from deltamq.tables.queue.refs import TOPIC_LIVES_MAX
+from deltamq.tables.state.schema import STATE_TABLES
 from deltamq.tables.state.table import read_state_log
 
 #: The logical queue of each segment of a static topic, and the logical offset of its offset 0 (SPEC STATIC-1).
@@ -396,7 +397,7 @@ def _state_view(spark: SparkSession, table: str, warehouse: str) -> None:
     name = f"mq_state_{table.rpartition('/')[2]}"
     store = storage(warehouse)
     if read_state_log(store, table) is None:
-        spark.createDataFrame([], spark_schema(STATE_TABLES[table])).createOrReplaceTempView(name)
+        spark.createDataFrame([], from_arrow_schema(STATE_TABLES[table])).createOrReplaceTempView(name)
         return
     location = store.uri(table).replace("`", "``")
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS SELECT * FROM delta.`{location}`")

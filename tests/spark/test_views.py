@@ -12,9 +12,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from deltamq.jobs.merge.merge import Merger
-from deltamq.jobs.merge.state_tables import STATE_TABLES, spark_schema
 from deltamq.jobs.queue.revive import Reviver
 from deltamq.jobs.sql.queue_source import SpaceSource
 from deltamq.jobs.sql.views import VIEWS, register_views
@@ -39,6 +39,7 @@ from deltamq.tables.queue.records import (
 )
 from deltamq.tables.queue.refs import AUDIT, HISTORY, LOST, OFFSETS, STATISTICS, dead_marks_ref, dead_ref, system_ref
 from deltamq.tables.schema import INTERNAL_SCHEMA
+from deltamq.tables.state.schema import STATE_TABLES
 from tests.api.audit.test_killed_acts import OUTCOMES, killed_at_each_point
 from tests.queue_tables import BROKER, CLUSTER, QueueTables, config
 
@@ -95,7 +96,7 @@ def test_state_tables_have_their_columns_before_they_have_rows(spark: SparkSessi
     Merger(tables.warehouse, tables.conf).run(cast(Any, None), NOW)
     for table, columns in STATE_TABLES.items():
         name = f"delta.`{tables.warehouse.store.uri(table)}`"
-        assert spark.table(name).schema == spark_schema(columns), table
+        assert spark.table(name).schema == from_arrow_schema(columns), table
         (about,) = rows(spark, f"DESCRIBE DETAIL {name}")
         assert (about["numFiles"], about["minReaderVersion"], about["minWriterVersion"]) == (0, 1, 2)
         assert about["properties"]["delta.logRetentionDuration"] == "interval 1 days"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.jobs.merge import lost_batch
-from deltamq.jobs.merge.offset_batch import decode, fold, joined
+from deltamq.jobs.merge import losses
+from deltamq.jobs.merge.offsets import decode, fold, joined
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import CommitNote, Committed, Delivered, OffsetRecord, committed_of
@@ -102,11 +102,11 @@ def loss(*lost: tuple[int, int], time_ms: int = 5_000) -> LostRecord:
 
 def test_pop_12_a_loss_that_was_told_twice_counts_once() -> None:
     told = [loss((1, 4), (6, 7), time_ms=9_000), loss(), loss((1, 4))]
-    rows = lost_batch.fold([lost_batch.decode(stored(rows_of_lost_records(told)))])
+    rows = losses.fold([losses.decode(stored(rows_of_lost_records(told)))])
     found = {(row["low"], row["high"], row["lost_time"].timestamp()) for row in rows.to_pylist()}
     assert found == {(1, 4, 5), (6, 7, 9)}
     assert set(rows.column("reason").to_pylist()) == {"retention"}
-    assert lost_batch.fold([]).num_rows == 0
+    assert losses.fold([]).num_rows == 0
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,4 @@ def test_a_damaged_loss_is_named_by_its_offset(changes: dict[str, object]) -> No
     body = json.dumps({**json.loads(loss((1, 4)).to_json()), **changes}).encode()
     rows = pa.table({"tag": ["lost"], "body": pa.array([body], pa.binary()), "offset": [42]})
     with pytest.raises(Corrupt, match="offset 42"):
-        lost_batch.decode(rows)
+        losses.decode(rows)

@@ -1,19 +1,28 @@
-"""Decodes many records of statistics to columns; repeated records of a minute count once."""
+"""The source of the MERGE into `state/group_statistics`: the minutes in a batch, and old ones to be forgotten.
+
+Repeated records of a minute count once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import col, lit
 
+from deltamq.jobs.merge.batch import MergeInput, folded_in_one_task, marked
 from deltamq.jobs.merge.record_columns import checked, columns_of, required
 from deltamq.mq.statistics import Consumed
 from deltamq.tables.queue.records import statistics_of
 from deltamq.tables.schema import TIME
 from deltamq.tables.state.schema import GROUP_STATISTICS_SCHEMA, STATISTICS_KEY
 
+#: How long the table keeps a minute.
+KEPT: Final = timedelta(days=7)
 #: The columns of numbers that only grow within a minute.
 COUNTS: Final = Consumed.__struct_fields__
 #: A row of `state/group_statistics` without the column that the MERGE derives.
@@ -57,3 +66,12 @@ def fold(parts: Iterable[pa.Table]) -> pa.Table:
     groups = table.group_by(list(STATISTICS_KEY), use_threads=False).aggregate(wanted)
     named = groups.rename_columns([*STATISTICS_KEY, *(name for name, _ in wanted)])
     return named.select(BATCH_SCHEMA.names).cast(BATCH_SCHEMA)
+
+
+def statistics_source(batch: MergeInput) -> DataFrame:
+    """Return the source's rows, not evaluated yet; a group in a topic makes one record a minute for each broker."""
+    oldest = lit(batch.now - KEPT)
+    new = folded_in_one_task(batch, decode, fold, BATCH_SCHEMA).where(col("minute") >= oldest)
+    gone = batch.session.read.format("delta").load(batch.location).where(col("minute") < oldest)
+    rows = marked(new, batch, forget=False)
+    return rows if gone.isEmpty() else rows.union(marked(gone.select(*BATCH_SCHEMA.names), batch, forget=True))

@@ -1,4 +1,4 @@
-"""Decodes many records of lost messages to one row for each range of offsets; repeated losses count once."""
+"""The source of the MERGE into `state/lost_messages`: one row for each range of offsets; repeated losses count once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
+from deltamq.jobs.merge.batch import MergeInput, folded_in_one_task, marked
 from deltamq.jobs.merge.record_columns import Damaged, checked, columns_of, required, tuples_of
 from deltamq.mq.queue.revive import LostReason
 from deltamq.tables.queue.records import lost_records_of
@@ -63,3 +65,8 @@ def fold(parts: Iterable[pa.Table]) -> pa.Table:
     groups = table.group_by(list(LOST_KEY), use_threads=False).aggregate([("topic", "min"), ("lost_time", "min")])
     named = groups.rename_columns([name.removesuffix("_min") for name in groups.column_names])
     return named.select(BATCH_SCHEMA.names).cast(BATCH_SCHEMA)
+
+
+def loss_source(batch: MergeInput) -> DataFrame:
+    """Return the source's rows, not evaluated yet; losses are exceptions, and rarely many."""
+    return marked(folded_in_one_task(batch, decode, fold, BATCH_SCHEMA), batch, forget=False)
