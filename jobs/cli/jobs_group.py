@@ -282,13 +282,7 @@ def _await_warehouse(conf: Config, wait_s: float) -> None:
 
 
 def _existing(conf: Config) -> Store:
-    """The store of an existing warehouse: jobs of a missing one would do nothing, and report success.
-
-    Raises
-    ------
-    NotFound
-        There is no folder, or it is no warehouse.
-    """
+    """Return the store of an existing warehouse: jobs of a missing one would do nothing, and report success."""
     store = storage(conf.warehouse.uri)
     if not _FOLDERS & set(store.folders("")):
         uri = conf.warehouse.uri

@@ -12,7 +12,6 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-from deltamq.jobs.export.json_schema import struct_of_json_schema
 from deltamq.mq.errors import NotFound, Refused
 from deltamq.mq.names import check_topic
 from deltamq.tables.ops.exports import (
@@ -44,13 +43,7 @@ def definition_of(
     batch_rows: int = BATCH_ROWS,
     fail_on_data_loss: bool = True,
 ) -> Definition:
-    """Return a checked definition; its name is by default the topic's.
-
-    Raises
-    ------
-    Refused
-        A field is invalid; the message names it.
-    """
+    """Return a checked definition, by default named like the topic; raise `Refused` for an invalid field."""
     check_topic(topic)
     if (schema is None) == (json_schema is None):
         raise Refused("schema: give either a DDL or a JSON schema", field="schema")
@@ -137,3 +130,66 @@ def remove_definition(store: Store, name: str, *, forget: bool = False) -> None:
         store.replace(f"{_REMOVED}/{present.id}.json", msgspec.json.encode(present))
     if present is not None:
         store.delete(definition_key(name))
+
+
+# A JSON schema as a table's DDL: objects, arrays, and the formats that have a type in Spark.
+
+
+_TYPES: Final = {"string": "STRING", "integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
+_FORMATS: Final = {"date-time": "TIMESTAMP", "date": "DATE"}
+
+
+def struct_of_json_schema(schema: Mapping[str, object]) -> str:
+    """Return the fields of an object's schema as DDL; required fields are NOT NULL.
+
+    Raises
+    ------
+    Refused
+        The schema is not an object's, or a field's type has no counterpart in Spark.
+    """
+    return ", ".join(_fields(schema, "json_schema", " "))
+
+
+def _fields(schema: Mapping[str, object], where: str, between: str) -> list[str]:
+    properties = schema.get("properties")
+    if schema.get("type") != "object" or not isinstance(properties, Mapping) or not properties:
+        raise _wrong(where, 'must be of type "object" and have properties')
+    required = schema.get("required", [])
+    if not isinstance(required, list):
+        raise _wrong(f"{where}.required", "must be a list of names")
+    unknown = [name for name in required if name not in properties]
+    if unknown:
+        raise _wrong(f"{where}.required", f"{unknown[0]!r} is not one of the properties")
+    columns = []
+    for name, field in properties.items():
+        if not isinstance(field, Mapping):
+            raise _wrong(f"{where}.{name}", "must be a schema")
+        kind, nullable = _type(field, f"{where}.{name}")
+        needed = " NOT NULL" if name in required and not nullable else ""
+        columns.append(f"`{name.replace('`', '``')}`{between}{kind}{needed}")
+    return columns
+
+
+def _type(field: Mapping[str, object], where: str) -> tuple[str, bool]:
+    kind = field.get("type")
+    nullable = False
+    if isinstance(kind, list):
+        kinds = [name for name in kind if name != "null"]
+        nullable = len(kinds) < len(kind)
+        kind = kinds[0] if len(kinds) == 1 else None
+    if kind == "object":
+        return f"STRUCT<{', '.join(_fields(field, where, ': '))}>", nullable
+    if kind == "array":
+        items = field.get("items")
+        if not isinstance(items, Mapping):
+            raise _wrong(f"{where}.items", "is missing: it gives the type of the elements")
+        return f"ARRAY<{_type(items, f'{where}.items')[0]}>", nullable
+    if not isinstance(kind, str) or kind not in _TYPES:
+        raise _wrong(where, f"has type {kind!r}; use {', '.join([*_TYPES, 'object', 'array'])}, each also with null")
+    if kind == "string":
+        return _FORMATS.get(str(field.get("format")), "STRING"), nullable
+    return _TYPES[kind], nullable
+
+
+def _wrong(where: str, what: str) -> Refused:
+    return Refused(f"{where}: {what}", code="invalid_json_schema", field=where)

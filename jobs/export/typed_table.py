@@ -44,13 +44,7 @@ def columns_of(spark: SparkSession, to: str) -> StructType | None:
 
 
 def check_columns(wanted: StructType, present: StructType, to: str) -> None:
-    """Refuse columns that a table has with another type; missing columns are added to the table.
-
-    Raises
-    ------
-    Refused
-        `schema_changed`: it names every such column, and both types.
-    """
+    """Refuse (`schema_changed`) columns that a table has with another type; missing ones are added to the table."""
     changes = list(_changes(wanted, present, ""))
     if changes:
         detail = f"schema: {'; '.join(changes)} in {to}; keep the type of a column, or give the new one another name"

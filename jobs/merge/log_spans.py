@@ -65,13 +65,7 @@ class LogSpan:
 
 
 def spans_of(plan: MergePlan, logs: Iterable[PartitionLog]) -> list[LogSpan]:
-    """Return the records of a batch by log; logs with none are left out.
-
-    Raises
-    ------
-    Corrupt
-        Records of the plan are not in the log, or no longer.
-    """
+    """Return the records of a batch by log, without logs that have none; raise `Corrupt` if a log lacks some."""
     by_ref = {log.ref: log for log in logs}
     spans = []
     for ref, span in plan.logs.items():
@@ -101,13 +95,7 @@ def shares(
 
 
 def log_rows(store: Store, span: LogSpan) -> Iterator[pa.Table]:
-    """Yield the rows `tag, body, offset` of a span, one row group at a time, in offset order.
-
-    Raises
-    ------
-    Corrupt
-        Retention has removed records, or a file is damaged.
-    """
+    """Yield the rows `tag, body, offset` of a span by row group; raise `Corrupt` if some are gone or damaged."""
     folder, at, files = span.ref.folder, span.start, span.files
     reader = FileReader(store, folder, RowCache(0))
     for _ in range(_TRIES):

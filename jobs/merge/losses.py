@@ -36,13 +36,7 @@ _REASONS: Final = pa.array([reason.value for reason in LostReason])
 
 
 def decode(rows: pa.Table) -> pa.Table:
-    """Return the losses in `rows(tag, body, offset)`, one row for each range.
-
-    Raises
-    ------
-    Corrupt
-        A row is not a valid loss; the detail names its offset.
-    """
+    """Return a row for each range in `rows(tag, body, offset)`; raise `Corrupt`, with the offset, for another row."""
     return checked(rows, _decode, lost_records_of)
 
 

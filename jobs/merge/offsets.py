@@ -59,13 +59,7 @@ _ORDERED: Final = {"done": 2, "delivered": len(Delivered._fields)}
 
 
 def decode(rows: pa.Table) -> pa.Table:
-    """Return the commits in `rows(tag, body, offset)` as columns.
-
-    Raises
-    ------
-    Corrupt
-        A row is not a valid commit; the detail names its offset.
-    """
+    """Return the commits in `rows(tag, body, offset)` as columns; raise `Corrupt`, with the offset, for another row."""
     return checked(rows, _decode, offset_records_of)
 
 

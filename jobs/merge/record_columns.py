@@ -28,13 +28,7 @@ class Damaged(ValueError):
 
 
 def columns_of(bodies: pa.Array, schema: pa.Schema) -> pa.Table:
-    """Return the fields `schema` of JSON objects, one row for each; a missing field is null.
-
-    Raises
-    ------
-    Damaged
-        A body is not such an object.
-    """
+    """Return the fields `schema` of JSON objects, null where one is missing; raise `Damaged` for anything else."""
     if not len(bodies):
         return schema.empty_table()
     empty, newline = (pa.scalar(text, pa.large_binary()) for text in (b"", b"\n"))
@@ -86,13 +80,7 @@ def tuples_of(column: pa.ChunkedArray, width: int) -> tuple[Ints, Ints]:
 
 
 def checked(rows: pa.Table, fast: Callable[[pa.Table], pa.Table], slow: Callable[[pa.Table], object]) -> pa.Table:
-    """Return `fast(rows)`; if it finds damage, call `slow(rows)`, which names the damaged record.
-
-    Raises
-    ------
-    Corrupt
-        A record is damaged.
-    """
+    """Return `fast(rows)`; if it finds damage, call `slow(rows)`, which raises `Corrupt` with the record's offset."""
     try:
         return fast(rows)
     except Damaged as error:

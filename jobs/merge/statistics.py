@@ -38,13 +38,7 @@ _SCHEMA: Final = pa.schema(
 
 
 def decode(rows: pa.Table) -> pa.Table:
-    """Return the statistics in `rows(tag, body, offset)`, one row for each record.
-
-    Raises
-    ------
-    Corrupt
-        A row is not a valid record; the detail names its offset.
-    """
+    """Return a row for each record in `rows(tag, body, offset)`; raise `Corrupt`, with the offset, for another row."""
     return checked(rows, _decode, statistics_of)
 
 

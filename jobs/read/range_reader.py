@@ -17,16 +17,18 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from deltamq.jobs.read.options import ReadOptions
-from deltamq.jobs.read.row_filter import RowFilter
 from deltamq.jobs.read.row_format import arrow_columns, schema_of, source_columns
 from deltamq.jobs.read.stored_partition import OffsetRange
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.worker import keep_imports
 from deltamq.mq.errors import Corrupt, Refused
+from deltamq.mq.filters.condition import Header, fields_of
+from deltamq.mq.filters.parser import parse_filter
 from deltamq.mq.limits import MIB
 from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.snapshot import PartitionNotFound, load
+from deltamq.tables.row_filter import MessageFilter
 from deltamq.tables.store.store import Store
 
 log = logging.getLogger("deltamq.jobs.sql")
@@ -38,6 +40,30 @@ BATCH_BYTES_MAX: Final = 16 * MIB
 _OFFSETS_AT_ONCE: Final = 1_000_000
 #: A scan reads each row group once, so only footers are worth caching.
 _CACHE_BYTES: Final = 8 * MIB
+
+
+class RowFilter:
+    """The option `filter`: an SQL condition picks messages before rows go to Spark (SPEC SPARK-14).
+
+    Spark's own `WHERE` stays right, but rows cross into the JVM before it looks at them: Spark keeps a Python source's
+    plan for all later queries of a DataFrame, so a plan must hold none of one query's conditions. This is pickled with
+    the reader, so it holds the text.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the message row that the condition needs."""
+        if not self._text:
+            return []
+        fields = fields_of(parse_filter(self._text))
+        return sorted({"headers" if isinstance(field, Header) else field.value for field in fields})
+
+    def apply(self, rows: pa.Table) -> pa.Table:
+        """Return the rows for which the condition is true."""
+        return rows if not self._text else MessageFilter(condition=parse_filter(self._text)).matching(rows)
 
 
 @dataclass

@@ -96,13 +96,7 @@ class Catalog:
             access.check_readable(self.topic_id(partition.ref.topic), partition.ref.name, partition.name)
 
     def check_names(self, topic: str, names: Iterable[str], option: str) -> None:
-        """Refuse names of physical partitions of a static topic; numbers name its queues.
-
-        Raises
-        ------
-        DeltaMQError
-            As `TopicQueues.require` raises it.
-        """
+        """Refuse names of a static topic's partitions, as `TopicQueues.require` does; numbers name its queues."""
         queues = self.queues(topic)
         for name in names if queues is not None else ():
             assert queues is not None, "checked before the first name"

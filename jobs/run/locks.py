@@ -84,13 +84,7 @@ class ShardLock:
 
 
 def take_shard(store: Store, job: str, shard: str, holder: Holder, *, tries: int = _TRIES) -> ShardLock:
-    """Take a shard of a job.
-
-    Raises
-    ------
-    DriverBusy
-        Another process has it.
-    """
+    """Take a shard of a job; raise `DriverBusy` if another process has it."""
     path = _path(job, shard)
     holder = msgspec.structs.replace(holder, since_ms=_wall_ms())
     if isinstance(store, LocalStore):

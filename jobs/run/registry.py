@@ -131,13 +131,7 @@ def all_jobs() -> list[Job]:
 
 
 def jobs_named(names: tuple[str, ...]) -> list[Job]:
-    """Return the named jobs in the given order, or all jobs if no name is given.
-
-    Raises
-    ------
-    NotFound
-        There is no job of that name.
-    """
+    """Return the named jobs in this order, or all jobs if no name is given; raise `NotFound` for an unknown name."""
     known = {job_.name: job_ for job_ in all_jobs()}
     unknown = [name for name in names if name not in known]
     if unknown:

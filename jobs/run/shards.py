@@ -77,13 +77,7 @@ class JobShards:
         return set(self._names) <= self._held.keys()
 
     def take_all(self) -> None:
-        """Take every shard.
-
-        Raises
-        ------
-        DriverBusy
-            Another process has one of them; shards that were taken before stay taken.
-        """
+        """Take every shard; raise `DriverBusy` if another process has one: shards that were taken before stay taken."""
         self._look_for_names(self._clock.boot_ms())
         for shard in self._names:
             if shard not in self._held:

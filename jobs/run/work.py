@@ -1,4 +1,10 @@
-"""One job in this application: its shards, their due times, and the run that is under way."""
+"""One job in this application: its shards, their due times, and the run that is under way.
+
+A long run has a small file, so that other processes see when it began. A kill leaves the file, which has no meaning
+then, because its application no longer owns the shards in it.
+
+    jobs/<job>/running/<application>.json
+"""
 
 from __future__ import annotations
 
@@ -10,15 +16,16 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.last_run import seconds_until_due
 from deltamq.jobs.run.registry import Job
-from deltamq.jobs.run.running import forget_running, note_running
 from deltamq.jobs.run.shards import JobShards
 from deltamq.jobs.run.telling import Telling, error_text
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.config import Config
-from deltamq.tables.ops.job_runs import LastRun, RunningRun, newest_run, read_runs
+from deltamq.tables.ops.job_runs import LastRun, RunningRun, newest_run, read_running, read_runs
 from deltamq.tables.store.store import Store
 
 #: Seconds after which a run is recorded for `deltamq jobs list`; recording every run would double its cost.
@@ -123,7 +130,7 @@ class Work:
             run, self._run = self._run, None
             if self._noted:
                 with contextlib.suppress(DeltaMQError, OSError):
-                    forget_running(self._store, run)
+                    self._store.delete(_key(run))
 
     def running_s(self) -> float:
         """Return how many seconds the run under way has lasted; 0 without one."""
@@ -151,7 +158,19 @@ class Work:
             if not self._noted and self._run is run:
                 self._noted = True
                 with contextlib.suppress(DeltaMQError, OSError):
-                    note_running(self._store, run)
+                    _note_running(self._store, run)
         if time.monotonic() - self._told_s >= _TELL_RUNNING_S:
             self._told_s = time.monotonic()
             self.telling.running(seconds, progress(self.job.name))
+
+
+def _note_running(store: Store, run: RunningRun) -> None:
+    """Record a run, and remove the records of killed runs of the same shards."""
+    store.replace(_key(run), msgspec.json.encode(run))
+    for left in read_running(store, run.job):
+        if left.application != run.application and set(left.shards) <= set(run.shards):
+            store.delete(_key(left))
+
+
+def _key(run: RunningRun) -> str:
+    return f"jobs/{run.job}/running/{run.application}.json"

@@ -78,13 +78,7 @@ class SinkColumns:
     names: tuple[str, ...]
 
     def rows(self, batch: pa.RecordBatch, now_ms: int) -> SinkRows:
-        """Return a batch of this schema as messages, with all values checked.
-
-        Raises
-        ------
-        Refused
-            A value is out of bounds, not UTF-8, or missing; `field` is the user's column.
-        """
+        """Return a batch of this schema as messages; raise `Refused`, with the user's column, for an invalid value."""
         given = {name: batch.column(name) for name in self.names}
         times = times_of_columns(given.pop("deliver_time", None), given.pop("delay_ms", None), now_ms)
         topics, partitions = given.pop("topic", None), given.pop("partition", None)

@@ -97,13 +97,7 @@ def check_same(what: str, first: Mapping[str, Content], now: Mapping[str, Conten
 
 
 def check_done(what: str, last: int, first: Contents | None, now: Contents) -> None:
-    """Raise unless a batch up to the last done one has the contents of its first run.
-
-    Raises
-    ------
-    Conflict
-        `producer_sequence_reused`: it has other rows, or its first contents are not known.
-    """
+    """Raise `Conflict` unless a batch up to the last done one has the contents of its first run, and they are known."""
     if first is not None:
         check_same(what, first, now)
     elif now:

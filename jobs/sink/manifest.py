@@ -138,13 +138,7 @@ class Manifests:
         return max((int(name[:20]) for name in done), default=-1)
 
     def done(self, batch: int) -> Contents | None:
-        """Return the contents of a completely appended batch; None if it is not done, or forgotten.
-
-        Raises
-        ------
-        Corrupt
-            The mark is damaged.
-        """
+        """Return the contents of a completely appended batch; None if it is not done, or forgotten."""
         key = self._key(batch, "done")
         try:
             return _decode_done.decode(bytes(self._store.read(key)))

@@ -192,13 +192,7 @@ _opened: Final[dict[SinkSettings, OpenSink]] = {}
 
 
 def open_sink(settings: SinkSettings) -> OpenSink:
-    """Return the open sink of these settings; the first call in a process opens it.
-
-    Raises
-    ------
-    NotFound
-        The warehouse does not exist.
-    """
+    """Return the open sink of these settings; the first call in a process opens it, or raises `NotFound`."""
     with _lock:
         opened = _opened.get(settings)
         if opened is None:

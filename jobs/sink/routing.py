@@ -161,13 +161,7 @@ def _by_name(named: pa.StringArray, topic: Topic, placement: Placement, targets:
 
 
 def _index(name: str, topic: Topic, placement: Placement) -> int:
-    """The number of the partition that a row names, by name or by number.
-
-    Raises
-    ------
-    NotFound, Unprocessable, Unavailable
-        As `Placement.number_of` raises them.
-    """
+    """Return the number of the partition that a row names, by name or by number, or raise as `Placement.number_of`."""
     if placement.queues is not None:
         queue = queue_name(int(name)) if name.isdigit() and int(name) < placement.queues.total else name
         return placement.number_of(topic.name, queue, "partition")

@@ -163,13 +163,7 @@ def _joined(streams: Sequence[pa.Buffer | bytes], size: int) -> pa.Buffer:
 
 
 def read_sections(store: Store, files: Sequence[StagedFile], sections: Sequence[Section]) -> list[pa.RecordBatch]:
-    """Return the rows of each section, checked against its checksum.
-
-    Raises
-    ------
-    Corrupt
-        The bytes are not the staged ones.
-    """
+    """Return the rows of each section; raise `Corrupt` if they do not have its checksum."""
     buffers: dict[int, pa.Buffer] = {}
     for number in dict.fromkeys(section.file for section in sections):
         file = files[number]

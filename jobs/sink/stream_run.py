@@ -44,13 +44,7 @@ class StreamRun(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, value: Any) -> StreamRun:
-        """Read the stored form.
-
-        Raises
-        ------
-        Corrupt
-            The value is something else.
-        """
+        """Read the stored form; raise `Corrupt` for anything else."""
         try:
             return msgspec.convert(value, cls)
         except msgspec.ValidationError as error:
@@ -74,11 +68,5 @@ def current_run() -> StreamRun | None:
 
 
 def check_claim(store: Store, claimant: Claimant, at: StreamRun) -> None:
-    """Claim the checkpoint for the run, or check that its claim still counts.
-
-    Raises
-    ------
-    CheckpointTaken
-        Another application goes on from the same checkpoint.
-    """
+    """Claim the checkpoint for the run; raise `CheckpointTaken` if another application goes on from it."""
     CheckpointClaims(store, claimant, run=at.run).check(at)

@@ -159,8 +159,7 @@ class MessageSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream; Spark makes one for planning and others for its tasks."""
         # jobs.stream builds on this package, and its tasks import it first
-        from deltamq.jobs.stream.reader import MessageStreamReader
-        from deltamq.jobs.stream.refused import RefusedStream
+        from deltamq.jobs.stream.reader import MessageStreamReader, RefusedStream
 
         try:
             options = self._parsed(Mode.STREAM)

@@ -57,13 +57,7 @@ class StreamPlanner:
     # Positions.
 
     def initial(self) -> StreamOffset:
-        """Return the position where a new query begins, by the starting options.
-
-        Raises
-        ------
-        Refused
-            The options name a partition or offset that does not exist.
-        """
+        """Return the position where a new query begins; raise `Refused` for a missing partition or offset."""
         options, followed = self._options, self.followed.partitions
         check_queue_names(self.followed.catalog(), options)
         check_named(options.start, "startingOffsets", [partition.partition for partition in followed.values()])
@@ -245,13 +239,7 @@ class StreamPlanner:
     # Ranges.
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
-        """Return the ranges that a batch reads, with the current files.
-
-        Raises
-        ------
-        StreamDataLost, Refused
-            As for `positions`.
-        """
+        """Return the ranges that a batch reads, with the current files; raise as `positions` does."""
         if any(offset > self._known_end(topic, name) for topic, _, name, offset in end.places()):
             self.followed.refresh()  # the batch was planned before this process began
         at = self.positions(start)

@@ -15,7 +15,7 @@ recorded for that group after each finished batch (`jobs.stream.group_progress`)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -35,6 +35,7 @@ from deltamq.jobs.stream.group_progress import GroupProgress
 from deltamq.jobs.stream.planner import StreamPlanner
 from deltamq.jobs.tasks.checkpoint_claims import CheckpointClaims, Claimant
 from deltamq.jobs.tasks.first_lines import errors_in_one_line, in_one_line
+from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.streams import StreamOffset
 from deltamq.tables.failpoints import failpoint
 
@@ -123,13 +124,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch.
-
-        Raises
-        ------
-        CheckpointTaken
-            Another application goes on from the same checkpoint.
-        """
+        """Return the tasks of a batch; raise `CheckpointTaken` if another application goes on from the checkpoint."""
         options, planner, until = self._options, self._planner, StreamOffset.from_json(end)
         self._claims.begin(until)
         ranges = planner.ranges(StreamOffset.from_json(start), until)
@@ -156,3 +151,34 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for batch in self._rows.read(partition):
                 failpoint("stream.task")
                 yield batch
+
+
+class RefusedStream(DataSourceStreamReader):
+    """The reader of a stream that was refused before it began: each call raises the reason (SPEC SPARK-23).
+
+    An error while Spark makes the reader reaches the driver as another error: its process then fails to stop the reader
+    that it has not made, and the sentence is lost in two tracebacks.
+    """
+
+    def __init__(self, error: DeltaMQError) -> None:
+        self._error = error
+
+    @in_one_line
+    def _refuse(self) -> NoReturn:
+        raise self._error
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raise the error."""
+        self._refuse()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Raise the error."""
+        self._refuse()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raise the error."""
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        self._refuse()

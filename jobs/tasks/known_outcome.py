@@ -14,13 +14,7 @@ _TRIES: Final = 3
 
 
 def until_known(append: Callable[[], T]) -> T:
-    """Call `append` again while its outcome is unknown; return its result.
-
-    Raises
-    ------
-    Unknown
-        The outcome is still unknown after the last try.
-    """
+    """Call `append` again while its outcome is unknown, a few times; return its result."""
     for _ in range(_TRIES - 1):
         try:
             return append()

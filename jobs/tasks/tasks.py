@@ -69,13 +69,7 @@ def in_tasks(
 
 
 def run_in_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> pa.Table:
-    """Run `work` for each item in its own task; return all results, which must be small.
-
-    Raises
-    ------
-    DeltaMQError
-        The error that `work` raised.
-    """
+    """Run `work` for each item in its own task; return all results, which must be small, or raise its DeltaMQError."""
     if not items:
         return schema.empty_table()
     with errors_of_tasks():

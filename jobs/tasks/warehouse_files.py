@@ -12,13 +12,7 @@ from deltamq.tables.store.store import Store
 
 
 def storage(warehouse: str) -> Store:
-    """Return the store of a warehouse that exists; nothing is created or kept open.
-
-    Raises
-    ------
-    NotFound
-        The folder does not exist.
-    """
+    """Return the store of a warehouse, or raise `NotFound`; nothing is created or kept open."""
     store = files_at(warehouse)
     if isinstance(store, LocalStore) and not Path(store.uri("")).is_dir():
         raise NotFound(f"there is no warehouse at {store.uri('')}", code="warehouse_not_found", field="warehouse")

@@ -13,7 +13,7 @@ from pyspark.sql import Row, SparkSession
 from deltamq.jobs.cli.jobs_group import jobs_command
 from deltamq.jobs.spark.datasource import session_warehouse
 from deltamq.jobs.upkeep import verify
-from deltamq.jobs.upkeep.spark_count import tally
+from deltamq.jobs.upkeep.verify import tally
 from deltamq.mq.errors import Corrupt
 from deltamq.tables.config import Config, load
 from deltamq.tables.paths import PartitionRef, Space

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.jobs.export.definition import definition_of, remove_definition, save, sharing
-from deltamq.jobs.export.json_schema import struct_of_json_schema
+from deltamq.jobs.export.definition import definition_of, remove_definition, save, sharing, struct_of_json_schema
 from deltamq.jobs.export.plan import ExportPlan, Plans, next_ranges
 from deltamq.mq.errors import Conflict, NotFound, Refused
 from deltamq.mq.static.reading import StoredOffsets, Stretch

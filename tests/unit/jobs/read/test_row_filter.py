@@ -7,7 +7,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from deltamq.jobs.read.row_filter import RowFilter
+from deltamq.jobs.read.range_reader import RowFilter
 
 ROWS = pa.table(
     {

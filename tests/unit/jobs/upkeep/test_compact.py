@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
-from deltamq.jobs.upkeep.chunks import chunks_of
 from deltamq.jobs.upkeep.compact import CompactItem, PlanItem, compact, compact_ranges, plan_partitions
+from deltamq.jobs.upkeep.runner import chunks_of
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import KIB
 from deltamq.tables.config import Config, load
