@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import msgspec
@@ -33,19 +32,10 @@ Integers: TypeAlias = NDArray[np.int64]
 
 
 class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages of one partition; `end_offset` is the next offset to be written, as reported to this side."""
+    """The messages of one partition, and whether every offset from 0 to the end occurs exactly once."""
 
     messages: int = 0
-    distinct_offsets: int = 0
-    first_offset: int = 0
-    last_offset: int = -1
-    end_offset: int = 0
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether every offset from 0 to the end occurs exactly once."""
-        ends = {self.messages, self.distinct_offsets, self.last_offset + 1, self.end_offset}
-        return self.first_offset == 0 and len(ends) == 1
+    dense: bool = True
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,14 +58,6 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.kinds.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Positions:
-    """The code of each row's partition, and its offset."""
-
-    partition: Integers
-    offset: Integers
-
-
 def account_of(rows: pa.Table, *, ends: Mapping[str, int], in_row_order: bool) -> Account:
     """Return the account of `rows` (of `ROWS_SCHEMA`).
 
@@ -89,17 +71,15 @@ def account_of(rows: pa.Table, *, ends: Mapping[str, int], in_row_order: bool) -
     assert rows.schema.equals(ROWS_SCHEMA), rows.schema
     crcs = body_crcs(rows["body"])
     names = list(ends)
-    partition = pc.index_in(rows["partition"], pa.array(names, pa.string())).to_numpy()
-    positions = _Positions(partition.astype(np.int64), rows["offset"].to_numpy())
-    order = np.arange(len(rows)) if in_row_order else np.lexsort((positions.offset, positions.partition))
+    partition = pc.index_in(rows["partition"], pa.array(names, pa.string())).to_numpy().astype(np.int64)
+    offset = rows["offset"].to_numpy()
+    order = np.arange(len(rows)) if in_row_order else np.lexsort((offset, partition))
     return Account(
         kinds=_kinds(rows["tag"]),
-        partitions={
-            name: _count(positions.offset[positions.partition == at], ends[name]) for at, name in enumerate(names)
-        },
+        partitions={name: _count(offset[partition == at], ends[name]) for at, name in enumerate(names)},
         bodies_crc=int(crcs.sum()),
         sequences=_sequences(rows["key"], crcs, order),
-        scattered=_scattered(rows["key"], positions.partition),
+        scattered=_scattered(rows["key"], partition),
     )
 
 
@@ -114,15 +94,7 @@ def _kinds(tags: pa.ChunkedArray) -> dict[str, int]:
 
 
 def _count(offsets: Integers, end_offset: int) -> PartitionCount:
-    if not len(offsets):
-        return PartitionCount(end_offset=end_offset)
-    return PartitionCount(
-        messages=len(offsets),
-        distinct_offsets=len(np.unique(offsets)),
-        first_offset=int(offsets.min()),
-        last_offset=int(offsets.max()),
-        end_offset=end_offset,
-    )
+    return PartitionCount(messages=len(offsets), dense=np.array_equal(np.sort(offsets), np.arange(end_offset)))
 
 
 def _sequences(keys: pa.ChunkedArray, crcs: Integers, order: Integers) -> dict[str, str]:

@@ -128,7 +128,7 @@ def _partitions(sides: Sides) -> Iterator[Line]:
     names = sorted({name for side in sides for name in side.partitions})
     for name in names:
         yield _topic_line(name, [_partition(side, name).messages for side in sides])
-    dense = [sum(_partition(side, name).is_dense for name in names) for side in sides]
+    dense = [sum(_partition(side, name).dense for name in names) for side in sides]
     yield _topic_line("gapless partitions", dense, right=len(names))
 
 

@@ -46,9 +46,7 @@ SELECT tag, count(*) AS messages FROM fingerprints GROUP BY tag
 SELECT
   partition,
   count(*) AS messages,
-  count(DISTINCT offset) AS distinct_offsets,
-  min(offset) AS first_offset,
-  max(offset) AS last_offset
+  count(DISTINCT offset) = count(*) AND min(offset) = 0 AND max(offset) + 1 = count(*) AS dense
 FROM fingerprints
 GROUP BY partition
 

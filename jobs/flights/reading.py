@@ -108,7 +108,10 @@ def account(spark: SparkSession, topic: str, **options: str) -> Account:
         sequences = views.rows("sequences")
         return Account(
             kinds={row["tag"]: row["messages"] for row in views.rows("kinds")},
-            partitions={row["partition"]: _count(row) for row in views.rows("partitions")},
+            partitions={
+                row["partition"]: PartitionCount(messages=row["messages"], dense=row["dense"])
+                for row in views.rows("partitions")
+            },
             bodies_crc=views.row("checksum")["bodies_crc"] or 0,
             sequences={row["key"]: row["digest"] for row in sequences},
             scattered=sum(row["partitions"] > 1 for row in sequences),
@@ -141,16 +144,6 @@ class _Views:
         """Return the only row of a query."""
         (row,) = self.rows(name)
         return row
-
-
-def _count(row: Row) -> PartitionCount:
-    return PartitionCount(
-        messages=row["messages"],
-        distinct_offsets=row["distinct_offsets"],
-        first_offset=row["first_offset"],
-        last_offset=row["last_offset"],
-        end_offset=row["last_offset"] + 1,
-    )
 
 
 def main(warehouse: str, scratch: str) -> None:

@@ -16,7 +16,7 @@ import difflib
 import enum
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -157,10 +157,13 @@ def parse_options(given: Mapping[str, str], *, warehouse: str | None = None, mod
         An option is unknown, missing, contradicts another one, or has an invalid value; the message names it.
     """
     options = {key.lower(): value for key, value in given.items()}
-    _check_known(given)
+    for key in given:
+        if key.lower() in _OF_TABLES:
+            raise wrong_option(key, _NO_TABLES)
+    check_known(given, OPTIONS, _OF_KAFKA_CLIENTS, "source")
     where = options.get("warehouse") or warehouse
     if not where:
-        raise _wrong("warehouse", "must name a folder or URL: no default is set in this session")
+        raise wrong_option("warehouse", "must name a folder or URL: no default is set in this session")
     strategy, topics, pattern, assigned = _selection(options)
     _check_mode(options, mode)
     return ReadOptions(
@@ -191,25 +194,23 @@ def _check_mode(options: Mapping[str, str], mode: Mode) -> None:
     if mode is Mode.STREAM:
         for name in _ENDS:
             if name.lower() in options:
-                raise _wrong(name, "cannot be given to a stream, which has no end; batch reads take it")
+                raise wrong_option(name, "cannot be given to a stream, which has no end; batch reads take it")
     if mode is Mode.BATCH and "group" in options:
-        raise _wrong("group", "is for streams: a batch read commits no progress")
+        raise wrong_option("group", "is for streams: a batch read commits no progress")
     as_of = [name for name in ("asOfOffset", "asOfTime") if name.lower() in options]
     ends = [name for name in _ENDS[:3] if name.lower() in options]
     if len(as_of + ends) > 1 and as_of:
-        raise _wrong(as_of[0], f"contradicts {(as_of + ends)[1]}: both set the end of the read; give only one")
+        raise wrong_option(as_of[0], f"contradicts {(as_of + ends)[1]}: both set the end of the read; give only one")
 
 
-def _check_known(given: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in OPTIONS}
+def check_known(given: Iterable[str], options: Sequence[str], ignored: re.Pattern[str], what: str) -> None:
+    """Refuse an option that is neither among these nor ignored; `what` has the options, a source or a sink."""
+    known = {name.lower(): name for name in options}
     for key in given:
-        if key.lower() in known or _OF_KAFKA_CLIENTS.fullmatch(key.lower()):
-            continue
-        if key.lower() in _OF_TABLES:
-            raise _wrong(key, _NO_TABLES)
-        close = difflib.get_close_matches(key.lower(), known, n=1)
-        meant = f"; did you mean {known[close[0]]}?" if close else f"; known are {', '.join(OPTIONS)}"
-        raise _wrong(key, f"is not an option of this source{meant}")
+        if key.lower() not in known and not ignored.fullmatch(key.lower()):
+            close = difflib.get_close_matches(key.lower(), known, n=1)
+            meant = f"; did you mean {known[close[0]]}?" if close else f"; known are {', '.join(options)}"
+            raise wrong_option(key, f"is not an option of this {what}{meant}")
 
 
 def _selection(
@@ -218,7 +219,7 @@ def _selection(
     ways = [name for name in ("topic", "subscribe", "subscribePattern", "assign") if name.lower() in options]
     if len(ways) != 1:
         problem = f"not {' and '.join(ways)}" if ways else "none is given"
-        raise _wrong(
+        raise wrong_option(
             ways[-1] if ways else "topic",
             f"give exactly one of topic, subscribe, subscribePattern, assign; {problem}",
         )
@@ -229,7 +230,7 @@ def _selection(
         return Strategy.PATTERN, (), _pattern(text), {}
     topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not topics:
-        raise _wrong(ways[0], "must name at least one topic")
+        raise wrong_option(ways[0], "must name at least one topic")
     return Strategy.SUBSCRIBE, topics, "", {}
 
 
@@ -238,10 +239,10 @@ def _assigned(text: str) -> Mapping[str, tuple[str, ...]]:
     read = _object("assign", text, example)
     for partitions in read.values():
         if not isinstance(partitions, list) or not all(isinstance(p, str | int) for p in partitions):
-            raise _wrong("assign", f"must be JSON like {example}")
+            raise wrong_option("assign", f"must be JSON like {example}")
     assigned = {topic: tuple(str(p) for p in partitions) for topic, partitions in read.items()}
     if not any(assigned.values()):
-        raise _wrong("assign", "must name at least one partition")
+        raise wrong_option("assign", "must name at least one partition")
     return assigned
 
 
@@ -251,7 +252,7 @@ def _excepted(text: str | None) -> frozenset[str]:
     except ValueError:
         read = None
     if not isinstance(read, list) or not all(isinstance(folder, str) for folder in read):
-        raise _wrong("except", "must be a JSON list of the folders of tables")
+        raise wrong_option("except", "must be a JSON list of the folders of tables")
     return frozenset(read)
 
 
@@ -259,9 +260,9 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise _wrong("subscribePattern", f"is not a regular expression: {error}") from error
+        raise wrong_option("subscribePattern", f"is not a regular expression: {error}") from error
     if not text:
-        raise _wrong("subscribePattern", "must not be empty")
+        raise wrong_option("subscribePattern", "must not be empty")
     return text
 
 
@@ -271,7 +272,7 @@ def _start(options: Mapping[str, str], mode: Mode) -> Bound:
         return timed
     bound = _offsets(options, "startingOffsets", default="latest" if mode is Mode.STREAM else "earliest")
     if mode is Mode.BATCH and LATEST in _values(bound):
-        raise _wrong("startingOffsets", "cannot be latest (-1) in a batch read: it would read nothing")
+        raise wrong_option("startingOffsets", "cannot be latest (-1) in a batch read: it would read nothing")
     return bound
 
 
@@ -285,7 +286,7 @@ def _end(options: Mapping[str, str], mode: Mode) -> Bound:
         return timed
     bound = _offsets(options, "endingOffsets", default="latest")
     if mode is Mode.BATCH and EARLIEST in _values(bound):
-        raise _wrong("endingOffsets", "cannot be earliest (-2) in a batch read: it would read nothing")
+        raise wrong_option("endingOffsets", "cannot be earliest (-2) in a batch read: it would read nothing")
     return bound
 
 
@@ -303,7 +304,7 @@ def _as_of_time(text: str) -> int:
     moment = zoned_time(text)
     if moment is None:
         expected = "must be a time with its zone (2026-01-31T12:00:00Z) or in milliseconds since 1970"
-        raise _wrong("asOfTime", f"{expected}, not {text!r}")
+        raise wrong_option("asOfTime", f"{expected}, not {text!r}")
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -312,7 +313,7 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
         return ()
     names = tuple(name.strip() for name in options["columns"].split(",") if name.strip())
     if not names or len(set(names)) < len(names):
-        raise _wrong("columns", 'must name columns, each once, like "offset, key"')
+        raise wrong_option("columns", 'must name columns, each once, like "offset, key"')
     return names
 
 
@@ -323,14 +324,14 @@ def _filter(options: Mapping[str, str]) -> str:
     try:
         parse_filter(text)
     except Refused as error:
-        raise _wrong("filter", error.detail.removeprefix("filter: ")) from error
+        raise wrong_option("filter", error.detail.removeprefix("filter: ")) from error
     return text
 
 
 def _limits(options: Mapping[str, str]) -> TriggerLimits:
     most, least = _count(options, "maxOffsetsPerTrigger"), _count(options, "minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
-        raise _wrong("minOffsetsPerTrigger", f"({least}) must not be greater than maxOffsetsPerTrigger ({most})")
+        raise wrong_option("minOffsetsPerTrigger", f"({least}) must not be greater than maxOffsetsPerTrigger ({most})")
     if "maxtriggerdelay" not in options:
         return TriggerLimits(messages_max=most, messages_min=least)
     delay_ms = _duration_ms("maxTriggerDelay", options["maxtriggerdelay"])
@@ -341,7 +342,7 @@ def _duration_ms(name: str, text: str) -> int:
     parsed = re.fullmatch(r"\s*(\d{1,12})\s*([a-z]*)\s*", text.lower())
     unit = _UNITS_MS.get(parsed[2] or "ms") if parsed else None
     if parsed is None or unit is None:
-        raise _wrong(name, f"must be a duration like 30s, 15m or 500ms, not {text!r}")
+        raise wrong_option(name, f"must be a duration like 30s, 15m or 500ms, not {text!r}")
     return int(parsed[1]) * unit
 
 
@@ -352,7 +353,7 @@ def _group(options: Mapping[str, str]) -> str | None:
     try:
         return check_group(name.strip())
     except Refused as error:
-        raise _wrong("group", f"is not a valid group name: {error.detail}") from error
+        raise wrong_option("group", f"is not a valid group name: {error.detail}") from error
 
 
 def _values(bound: Bound) -> set[int]:
@@ -365,7 +366,7 @@ def _timed(options: Mapping[str, str], everywhere: str, each: str) -> Bound | No
     if everywhere.lower() in options:
         text = options[everywhere.lower()].strip()
         if not text.isdigit() or int(text) > OFFSET_MAX:
-            raise _wrong(everywhere, f"must be a time in milliseconds since 1970, not {text!r}")
+            raise wrong_option(everywhere, f"must be a time in milliseconds since 1970, not {text!r}")
         return Bound(everywhere=int(text) * 1_000, by_time=True)
     if each.lower() in options:
         times_ms = _per_partition(each, options[each.lower()], low=0)
@@ -387,7 +388,7 @@ def _per_partition(name: str, text: str, *, low: int) -> PerPartition:
     read = _object(name, text, example)
     for values in read.values():
         if not isinstance(values, dict) or not all(_is_long(v, low) for v in values.values()):
-            raise _wrong(name, f"must be JSON like {example}, with whole numbers from {low} on")
+            raise wrong_option(name, f"must be JSON like {example}, with whole numbers from {low} on")
     return read
 
 
@@ -399,9 +400,9 @@ def _object(name: str, text: str, example: str) -> dict[str, Any]:
     try:
         read = json.loads(text)
     except ValueError as error:
-        raise _wrong(name, f"must be JSON like {example}: {error}") from error
+        raise wrong_option(name, f"must be JSON like {example}: {error}") from error
     if not isinstance(read, dict) or not read:
-        raise _wrong(name, f"must be a JSON object like {example}")
+        raise wrong_option(name, f"must be a JSON object like {example}")
     return read
 
 
@@ -410,23 +411,24 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not text.strip().isdigit() or int(text) < 1:
-        raise _wrong(name, f"must be a whole number from 1 on, not {text!r}")
+        raise wrong_option(name, f"must be a whole number from 1 on, not {text!r}")
     return int(text)
 
 
 def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = options.get(name.lower(), str(default)).strip().lower()
     if text not in ("true", "false"):
-        raise _wrong(name, f"must be true or false, not {text!r}")
+        raise wrong_option(name, f"must be true or false, not {text!r}")
     return text == "true"
 
 
 def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     text = options.get(name.lower(), choices[0]).strip().lower()
     if text not in choices:
-        raise _wrong(name, f"must be one of {', '.join(choices)}, not {text!r}")
+        raise wrong_option(name, f"must be one of {', '.join(choices)}, not {text!r}")
     return text
 
 
-def _wrong(option: str, what: str) -> Refused:
+def wrong_option(option: str, what: str) -> Refused:
+    """Return the error for an option; `what` is the predicate of its sentence."""
     return Refused(f"option {option}: {what}", code="invalid_option", field=option)

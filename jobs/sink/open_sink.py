@@ -11,11 +11,12 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.jobs.tasks.warehouses import with_little_memory
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.errors import Fenced, NotFound, Unavailable
 from deltamq.mq.limits import MIB
@@ -39,9 +40,6 @@ from deltamq.tables.settings import Flush, LogSettings
 #: within a lease if the fence's writer died in between.
 _FENCED_S: Final = 15.0
 _AGAIN_S: Final = Backoff(0.005, 0.25)
-# A sink seldom reads its own appends: little memory is enough.
-_TAIL_BYTES_MAX: Final = 4 * MIB
-_TAILS_BYTES_MAX: Final = 64 * MIB
 _CACHE_BYTES_MAX: Final = 32 * MIB
 
 
@@ -58,19 +56,13 @@ class SinkSettings:
     @classmethod
     def of(cls, conf: Config, warehouse: str) -> SinkSettings:
         """Return the settings for a warehouse; its memory limits, which are meant for a service, are lowered."""
-        log = replace(
-            conf.log,
-            tail_bytes_max=min(conf.log.tail_bytes_max, _TAIL_BYTES_MAX),
-            tails_bytes_max=min(conf.log.tails_bytes_max, _TAILS_BYTES_MAX),
-            cache_bytes_max=min(conf.log.cache_bytes_max, _CACHE_BYTES_MAX),
-        )
         service = conf.service
         return cls(
             warehouse=warehouse,
             cluster=conf.warehouse.cluster,
             brokers=service.brokers,
             auto_create=service.auto_create_topics,
-            log=log,
+            log=with_little_memory(conf.log, _CACHE_BYTES_MAX),
         )
 
 

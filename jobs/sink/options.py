@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deltamq.mq.errors import Refused
+from deltamq.jobs.read.options import check_known, wrong_option
 from deltamq.mq.limits import PRODUCER_SEQ_MAX
 from deltamq.mq.names import check_client_topic
 from deltamq.tables.settings import Flush
@@ -46,10 +45,10 @@ def parse_sink_options(given: Mapping[str, str], *, warehouse: str | None, strea
         An option is unknown, contradicts another one, or has an invalid value; the message names it.
     """
     options = {key.lower(): value for key, value in given.items()}
-    _check_known(given)
+    check_known(given, OPTIONS, _IGNORED, "sink")
     where = options.get("warehouse") or warehouse
     if not where:
-        raise _wrong("warehouse", "must name a folder or URL: no default is set in this session")
+        raise wrong_option("warehouse", "must name a folder or URL: no default is set in this session")
     topic = options.get("topic")
     if topic is not None:
         check_client_topic(topic)
@@ -66,46 +65,33 @@ def parse_sink_options(given: Mapping[str, str], *, warehouse: str | None, strea
     )
 
 
-def _check_known(given: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in OPTIONS}
-    for key in given:
-        if key.lower() not in known and not _IGNORED.fullmatch(key.lower()):
-            close = difflib.get_close_matches(key.lower(), known, n=1)
-            meant = f"; did you mean {known[close[0]]}?" if close else f"; known are {', '.join(OPTIONS)}"
-            raise _wrong(key, f"is not an option of this sink{meant}")
-
-
 def _identity(options: Mapping[str, str], *, streaming: bool) -> tuple[str | None, int]:
     names = [name for name in ("producerId", "batchId", "idempotencyKey") if name.lower() in options]
     if streaming and names:
-        raise _wrong(names[0], "is for batch writes: a streaming query is identified by its checkpoint")
+        raise wrong_option(names[0], "is for batch writes: a streaming query is identified by its checkpoint")
     if "idempotencyKey" in names:
         if len(names) > 1:
-            raise _wrong("idempotencyKey", f"cannot be combined with {names[0]}")
+            raise wrong_option("idempotencyKey", f"cannot be combined with {names[0]}")
         return _named("idempotencyKey", f"key-{options['idempotencykey']}"), 0
     if not names:
         return None, 0
     if len(names) == 1:
         missing = "batchId" if names == ["producerId"] else "producerId"
-        raise _wrong(missing, "is missing: give producerId and batchId together")
+        raise wrong_option(missing, "is missing: give producerId and batchId together")
     text = options["batchid"].strip()
     if not text.isdigit() or int(text) > PRODUCER_SEQ_MAX:
-        raise _wrong("batchId", f"must be a whole number from 0 on, not {text!r}")
+        raise wrong_option("batchId", f"must be a whole number from 0 on, not {text!r}")
     return _named("producerId", f"id-{options['producerid']}"), int(text)
 
 
 def _named(option: str, name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise _wrong(option, f"must be 1 to {NAME_LENGTH_MAX - 4} visible ASCII characters")
+        raise wrong_option(option, f"must be 1 to {NAME_LENGTH_MAX - 4} visible ASCII characters")
     return name
 
 
 def _one_of(options: Mapping[str, str], name: str, known: Sequence[str]) -> str | None:
     text = options.get(name)
     if text is not None and text.strip().lower() not in known:
-        raise _wrong(name, f"must be {' or '.join(known)}, not {text!r}")
+        raise wrong_option(name, f"must be {' or '.join(known)}, not {text!r}")
     return None if text is None else text.strip().lower()
-
-
-def _wrong(option: str, what: str) -> Refused:
-    return Refused(f"option {option}: {what}", code="invalid_option", field=option)

@@ -38,18 +38,23 @@ def warehouse_of(conf: Config) -> Warehouse:
     StoreUnsafe
         The store does not support put-if-absent.
     """
-    settings = replace(
-        conf.log,
-        tail_bytes_max=min(conf.log.tail_bytes_max, _TAIL_BYTES_MAX),
-        tails_bytes_max=min(conf.log.tails_bytes_max, _TAILS_BYTES_MAX),
-        cache_bytes_max=min(conf.log.cache_bytes_max, _CACHE_BYTES_MAX),
-    )
+    settings = with_little_memory(conf.log, _CACHE_BYTES_MAX)
     key = (absolute(conf.warehouse.uri), settings)
     with _lock:
         warehouse = _opened.get(key)
         if warehouse is None:
             warehouse = _opened[key] = Warehouse.open(key[0], settings=settings)
         return warehouse
+
+
+def with_little_memory(log: LogSettings, cache_bytes_max: int) -> LogSettings:
+    """Return settings whose memory limits, which are meant for a service, are lowered."""
+    return replace(
+        log,
+        tail_bytes_max=min(log.tail_bytes_max, _TAIL_BYTES_MAX),
+        tails_bytes_max=min(log.tails_bytes_max, _TAILS_BYTES_MAX),
+        cache_bytes_max=min(log.cache_bytes_max, cache_bytes_max),
+    )
 
 
 def state_of(conf: Config, kind: Callable[[Warehouse, Config], S]) -> S:
