@@ -8,7 +8,7 @@ read along. Without it, the whole year takes a second or two.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from deltamq.jobs.flights.account import ROWS_SCHEMA, Account, account_of
 from deltamq.jobs.flights.child import JobFailed
-from deltamq.mq.client.http.endpoint import Endpoint, path_of
 from deltamq.mq.client.messages.message import SentBatch
 from deltamq.mq.client.produce.producer import Producer
-from deltamq.mq.client.shells.shell import run_now
-from deltamq.mq.limits import MIB
+from deltamq.mq.client.pull.consumer import PullConsumer
+from deltamq.mq.limits import MIB, WAIT_MS_MAX
 from deltamq.mq.wire.topics import TopicInfo
 
 #: Seconds of the replay in one chunk.
@@ -118,41 +117,18 @@ class Replay:
             time.sleep(max(0.0, began + event / self._rate - time.monotonic()))
 
 
-# The service's side: the whole topic as returned by REST.
-
-
-ARROW: Final = "application/vnd.apache.arrow.stream"
 FETCH_MESSAGES: Final = 100_000
 FETCH_BYTES: Final = 32 * MIB
 
 
-def served_account(endpoint: Endpoint, topic: TopicInfo) -> Account:
-    """Fetch every message of `topic` and return their account; the end offsets are from the topic's description."""
+def served_account(url: str, topic: TopicInfo) -> Account:
+    """Read every message of `topic` by REST; return their account, with the end offsets of the topic's description."""
     ends = topic.max_offsets()
-    parts = [_served_rows(endpoint, topic.topic, partition, end_offset) for partition, end_offset in ends.items()]
+    parts = [ROWS_SCHEMA.empty_table()]
+    with PullConsumer(url, topic.topic, fetch_messages=FETCH_MESSAGES, fetch_bytes=FETCH_BYTES) as consumer:
+        while any(offset < ends[partition] for partition, offset in consumer.positions().items()):
+            rows = consumer.poll_arrow(wait_ms=WAIT_MS_MAX)
+            if rows is None:
+                raise JobFailed(f"the service returns nothing at {consumer.positions()}; the ends are {ends}")
+            parts.append(rows.select(ROWS_SCHEMA.names).cast(ROWS_SCHEMA))
     return account_of(pa.concat_tables(parts), ends=ends, in_row_order=False)
-
-
-def _served_rows(endpoint: Endpoint, topic: str, partition: str, end_offset: int) -> pa.Table:
-    batches = list(_fetched(endpoint, topic, partition, end_offset))
-    rows = pa.concat_tables(batches) if batches else ROWS_SCHEMA.remove(0).empty_table()
-    return rows.add_column(0, ROWS_SCHEMA.field("partition"), pa.repeat(partition, len(rows)))
-
-
-def _fetched(endpoint: Endpoint, topic: str, partition: str, end_offset: int) -> Iterator[pa.Table]:
-    offset = 0
-    while offset < end_offset:
-        call = endpoint.call(
-            "GET",
-            path_of("topics", topic, "partitions", partition, "messages"),
-            query={"offset": offset, "max_messages": FETCH_MESSAGES, "max_bytes": FETCH_BYTES},
-            headers={"Accept": ARROW},
-            timeout_s=60,
-        )
-        answer = run_now(call)
-        with pa.ipc.open_stream(answer.body) as stream:
-            yield stream.read_all().select(ROWS_SCHEMA.names[1:]).cast(pa.schema(list(ROWS_SCHEMA)[1:]))
-        next_offset = int(answer.headers["mq-next-offset"])
-        if next_offset <= offset:
-            raise JobFailed(f"{partition}: the service returns nothing at offset {offset:,}; the end is {end_offset:,}")
-        offset = next_offset

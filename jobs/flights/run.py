@@ -38,9 +38,7 @@ from deltamq.jobs.flights.replay import Ledger, Replay, served_account
 from deltamq.jobs.flights.screen import bar, look_text, next_steps, report_tables
 from deltamq.jobs.flights.stream_account import StreamAccount, expected_stream
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.produce.producer import Producer
-from deltamq.mq.client.shells.shell import run_now
 from deltamq.mq.wire.topics import TopicInfo
 
 TOPIC: Final = "flights"
@@ -228,12 +226,10 @@ class Run:
         return replace(agreement, groups=groups, streams=self._compare_streams(ledger, spark))
 
     def _compare_topic(self, topic: TopicInfo, ledger: Ledger, spark: Child) -> Agreement:
-        endpoint = Endpoint(self.url)
         of_spark = in_thread(lambda: ask(spark, Ask(what="account", topic=self.topic), Account))
-        of_service = in_thread(lambda: served_account(endpoint, topic))
+        of_service = in_thread(lambda: served_account(self.url, topic))
         of_producer = in_thread(ledger.account)
         await_all([of_spark, of_service, of_producer], self.children)
-        run_now(endpoint.close())
         return compare(of_producer.result(), of_service.result(), of_spark.result())
 
     def _compare_streams(self, ledger: Ledger, spark: Child) -> tuple[Line, ...]:

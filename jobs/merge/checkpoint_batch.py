@@ -272,3 +272,13 @@ def _rank(table: pa.Table) -> Ints:
     rank[_by_rank(table)] = np.arange(count)
     rank[pc.is_null(table.column("num")).to_numpy()] = count
     return rank
+
+
+def is_open(rows: pa.Table) -> NDArray[np.bool_]:
+    """Compute `CheckpointState.open` in columns: whether some messages of each checkpoint are not dealt with."""
+    full = (np.int64(1) << pc.fill_null(rows.column("num"), 0).to_numpy().astype(np.int64)) - 1
+    dealt_with = np.zeros(rows.num_rows, dtype=np.int64)
+    for name in ("acked", "replaced", "done"):
+        dealt_with |= rows.column(name).to_numpy()
+    unfinished: NDArray[np.bool_] = (full & ~dealt_with) != 0
+    return unfinished

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from deltamq.jobs.merge.checkpoint_batch import is_open
 from deltamq.jobs.merge.record_columns import lists_of
 from deltamq.mq.limits import STAY_BUFFER_MS
 from deltamq.mq.meta.fold import Meta
@@ -68,11 +69,7 @@ def forgettable(
         return pa.array([], pa.bool_())
     over, committed = _of_lanes(rows, lives, progress)
     nums = pc.fill_null(rows.column("num"), 0).to_numpy().astype(np.int64)
-    full = (1 << nums) - 1
-    dealt_with = np.zeros(rows.num_rows, dtype=np.int64)
-    for name in ("acked", "replaced", "done"):
-        dealt_with |= rows.column(name).to_numpy()
-    finished = (nums == 0) | (((full & ~dealt_with) == 0) & (_last_offsets(rows, nums) < committed))
+    finished = (nums == 0) | (~is_open(rows) & (_last_offsets(rows, nums) < committed))
     revive_ms = pc.fill_null(rows.column("revive_time").cast(pa.int64()), 0).to_numpy() // 1_000
     stored_ms = rows.column("pop_time").cast(pa.int64()).to_numpy() // 1_000 + stay_buffer_ms
     return pa.array(over | (finished & (now_ms >= np.maximum(revive_ms, stored_ms) + RECORD_LATE_MS)))

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from deltamq.jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
+from deltamq.jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold, is_open
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.limits import ACK_SETTLE_MS
 from deltamq.tables.delta.reader import RowCache
@@ -129,12 +129,12 @@ def _only_due(folded: pa.Table, until_ms: int) -> pa.Table:
 
 def _is_due(folded: pa.Table, until_ms: int) -> NDArray[np.bool_]:
     """Compute `CheckpointState.due` in columns."""
-    due: NDArray[np.bool_] = _is_open(folded) & (_revive_us(folded) <= until_ms * 1_000)
+    due: NDArray[np.bool_] = is_open(folded) & (_revive_us(folded) <= until_ms * 1_000)
     return due
 
 
 def _next_ms(folded: pa.Table, after_ms: int) -> int | None:
-    times = _revive_us(folded)[_is_open(folded)]
+    times = _revive_us(folded)[is_open(folded)]
     later = times[times > after_ms * 1_000]
     return int(later.min()) // 1_000 if len(later) else None
 
@@ -142,13 +142,3 @@ def _next_ms(folded: pa.Table, after_ms: int) -> int | None:
 def _revive_us(folded: pa.Table) -> NDArray[np.int64]:
     times: NDArray[np.int64] = pc.fill_null(folded.column("revive_time").cast(pa.int64()), 0).to_numpy()
     return times
-
-
-def _is_open(folded: pa.Table) -> NDArray[np.bool_]:
-    """Compute `CheckpointState.open` in columns."""
-    full = (np.int64(1) << pc.fill_null(folded.column("num"), 0).to_numpy().astype(np.int64)) - 1
-    dealt_with = np.zeros(folded.num_rows, dtype=np.int64)
-    for name in ("acked", "replaced", "done"):
-        dealt_with |= folded.column(name).to_numpy()
-    unfinished: NDArray[np.bool_] = (full & ~dealt_with) != 0
-    return unfinished

@@ -28,6 +28,7 @@ from typing import Any, Final, Protocol, Self
 
 import msgspec
 
+from deltamq.jobs.tasks.warehouse_files import delete_unchanged
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, Refused, Unavailable
 from deltamq.mq.names import encode_path
 from deltamq.mq.streams import CLAIMS_KEPT, Claim, claim_that_counts
@@ -229,11 +230,7 @@ class CheckpointClaims:
 
 def forget_claims(store: Store, now_ms: int) -> None:
     """Remove the claims of streams without a new run for a month."""
-    for stream in store.folders(FOLDER):
-        folder = f"{FOLDER}/{stream}"
-        newest = max((entry.modified_ms for entry in store.entries(folder)), default=0)
-        if newest < now_ms - _FORGOTTEN_MS:
-            store.delete_tree(folder)
+    delete_unchanged(store, FOLDER, now_ms - _FORGOTTEN_MS)
 
 
 def _taken(claimant: Claimant) -> CheckpointTaken:

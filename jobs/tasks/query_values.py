@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark import TaskContext
 
+from deltamq.jobs.tasks.warehouse_files import delete_unchanged
 from deltamq.mq.errors import DeltaMQError, Refused, Unknown
 from deltamq.tables.store.store import FileMissing, Store
 
@@ -130,11 +131,7 @@ def _clean(store: Store, query: QueryId) -> None:
 
 def forget_queries(store: Store, now_ms: int) -> None:
     """Remove the values of applications that have made none for a day: a query agrees at its beginning."""
-    for application in store.folders(READS):
-        folder = f"{READS}/{application}"
-        newest = max((entry.modified_ms for entry in store.entries(folder)), default=0)
-        if newest < now_ms - _FORGOTTEN_MS:
-            store.delete_tree(folder)
+    delete_unchanged(store, READS, now_ms - _FORGOTTEN_MS)
 
 
 def _digest(text: str) -> str:

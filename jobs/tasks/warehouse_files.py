@@ -25,3 +25,11 @@ def files_at(uri: str) -> Store:
     if parts.scheme not in ("", "file"):
         return open_store(uri)
     return LocalStore(Path(parts.path if parts.scheme else uri).absolute())
+
+
+def delete_unchanged(store: Store, parent: str, since_ms: int) -> None:
+    """Delete the folders in `parent` in which no file has changed since this time."""
+    for name in store.folders(parent):
+        folder = f"{parent}/{name}"
+        if max((entry.modified_ms for entry in store.entries(folder)), default=0) < since_ms:
+            store.delete_tree(folder)
