@@ -31,16 +31,16 @@ def spark_checks(_subject: Subject) -> Iterator[Check]:
         java = find_java()
     except JavaMissing as error:
         what, _, remedy = str(error).rpartition(". ")
-        yield Check(name="java", health=CheckOutcome.FAILED, detail=what or str(error), remedy=remedy)
+        yield Check.failed("java", what or str(error), remedy)
     else:
-        yield Check(name="java", health=CheckOutcome.OK, detail=f"Java {java.version} at {java.path}")
+        yield Check.ok("java", f"Java {java.version} at {java.path}")
     folder = jars_folder()
     wrong = wrong_jars(folder)
     for name, what in wrong.items():
         remedy = "run `deltamq setup`, or set DELTAMQ_JARS to the folder that has the jars; the first use fetches them"
-        yield Check(name="jars", health=CheckOutcome.WARNING, detail=f"{folder / name} {what}", remedy=remedy)
+        yield Check.warning("jars", f"{folder / name} {what}", remedy)
     if not wrong:
-        yield Check(name="jars", health=CheckOutcome.OK, detail=f"the jars in {folder} match their pins")
+        yield Check.ok("jars", f"the jars in {folder} match their pins")
 
 
 def warehouse_checks(subject: Subject) -> Iterator[Check]:
@@ -52,7 +52,7 @@ def warehouse_checks(subject: Subject) -> Iterator[Check]:
         return  # the check of the service reports the error
     ours = _normal(warehouse_uri(subject.profile, subject.warehouse))
     if ours == served:
-        yield Check(name="warehouse", health=CheckOutcome.OK, detail=f"{subject.url} serves {ours}")
+        yield Check.ok("warehouse", f"{subject.url} serves {ours}")
         return
     is_sure = "://" in ours or "://" in served or is_loopback(urlsplit(subject.url.split(",")[0]).hostname or "")
     yield Check(
@@ -72,10 +72,10 @@ def table_checks(subject: Subject) -> Iterator[Check]:
     how = (
         "one native call" if native_library() else "call by call in Python (a C compiler at installation makes it one)"
     )
-    yield Check(name="tables", health=CheckOutcome.OK, detail=f"commits to local disks: {how}")
+    yield Check.ok("tables", f"commits to local disks: {how}")
     uri = warehouse_uri(subject.profile, subject.warehouse)
     if "://" not in uri and not Path(uri).is_dir():
-        yield Check(name="tables", health=CheckOutcome.OK, detail=f"no warehouse at {uri} yet; the service creates it")
+        yield Check.ok("tables", f"no warehouse at {uri} yet; the service creates it")
         return
     try:
         with opened(uri) as warehouse:
@@ -83,27 +83,19 @@ def table_checks(subject: Subject) -> Iterator[Check]:
             findings = [f for f in inspect(warehouse, refs) if f.gravity is not Gravity.NOTE]
             may_write = warehouse.may_write
     except DeltaMQError as error:
-        yield Check(
-            name="tables",
-            health=CheckOutcome.FAILED,
-            detail=f"{uri}: {error.detail}",
-            remedy="examine the error and the disk",
-        )
+        yield Check.failed("tables", f"{uri}: {error.detail}", "examine the error and the disk")
         return
     if not may_write:
-        yield Check(
-            name="tables",
-            health=CheckOutcome.WARNING,
-            detail=f"this process may only read {uri}",
-            remedy="whoever starts a service, jobs, `deltamq verify --repair` or a query of Spark must write there",
+        yield Check.warning(
+            "tables",
+            f"this process may only read {uri}",
+            "whoever starts a service, jobs, `deltamq verify --repair` or a query of Spark must write there",
         )
     for finding in findings[:_SHOWN_MAX]:
         health = CheckOutcome.FAILED if finding.gravity is Gravity.DAMAGE else CheckOutcome.WARNING
         yield Check(name="tables", health=health, detail=f"{finding.file}: {finding.problem}", remedy=finding.remedy)
     if len(findings) > _SHOWN_MAX:
         more = f"{len(findings) - _SHOWN_MAX} more findings"
-        yield Check(
-            name="tables", health=CheckOutcome.WARNING, detail=more, remedy="`deltamq verify` shows all of them"
-        )
+        yield Check.warning("tables", more, "`deltamq verify` shows all of them")
     if not findings:
-        yield Check(name="tables", health=CheckOutcome.OK, detail=f"{len(refs)} partitions in {uri} are sound")
+        yield Check.ok("tables", f"{len(refs)} partitions in {uri} are sound")

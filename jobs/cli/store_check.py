@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from deltamq.jobs.cli.options import warehouse_uri
-from deltamq.mq.client.cli.doctor import Check, CheckOutcome, Subject
+from deltamq.mq.client.cli.doctor import Check, Subject
 from deltamq.mq.errors import DeltaMQError, Unavailable
 from deltamq.mq.prices import Calls, price_list_of
 from deltamq.tables.log.warehouse import open_store
@@ -35,19 +35,18 @@ def store_checks(subject: Subject) -> Iterator[Check]:
         speeds = within(_PATIENCE_S, lambda: _measured(uri))
     except DeltaMQError as error:
         is_unsafe = isinstance(error, StoreUnsafe)
-        yield Check(
-            name="store",
-            health=CheckOutcome.FAILED,
-            detail=error.detail if is_unsafe else f"{uri}: {error.detail}",
-            remedy="take a store with conditional put (tables/store/README.md lists some)"
+        yield Check.failed(
+            "store",
+            error.detail if is_unsafe else f"{uri}: {error.detail}",
+            "take a store with conditional put (tables/store/README.md lists some)"
             if is_unsafe
             else "compare bucket, region, endpoint and credentials in the environment with what the store has",
         )
         return
-    yield Check(name="store", health=CheckOutcome.OK, detail=f"{uri} puts if absent: of two writers exactly one wins")
+    yield Check.ok("store", f"{uri} puts if absent: of two writers exactly one wins")
     times = ", ".join(f"{name} {_shown(speeds[kind])}" for kind, name in _NAMES.items())
     count = speeds["put"].calls
-    yield Check(name="store", health=CheckOutcome.OK, detail=f"p50 and p99 of {count} calls each: {times}")
+    yield Check.ok("store", f"p50 and p99 of {count} calls each: {times}")
     yield _commit(uri, speeds["commit"])
 
 
@@ -59,13 +58,8 @@ def _commit(uri: str, commit: Speed) -> Check:
         million = prices.of({"put": Calls(1_000_000), "put_if_absent": Calls(1_000_000)})
         detail += f"; a million commits cost ${million:,.2f} (prices of {name}, {prices.day})"
     if commit.p50_ms <= _SLOW_MS:
-        return Check(name="store", health=CheckOutcome.OK, detail=detail)
-    return Check(
-        name="store",
-        health=CheckOutcome.WARNING,
-        detail=detail,
-        remedy="run the service in the region of its bucket",
-    )
+        return Check.ok("store", detail)
+    return Check.warning("store", detail, "run the service in the region of its bucket")
 
 
 def _shown(speed: Speed) -> str:

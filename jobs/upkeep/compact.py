@@ -9,14 +9,13 @@ The local engine runs the same functions one after another in this process.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 from typing import Any, Final
 
-import pyarrow as pa
+import msgspec
 
 from deltamq.jobs.run.registry import Facts, job, with_spark_engine
 from deltamq.jobs.tasks.warehouses import warehouse_of
@@ -41,20 +40,6 @@ _RANGES_PER_TASK: Final = 4
 _OPEN_MAX: Final = 64
 _SHOWN_MAX: Final = 5
 
-_REF: Final = [("space", pa.string()), ("topic", pa.string()), ("name", pa.string()), ("generation", pa.int64())]
-_RANGE: Final = pa.schema([*_REF, ("start", pa.int64()), ("end", pa.int64()), ("error", pa.string())])
-_DONE: Final = pa.schema(
-    [
-        *_REF,
-        ("removed", pa.list_(pa.string())),
-        ("made", pa.int64()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-        ("bytes_after", pa.int64()),
-        ("error", pa.string()),
-    ]
-)
-
 
 @dataclass(frozen=True, slots=True)
 class PlanItem:
@@ -74,6 +59,28 @@ class CompactItem:
     ranges: tuple[tuple[int, int], ...]
     #: Whether the process runs only tasks; then it may close partitions, since nothing else in it uses them.
     in_task: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The ranges of offsets of a partition that each become one file, or why there is no plan."""
+
+    ref: PartitionRef
+    ranges: list[tuple[int, int]]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of the ranges of an item, as far as there was no error."""
+
+    ref: PartitionRef
+    results: list[Compacted]
+    error: str | None = None
+
+
+_plans: Final = msgspec.msgpack.Decoder(list[Planned])
+_outcomes: Final = msgspec.msgpack.Decoder(Done)
 
 
 @job(name="compact", every_s=lambda conf: conf.jobs.compact_every_s, needs_spark=with_spark_engine)
@@ -103,13 +110,13 @@ def compact(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | Non
     delete_due(warehouse)
     kept = _partitions(warehouse.store, conf)
     run, in_task = runner_of(spark), spark is not None
-    planned = run([PlanItem(conf, chunk, in_task) for chunk in chunks_of(kept)], plan_partitions, _RANGE)
-    done = run(_items(conf, planned, in_task), compact_ranges, _DONE)
-    for row in done.select(["space", "topic", "name", "generation", "removed"]).to_pylist():
-        ref = _ref_of(row)
-        remember(warehouse, [f"{ref.folder}/{path}" for path in row["removed"]])
-    facts = _facts(len(kept), done, began)
-    errors = [*planned.column("error").drop_null().to_pylist(), *done.column("error").drop_null().to_pylist()]
+    plans = run([PlanItem(conf, chunk, in_task) for chunk in chunks_of(kept)], plan_partitions, _plans)
+    planned = [plan for some in plans for plan in some]
+    done = run(_items(conf, planned, in_task), compact_ranges, _outcomes)
+    for item in done:
+        remember(warehouse, [f"{item.ref.folder}/{path}" for result in item.results for path in result.removed])
+    facts = _facts(len(kept), [result for item in done for result in item.results], began)
+    errors = [plan.error for plan in planned if plan.error] + [item.error for item in done if item.error]
     if errors:
         kind = Corrupt if any(error.startswith(Corrupt.__name__) for error in errors) else Unavailable
         shown = "; ".join(errors[:_SHOWN_MAX])
@@ -131,41 +138,44 @@ def _partitions(store: Store, conf: Config) -> list[tuple[PartitionRef, int]]:
     return partitions
 
 
-def _items(conf: Config, planned: pa.Table, in_task: bool) -> list[CompactItem]:
+def _items(conf: Config, planned: Iterable[Planned], in_task: bool) -> list[CompactItem]:
     """A partition's ranges make several items, so that several tasks share a large partition."""
-    rows = [row for row in planned.to_pylist() if row["error"] is None]
     items = []
-    for ref, ranges in groupby(rows, key=_ref_of):
-        offsets = [(row["start"], row["end"]) for row in ranges]
-        for at in range(0, len(offsets), _RANGES_PER_TASK):
-            items.append(CompactItem(conf, ref, tuple(offsets[at : at + _RANGES_PER_TASK]), in_task))
+    for plan in planned:
+        for at in range(0, len(plan.ranges), _RANGES_PER_TASK):
+            items.append(CompactItem(conf, plan.ref, tuple(plan.ranges[at : at + _RANGES_PER_TASK]), in_task))
     return items
 
 
-def _facts(partitions: int, done: pa.Table, began: float) -> Facts:
-    sums = {name: sum(done.column(name).to_pylist()) for name in ("made", "rows", "bytes", "bytes_after")}
-    files = sum(len(paths) for paths in done.column("removed").to_pylist())
-    return {"partitions": partitions, "files": files, **sums, "ms": int((time.monotonic() - began) * 1000)}
+def _facts(partitions: int, results: Sequence[Compacted], began: float) -> Facts:
+    return {
+        "partitions": partitions,
+        "files": sum(len(result.removed) for result in results),
+        "made": sum(bool(result.removed) for result in results),
+        "rows": sum(result.rows for result in results),
+        "bytes": sum(result.bytes_before for result in results),
+        "bytes_after": sum(result.bytes_after for result in results),
+        "ms": int((time.monotonic() - began) * 1000),
+    }
 
 
 # In tasks.
 
 
-def plan_partitions(item: PlanItem) -> Iterator[pa.RecordBatch]:
-    """Yield the plan for an item's partitions: a row for each range, or for an error."""
+def plan_partitions(item: PlanItem) -> list[Planned]:
+    """Return the plan for each of an item's partitions that has something to compact, or failed."""
     warehouse = warehouse_of(item.conf)
-    rows: list[dict[str, object]] = []
+    plans = []
     for ref, keep_ms in item.partitions:
-        target = _target(item.conf, keep_ms)
         try:
-            rows += [
-                _row(ref, start=start, end=end, error=None) for start, end in _planned(item, warehouse, ref, target)
-            ]
+            ranges = list(_ranges(item, warehouse, ref, _target(item.conf, keep_ms)))
         except PartitionNotFound:
             continue  # deleted a moment ago
         except (DeltaMQError, OSError) as error:
-            rows.append(_row(ref, start=0, end=0, error=_error_text(ref, error)))
-    yield pa.RecordBatch.from_pylist(rows, schema=_RANGE)
+            plans.append(Planned(ref, [], _error_text(ref, error)))
+        else:
+            plans += [Planned(ref, ranges)] if ranges else []
+    return plans
 
 
 def _target(conf: Config, keep_ms: int) -> CompactionTargets:
@@ -174,7 +184,7 @@ def _target(conf: Config, keep_ms: int) -> CompactionTargets:
     return CompactionTargets(bytes=size, tail_bytes=tail_bytes, span_ms=keep_ms // RETENTION_PART)
 
 
-def _planned(
+def _ranges(
     item: PlanItem, warehouse: Warehouse, ref: PartitionRef, target: CompactionTargets
 ) -> Iterable[tuple[int, int]]:
     entries = warehouse.store.entries(ref.folder)
@@ -188,28 +198,18 @@ def _planned(
         yield group[0].start, group[-1].end
 
 
-def compact_ranges(item: CompactItem) -> Iterator[pa.RecordBatch]:
-    """Compact the ranges of an item; yield one row with the counts."""
+def compact_ranges(item: CompactItem) -> Done:
+    """Compact the ranges of an item."""
     done: list[Compacted] = []
-    error: str | None = None
     try:
         with _opened(warehouse_of(item.conf), item.ref, item.in_task) as compactor:
             for start, end in item.ranges:
                 done.append(compactor.compact(start, end))
     except PartitionNotFound:
-        done = []  # deleted meanwhile, with the new files
-    except (DeltaMQError, OSError) as failed:
-        error = _error_text(item.ref, failed)
-    row = _row(
-        item.ref,
-        removed=[path for result in done for path in result.removed],
-        made=sum(bool(result.removed) for result in done),
-        rows=sum(result.rows for result in done),
-        bytes=sum(result.bytes_before for result in done),
-        bytes_after=sum(result.bytes_after for result in done),
-        error=error,
-    )
-    yield pa.RecordBatch.from_pylist([row], schema=_DONE)
+        return Done(item.ref, [])  # deleted meanwhile, with the new files
+    except (DeltaMQError, OSError) as error:
+        return Done(item.ref, done, _error_text(item.ref, error))
+    return Done(item.ref, done)
 
 
 @contextmanager
@@ -221,20 +221,6 @@ def _opened(warehouse: Warehouse, ref: PartitionRef, in_task: bool) -> Iterator[
     finally:
         if in_task and len(warehouse.open_logs) > _OPEN_MAX:
             warehouse.close_partition(ref)
-
-
-def _row(ref: PartitionRef, **values: object) -> dict[str, object]:
-    return {
-        "space": ref.space.value,
-        "topic": ref.topic,
-        "name": ref.name,
-        "generation": ref.generation,
-        **values,
-    }
-
-
-def _ref_of(row: Mapping[str, Any]) -> PartitionRef:
-    return PartitionRef(Space(row["space"]), row["topic"], row["name"], row["generation"])
 
 
 def _error_text(ref: PartitionRef, error: Exception) -> str:

@@ -6,14 +6,13 @@ each to some partitions of a broker, and return counts (SPEC SPARK-7).
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
 
-import pyarrow as pa
+import msgspec
 
 from deltamq.jobs.queue.brokers import brokers_of
 from deltamq.jobs.run.registry import Facts, job, with_spark_engine
@@ -36,21 +35,6 @@ from deltamq.tables.queue.segment_retention import drop_segments
 _SHOWN_MAX: Final = 5
 #: Partitions in one task; the task reads the input of the rules once for all of them.
 _PARTITIONS_PER_TASK: Final = 512
-_SUMMARY: Final = pa.schema(
-    [
-        ("partitions", pa.int64()),
-        ("files", pa.int64()),
-        ("messages", pa.int64()),
-        ("bytes", pa.int64()),
-        ("unmerged", pa.int64()),
-        ("holding", pa.list_(pa.string())),
-        ("lags", pa.map_(pa.string(), pa.int64())),
-        ("gone", pa.list_(pa.string())),
-        ("failed", pa.int64()),
-        ("corrupt", pa.bool_()),
-        ("errors", pa.list_(pa.string())),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +49,14 @@ class RetainItem:
 
 
 @dataclass(slots=True)
-class _Summary:
+class Summary:
     """The outcome for some partitions, in bounded size whatever their number."""
 
     partitions: int = 0
     removed: Removed = field(default_factory=Removed)
     unmerged: int = 0
     holding: set[str] = field(default_factory=set)
-    lags: Counter[str] = field(default_factory=Counter)
+    lags: dict[str, int] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
     failed: int = 0
     corrupt: bool = False
@@ -89,24 +73,28 @@ class _Summary:
         else:
             self.holding.update(retained.held_by)
         for lag in retained.lags:
-            self.lags[lag.group] += lag.messages
+            self._add_lag(lag.group, lag.messages)
         self.gone += retained.gone
         if retained.error is not None:
             self.failed += 1
             self.corrupt |= isinstance(retained.error, Corrupt)
             self._add_errors([f"{retained.ref.folder}: {type(retained.error).__name__}: {retained.error}"])
 
-    def add_row(self, row: Mapping[str, Any]) -> None:
+    def add_summary(self, other: Summary) -> None:
         """Add the summary of a task."""
-        self.partitions += row["partitions"]
-        self.removed += Removed(row["files"], row["messages"], row["bytes"])
-        self.unmerged += row["unmerged"]
-        self.holding.update(row["holding"])
-        self.lags.update(dict(row["lags"]))
-        self.gone += row["gone"]
-        self.failed += row["failed"]
-        self.corrupt |= row["corrupt"]
-        self._add_errors(row["errors"])
+        self.partitions += other.partitions
+        self.removed += other.removed
+        self.unmerged += other.unmerged
+        self.holding |= other.holding
+        for group, messages in other.lags.items():
+            self._add_lag(group, messages)
+        self.gone += other.gone
+        self.failed += other.failed
+        self.corrupt |= other.corrupt
+        self._add_errors(other.errors)
+
+    def _add_lag(self, group: str, messages: int) -> None:
+        self.lags[group] = self.lags.get(group, 0) + messages
 
     def drop_segments(self, warehouse: Warehouse, cluster: str, now: datetime) -> None:
         """Drop the segments of static topics whose messages are all removed by now."""
@@ -115,21 +103,6 @@ class _Summary:
         self.folders += done.folders
         self.failed += len(done.errors)
         self._add_errors(done.errors)
-
-    def row(self) -> dict[str, object]:
-        return {
-            "partitions": self.partitions,
-            "files": self.removed.files,
-            "messages": self.removed.messages,
-            "bytes": self.removed.bytes,
-            "unmerged": self.unmerged,
-            "holding": sorted(self.holding),
-            "lags": list(self.lags.items()),
-            "gone": self.gone,
-            "failed": self.failed,
-            "corrupt": self.corrupt,
-            "errors": self.errors,
-        }
 
     def _add_errors(self, errors: Iterable[str]) -> None:
         self.errors = [*self.errors, *errors][:_SHOWN_MAX]
@@ -162,6 +135,9 @@ class _Summary:
                 f"{self.failed} of {self.partitions} partitions failed: {shown}; the others: {done}",
                 code="retain_failed",
             )
+
+
+_summaries: Final = msgspec.msgpack.Decoder(Summary)
 
 
 @job(name="retain", every_s=lambda conf: conf.jobs.retain_every_s, needs_spark=with_spark_engine)
@@ -201,7 +177,7 @@ def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     if spark is not None:
         return retain_in_tasks(runner_of(spark), conf, now)
     warehouse = warehouse_of(conf)
-    summary = _Summary()
+    summary = Summary()
     retention = Retention(warehouse, conf.retention, conf.warehouse.cluster)
     for retained in retention.run(brokers_of(warehouse, conf), int(now.timestamp() * 1_000_000)):
         summary.add(retained)
@@ -215,9 +191,9 @@ def retain_in_tasks(run: Runner, conf: Config, now: datetime) -> Facts:
     warehouse = warehouse_of(conf)
     delete_due(warehouse)
     items = _items(warehouse, conf, tuple(brokers_of(warehouse, conf)), int(now.timestamp() * 1_000_000))
-    summary = _Summary()
-    for row in run(items, retain_partitions, _SUMMARY).to_pylist():
-        summary.add_row(row)
+    summary = Summary()
+    for part in run(items, retain_partitions, _summaries):
+        summary.add_summary(part)
     remember(warehouse, summary.gone)
     summary.drop_segments(warehouse, conf.warehouse.cluster, now)
     summary.check()
@@ -246,11 +222,11 @@ def _shown(words: Sequence[str]) -> str:
 # In tasks.
 
 
-def retain_partitions(item: RetainItem) -> Iterator[pa.RecordBatch]:
-    """Remove what is due in an item's partitions; yield one row with the counts."""
+def retain_partitions(item: RetainItem) -> Summary:
+    """Remove what is due in an item's partitions."""
     warehouse = warehouse_of(item.conf)
     retention = Retention(warehouse, item.conf.retention, item.conf.warehouse.cluster)
-    summary = _Summary()
+    summary = Summary()
     for retained in retention.run_some(item.refs, item.brokers, item.broker, item.now_us):
         summary.add(retained)
-    yield pa.RecordBatch.from_pylist([summary.row()], schema=_SUMMARY)
+    return summary

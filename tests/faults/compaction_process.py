@@ -12,7 +12,7 @@ import sys
 from typing import Final
 
 from deltamq.jobs.tasks.warehouses import warehouse_of
-from deltamq.jobs.upkeep.compact import CompactItem, PlanItem, compact_ranges, plan_partitions
+from deltamq.jobs.upkeep.compact import CompactItem, Done, PlanItem, compact_ranges, plan_partitions
 from deltamq.tables import failpoints
 from deltamq.tables.config import Config, load
 from tests.rows import REF
@@ -28,13 +28,16 @@ def conf_of(folder: str) -> Config:
     return load(overrides={"warehouse.uri": folder, **SETTINGS}, environ={})
 
 
-def run(conf: Config) -> list[dict[str, object]]:
+def run(conf: Config) -> list[Done]:
     """Return the reports of the tasks of one run."""
-    (planned,) = plan_partitions(PlanItem(conf, ((REF, _KEEP_MS),)))
-    ranges = [(row["start"], row["end"]) for row in planned.to_pylist()]
-    return [
-        row for one in ranges for batch in compact_ranges(CompactItem(conf, REF, (one,))) for row in batch.to_pylist()
-    ]
+    plans = plan_partitions(PlanItem(conf, ((REF, _KEEP_MS),)))
+    return [compact_ranges(CompactItem(conf, REF, (bounds,))) for plan in plans for bounds in plan.ranges]
+
+
+def shown(done: Done) -> dict[str, object]:
+    """Return what a task did as counts."""
+    made = sum(bool(result.removed) for result in done.results)
+    return {"made": made, "rows": sum(result.rows for result in done.results), "error": done.error}
 
 
 def main(folder: str, points: str, *once: str) -> None:
@@ -42,8 +45,8 @@ def main(folder: str, points: str, *once: str) -> None:
     warehouse_of(conf).open_partition(REF)
     failpoints.arm(points)
     while True:
-        for row in run(conf):
-            print(json.dumps({"made": row["made"], "rows": row["rows"], "error": row["error"]}), flush=True)
+        for done in run(conf):
+            print(json.dumps(shown(done)), flush=True)
         if once:
             return
 

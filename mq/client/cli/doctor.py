@@ -46,6 +46,18 @@ class Check:
     def __post_init__(self) -> None:
         assert self.health is CheckOutcome.OK or self.remedy, f"{self.name}: what is not in order needs a remedy"
 
+    @classmethod
+    def ok(cls, name: str, detail: str) -> Check:
+        return cls(name=name, health=CheckOutcome.OK, detail=detail)
+
+    @classmethod
+    def warning(cls, name: str, detail: str, remedy: str) -> Check:
+        return cls(name=name, health=CheckOutcome.WARNING, detail=detail, remedy=remedy)
+
+    @classmethod
+    def failed(cls, name: str, detail: str, remedy: str) -> Check:
+        return cls(name=name, health=CheckOutcome.FAILED, detail=detail, remedy=remedy)
+
 
 def _no_access() -> ClientAccess:
     return {}
@@ -78,13 +90,12 @@ def examine(subject: Subject, loaders: Mapping[str, Callable[[], Checker]]) -> I
             yield from load()(subject)
         except ModuleNotFoundError as error:
             detail = f"not looked at: the package {error.name} is not installed, as in a client without Spark"
-            yield Check(name=name, health=CheckOutcome.OK, detail=detail)
+            yield Check.ok(name, detail)
         except Exception as error:
-            yield Check(
-                name=name,
-                health=CheckOutcome.FAILED,
-                detail=f"the check itself failed: {type(error).__name__}: {error}",
-                remedy="please report this with the detail above",
+            yield Check.failed(
+                name,
+                f"the check itself failed: {type(error).__name__}: {error}",
+                "please report this with the detail above",
             )
 
 
@@ -95,52 +106,46 @@ def check_service(subject: Subject) -> Iterator[Check]:
             unready = admin.unready()
             cluster = admin.cluster() if unready is None else None
         except (Unauthenticated, Forbidden) as error:
-            yield Check(
-                name="service",
-                health=CheckOutcome.FAILED,
-                detail=f"{subject.url} is alive, and says: {error.detail}",
-                remedy="give a token that may describe the cluster, in DELTAMQ_CLIENT_TOKEN",
+            yield Check.failed(
+                "service",
+                f"{subject.url} is alive, and says: {error.detail}",
+                "give a token that may describe the cluster, in DELTAMQ_CLIENT_TOKEN",
             )
             return
         except DeltaMQError as error:
-            yield Check(
-                name="service",
-                health=CheckOutcome.FAILED,
-                detail=f"{subject.url}: {error.detail}",
-                remedy="start it with `deltamq serve`, or name the right one with --url",
+            yield Check.failed(
+                "service",
+                f"{subject.url}: {error.detail}",
+                "start it with `deltamq serve`, or name the right one with --url",
             )
             return
         if cluster is None:
-            yield Check(
-                name="service",
-                health=CheckOutcome.WARNING,
-                detail=f"{subject.url} is alive but not ready: {unready}",
-                remedy="try again in a few seconds, if it starts; its log says more",
+            yield Check.warning(
+                "service",
+                f"{subject.url} is alive but not ready: {unready}",
+                "try again in a few seconds, if it starts; its log says more",
             )
             return
         brokers = ", ".join(broker.broker for broker in cluster.brokers)
         detail = f"{subject.url} serves warehouse {cluster.warehouse} with {brokers}"
-        yield Check(name="service", health=CheckOutcome.OK, detail=detail)
+        yield Check.ok("service", detail)
         for stopped in cluster.stopped:
-            yield Check(
-                name="partitions",
-                health=CheckOutcome.FAILED,
-                detail=f"{stopped.queue or stopped.partition} of {stopped.topic} is stopped: {stopped.detail}",
-                remedy="run `deltamq verify`, which names the damage and the remedy",
+            yield Check.failed(
+                "partitions",
+                f"{stopped.queue or stopped.partition} of {stopped.topic} is stopped: {stopped.detail}",
+                "run `deltamq verify`, which names the damage and the remedy",
             )
         if (line := full_disk_line(cluster)) is not None:
-            yield Check(
-                name="disk",
-                health=CheckOutcome.WARNING,
-                detail=line,
-                remedy="`deltamq topic create NAME --retention-bytes N` lets a topic keep less; or use a larger disk",
+            yield Check.warning(
+                "disk",
+                line,
+                "`deltamq topic create NAME --retention-bytes N` lets a topic keep less; or use a larger disk",
             )
         for job in cluster.missing_jobs:
-            yield Check(
-                name="jobs",
-                health=CheckOutcome.WARNING,
-                detail=f"no job {job.job} runs on {cluster.warehouse}: {job.means}",
-                remedy=f"start `deltamq jobs run --warehouse {cluster.warehouse}`, and keep it running",
+            yield Check.warning(
+                "jobs",
+                f"no job {job.job} runs on {cluster.warehouse}: {job.means}",
+                f"start `deltamq jobs run --warehouse {cluster.warehouse}`, and keep it running",
             )
 
 

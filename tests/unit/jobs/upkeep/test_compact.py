@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
-from deltamq.jobs.upkeep.compact import CompactItem, PlanItem, compact, compact_ranges, plan_partitions
+from deltamq.jobs.upkeep.compact import CompactItem, Done, PlanItem, compact, compact_ranges, plan_partitions
 from deltamq.jobs.upkeep.runner import chunks_of
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import KIB
@@ -75,11 +74,11 @@ def test_spark_08_a_task_that_runs_twice_does_nothing_the_second_time(filled: Fi
     sent = fill(filled, A, 16)
     conf = conf_of(filled)
     (planned,) = plan_partitions(PlanItem(conf, ((A, KEEP_MS),)))
-    ranges = tuple((row["start"], row["end"]) for row in planned.to_pylist())
-    assert ranges == ((0, 15), (15, 30), (30, 45))
-    item = CompactItem(conf, A, ranges)
-    done = [next(iter(compact_ranges(item))).to_pylist()[0] for _ in range(2)]
-    assert [(row["made"], row["rows"], len(row["removed"])) for row in done] == [(3, 45, 15), (0, 0, 0)]
+    assert planned.ranges == [(0, 15), (15, 30), (30, 45)]
+    item = CompactItem(conf, A, tuple(planned.ranges))
+    done = [compact_ranges(item).results for _ in range(2)]
+    assert [sum(result.rows for result in results) for results in done] == [45, 0]
+    assert [[len(result.removed) for result in results] for results in done] == [[5, 5, 5], [0, 0, 0]]
     log = filled.warehouse.open_partition(A)
     log.refresh()
     assert all_bodies(log) == sent and sound(filled)
@@ -104,12 +103,11 @@ def test_spark_08_a_partition_that_is_deleted_meanwhile_is_no_error(filled: Fill
     fill(filled, A, 10)
     conf = conf_of(filled)
     items = PlanItem(conf, ((A, KEEP_MS), (B, KEEP_MS)))
-    assert pa.Table.from_batches(plan_partitions(items)).column("error").to_pylist() == [None]
+    assert [plan.error for plan in plan_partitions(items)] == [None]
     filled.warehouse.drop_topic(Space.TOPICS, "orders", 0)
     close_warehouses()
-    assert pa.Table.from_batches(plan_partitions(items)).num_rows == 0
-    (row,) = pa.Table.from_batches(compact_ranges(CompactItem(conf, A, ((0, 21),)))).to_pylist()
-    assert (row["made"], row["error"]) == (0, None)
+    assert plan_partitions(items) == []
+    assert compact_ranges(CompactItem(conf, A, ((0, 21),))) == Done(A, [])
 
 
 def test_spark_08_what_tasks_let_go_is_deleted_by_a_later_run(filled: Filled) -> None:
@@ -129,8 +127,8 @@ def test_spark_08_what_tasks_let_go_is_deleted_by_a_later_run(filled: Filled) ->
 def test_retry_6_files_of_a_topic_that_is_kept_shortly_stay_apart(filled: Filled) -> None:
     fill(filled, A, 8, apart=True)
     conf = conf_of(filled)
-    (planned,) = plan_partitions(PlanItem(conf, ((A, 0),)))
-    assert all(row["end"] - row["start"] < 15 for row in planned.to_pylist())
+    plans = plan_partitions(PlanItem(conf, ((A, 0),)))
+    assert all(end - start < 15 for plan in plans for start, end in plan.ranges)
 
 
 def test_spark_08_a_worker_keeps_only_so_many_partitions_open(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +136,7 @@ def test_spark_08_a_worker_keeps_only_so_many_partitions_open(filled: Filled, mo
     many = [dataclasses.replace(A, topic=f"t{at}", name=f"t{at}@broker-a") for at in range(70)]
     for ref in many:
         filled.warehouse.create(ref)
-        list(compact_ranges(CompactItem(conf, ref, ((0, 1),))))
+        compact_ranges(CompactItem(conf, ref, ((0, 1),)))
     assert len(warehouse_of(conf).open_logs) <= 64
 
 
