@@ -10,16 +10,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-import pyarrow as pa
-
 from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from deltamq.jobs.queue.delay import Forwarder
 from deltamq.jobs.queue.delay_task import TaskForwarder
 from deltamq.jobs.queue.revive import Reviver
 from deltamq.jobs.queue.revive_task import TaskReviver
-from deltamq.jobs.queue.shard_work import ShardItem, ShardWork
+from deltamq.jobs.queue.shard_work import ShardItem, ShardReport, ShardWork
 from deltamq.jobs.queue.task_memory import TaskMemory
 from deltamq.jobs.run.registry import Facts
+from deltamq.jobs.tasks.items import in_this_process
 from deltamq.tables.config import Config
 from deltamq.tables.log.warehouse import Warehouse
 
@@ -43,9 +42,11 @@ class _InProcess:
         self._new_memory = partial(TaskMemory, warehouse, bounds)
         self._memory = None if cold else self._new_memory()
 
-    def __call__(self, groups: Sequence[Sequence[ShardItem]], work: ShardWork, schema: pa.Schema) -> pa.Table:
-        reports = [work.report(self._memory or self._new_memory(), item) for items in groups for item in items]
-        return pa.Table.from_batches(reports, schema=schema)
+    def __call__(self, groups: Sequence[Sequence[ShardItem]], work: ShardWork, unpack: Any) -> list[list[ShardReport]]:
+        def in_memory(items: Sequence[ShardItem]) -> list[ShardReport]:
+            return [work.report(self._memory or self._new_memory(), item) for item in items]
+
+        return in_this_process(groups, in_memory, unpack)
 
 
 class _ByTasks:

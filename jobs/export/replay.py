@@ -16,13 +16,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltamq.jobs.sink.open_sink import OpenSink, SinkSettings, open_sink
+from deltamq.jobs.tasks.items import runner_of
 from deltamq.jobs.tasks.known_outcome import until_known
-from deltamq.jobs.tasks.tasks import run_in_tasks
 from deltamq.mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailable, Unknown
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic
@@ -50,7 +51,7 @@ Target = Literal["origin", "retry"]
 #: Offsets of dead letters in one task.
 TASK_OFFSETS_MAX: Final = 50_000
 _DELETED: Final = "dead_letter_deleted"
-_COUNTS: Final = pa.schema([("partition", pa.string()), ("what", pa.string()), ("count", pa.int64())])
+_counts: Final = msgspec.msgpack.Decoder(dict[str, int])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,13 +160,9 @@ def replay_dead_letters(
     parameters = _Parameters(group, to, replace(chosen, start_offsets={}), dry_run)
     letters = list(_letters(sink, group, chosen))
     work = [item for some in letters for item in _divided(sink.settings, some, parameters)]
-    if spark is None:
-        counts = pa.Table.from_batches([batch for item in work for batch in _replay(item)], schema=_COUNTS)
-    else:
-        counts = run_in_tasks(spark, work, _replay, _COUNTS)
     total: Counter[str] = Counter()
-    for row in counts.to_pylist():
-        total[row["what"]] += row["count"]
+    for counts in runner_of(spark)(work, _replay, _counts):
+        total.update(counts)
     if chosen.offsets is not None and chosen == Chosen(offsets=chosen.offsets):
         total["offset_out_of_range"] += sum(map(len, chosen.offsets.values())) - total["matched"] - total[_DELETED]
     known = ("matched", "replayed", "duplicate")
@@ -215,7 +212,7 @@ def _divided(settings: SinkSettings, letters: _Letters, parameters: _Parameters)
         yield _Work(settings, letters.broker, low, min(low + TASK_OFFSETS_MAX, letters.high), parameters)
 
 
-def _replay(work: _Work) -> Iterator[pa.RecordBatch]:
+def _replay(work: _Work) -> dict[str, int]:
     sink = open_sink(work.settings)
     stored_group = sink.refresh().groups.group(work.parameters.group)
     log = sink.warehouse.open_partition(dead_ref(work.parameters.group, stored_group.epoch, work.broker))
@@ -241,9 +238,7 @@ def _replay(work: _Work) -> Iterator[pa.RecordBatch]:
             marks.add([at for at, again in sender.stored if not again or letters.sent(at) is None])
         if page.next_offset >= work.high:
             break
-    outcomes = [{"partition": log.ref.name, "what": what, "count": count} for what, count in counts.items()]
-    if outcomes:
-        yield pa.RecordBatch.from_pylist(outcomes, schema=_COUNTS)
+    return dict(counts)
 
 
 class _Marks:

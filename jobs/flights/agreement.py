@@ -10,7 +10,7 @@ import msgspec
 from deltamq.jobs.flights.account import Account, PartitionCount
 from deltamq.jobs.flights.events import KINDS
 from deltamq.jobs.flights.group_account import GroupAccount
-from deltamq.jobs.flights.stream_account import StreamAccount
+from deltamq.jobs.flights.streaming import StreamAccount
 
 #: The number of aircraft out of order that are named.
 NAMED_MAX: Final = 10

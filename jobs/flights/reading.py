@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
     from deltamq.jobs.flights.group_account import GroupAccount
     from deltamq.jobs.flights.group_reading import GroupReader
-    from deltamq.jobs.flights.stream_account import StreamAccount
-    from deltamq.jobs.flights.streaming import FlightStreams
+    from deltamq.jobs.flights.streaming import FlightStreams, StreamAccount
 
 QUERIES: Final = Path(__file__).with_name("queries.sql")
 SHOWN: Final = 3

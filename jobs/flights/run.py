@@ -30,13 +30,12 @@ from rich.console import Console
 from deltamq.jobs.flights.account import Account
 from deltamq.jobs.flights.agreement import Agreement, Line, compare, compare_streams
 from deltamq.jobs.flights.child import Child, JobFailed, await_all, in_thread
-from deltamq.jobs.flights.crew import Crew
 from deltamq.jobs.flights.events import events_of, read_airlines, read_airports, read_flights
-from deltamq.jobs.flights.groups import fresh_groups
+from deltamq.jobs.flights.groups import Crew, fresh_groups
 from deltamq.jobs.flights.reading import Ask, Look, ask
 from deltamq.jobs.flights.replay import Ledger, Replay, served_account
 from deltamq.jobs.flights.screen import bar, look_text, next_steps, report_tables
-from deltamq.jobs.flights.stream_account import StreamAccount, expected_stream
+from deltamq.jobs.flights.streaming import StreamAccount, expected_stream
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.wire.topics import TopicInfo

@@ -20,7 +20,7 @@ from deltamq.jobs.queue.delay_batch import DelayBatch, DelayOutcome
 from deltamq.jobs.queue.delay_queue import DelayQueue
 from deltamq.jobs.queue.delay_task import TaskForwarder
 from deltamq.jobs.run.registry import Facts, job, with_spark_engine
-from deltamq.jobs.tasks.tasks import run_in_tasks
+from deltamq.jobs.tasks.items import runner_of
 from deltamq.jobs.tasks.warehouses import state_of
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.config import Config
@@ -112,4 +112,4 @@ def delay(spark: SparkSession | None, conf: Config, now: datetime, shards: Seque
     now_ms = int(now.timestamp() * 1000)
     if spark is None:
         return state_of(conf, Forwarder).run(now_ms, shards)
-    return state_of(conf, TaskForwarder).run(partial(run_in_tasks, spark), now_ms, shards)
+    return state_of(conf, TaskForwarder).run(runner_of(spark), now_ms, shards)

@@ -25,11 +25,13 @@ Int64s = npt.NDArray[np.int64]
 class _DelayLog:
     """The delay log of a broker for `DelayBatch`; keeps nothing for another run."""
 
-    def __init__(self, memory: TaskMemory, log: PartitionLog, marks: DelayMarks, report: ShardReport) -> None:
+    def __init__(
+        self, memory: TaskMemory, item: ShardItem, log: PartitionLog, marks: DelayMarks, report: ShardReport
+    ) -> None:
         self.log = log
         self.marks = marks
         self._warehouse = memory.warehouse
-        self._marks_ref = system_ref(DELAY_MARKS, report.item.address.cluster, report.item.broker)
+        self._marks_ref = system_ref(DELAY_MARKS, item.address.cluster, item.broker)
         self._report = report
 
     def put_off(self, times: Iterable[int], offsets: Sequence[int], now_ms: int) -> None:
@@ -59,7 +61,7 @@ def _carry_out(memory: TaskMemory, item: ShardItem, report: ShardReport) -> None
         report.next_ms = memory.deliver_times.next_due_ms(log, marks, item.now_ms)
         return
     memory.meta.refresh()
-    queue = _DelayLog(memory, log, marks, report)
+    queue = _DelayLog(memory, item, log, marks, report)
     tried = item.tried(times)
     report.wait(times[~tried].tolist())
     if tried.any():
@@ -67,7 +69,7 @@ def _carry_out(memory: TaskMemory, item: ShardItem, report: ShardReport) -> None
 
 
 def _forward(memory: TaskMemory, queue: _DelayLog, times: Int64s, offsets: Int64s, report: ShardReport) -> None:
-    now_ms, bounds = report.item.now_ms, memory.bounds
+    now_ms, bounds = report.now_ms, memory.bounds
     report.late_ms = now_ms - int(times[0])
     outcome = DelayOutcome(troubles=report.troubles)
     try:

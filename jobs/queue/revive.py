@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
@@ -22,7 +21,7 @@ from deltamq.jobs.queue.revive_batch import ReviveBatch
 from deltamq.jobs.queue.revive_case import BatchOutcome
 from deltamq.jobs.queue.revive_task import TaskReviver, batches
 from deltamq.jobs.run.registry import Facts, job, with_spark_engine
-from deltamq.jobs.tasks.tasks import run_in_tasks
+from deltamq.jobs.tasks.items import runner_of
 from deltamq.jobs.tasks.warehouses import state_of
 from deltamq.mq.queue.revive import DueCheckpoint
 from deltamq.tables.config import Config
@@ -135,4 +134,4 @@ def revive(spark: SparkSession | None, conf: Config, now: datetime, shards: Sequ
     now_ms = int(now.timestamp() * 1000)
     if spark is None:
         return state_of(conf, Reviver).run(now_ms, shards)
-    return state_of(conf, TaskReviver).run(partial(run_in_tasks, spark), now_ms, shards)
+    return state_of(conf, TaskReviver).run(runner_of(spark), now_ms, shards)

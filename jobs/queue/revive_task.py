@@ -25,7 +25,7 @@ def _carry_out(memory: TaskMemory, item: ShardItem, report: ShardReport) -> None
     if not due_found.rows.num_rows:
         report.log_end, report.next_ms = due_found.log_end, due_found.next_ms
         return
-    due = _tried(due_found.rows, report)
+    due = _tried(due_found.rows, item, report)
 
     def failures(checkpoint: DueCheckpoint) -> int:
         """The greatest number of tries that there may have been before."""
@@ -47,12 +47,12 @@ def _carry_out(memory: TaskMemory, item: ShardItem, report: ShardReport) -> None
         report.counts |= total.counts()
 
 
-def _tried(due: pa.Table, report: ShardReport) -> pa.Table:
+def _tried(due: pa.Table, item: ShardItem, report: ShardReport) -> pa.Table:
     """Leave out the checkpoints that failed before and whose next try is not due."""
     times = due.column("revive_time").cast(pa.int64()).to_numpy() // 1_000
-    tried = report.item.tried(times + ACK_SETTLE_MS)
+    tried = item.tried(times + ACK_SETTLE_MS)
     if tried.any():
-        report.late_ms = report.item.now_ms - int(times[tried].min())
+        report.late_ms = item.now_ms - int(times[tried].min())
     report.wait((times[~tried] + ACK_SETTLE_MS).tolist())
     return due.filter(pa.array(tried))
 

@@ -1,4 +1,4 @@
-"""What a task of `revive` or `delay` does: the work of some shards, and a report about each in a few columns.
+"""What a task of `revive` or `delay` does: the work of some shards, and a report about each.
 
 A task may run twice, at once or one after another, or beside the local engine, and may be killed anywhere: it works by
 `ReviveBatch` or `DelayBatch`, whose appends are requests that are named after the messages.
@@ -6,12 +6,11 @@ A task may run twice, at once or one after another, or beside the local engine, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from deltamq.jobs.queue.task_memory import TaskMemory, WarehouseAddress, memory_of
@@ -47,12 +46,16 @@ class ShardItem:
 
 @dataclass(slots=True)
 class ShardReport:
-    """What a task found and did in a shard."""
+    """What a task found and did in a shard at `now_ms`; small, since the driver gets it."""
 
-    item: ShardItem
+    broker: str
+    queue: int
+    now_ms: int
     #: Messages by name of the job's counts; `waiting` wait for a later try.
     counts: dict[str, int]
     troubles: set[str] = field(default_factory=set)
+    #: The shard's records could not be read, or the task was interrupted: it must be looked at again.
+    held: bool = False
     late_ms: int = 0
     behind_ms: int = 0
     #: Unless the log grows past this end, nothing is due before `next_ms`; 0: look again at once, None: only a new
@@ -63,7 +66,7 @@ class ShardReport:
     def wait(self, due_ms: Sequence[int]) -> None:
         """Count messages, or checkpoints, that were due at these times and wait for a later try."""
         self.counts["waiting"] += len(due_ms)
-        self.behind_ms = max([self.behind_ms, *(self.item.now_ms - time for time in due_ms)])
+        self.behind_ms = max([self.behind_ms, *(self.now_ms - time for time in due_ms)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,43 +82,18 @@ class ShardWork:
     #: Returns the log of a cluster, a queue and a broker.
     log: Callable[[str, int, str], PartitionRef]
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the reports; times are in milliseconds."""
-        return pa.schema(
-            [
-                pa.field("broker", pa.string()),
-                pa.field("queue", pa.int32()),
-                # The shard's records could not be read, or the task was interrupted: it must be looked at again.
-                pa.field("held", pa.bool_()),
-                *(pa.field(name, pa.int64()) for name in (*self.counts, "late_ms", "behind_ms", "log_end", "next_ms")),
-                pa.field("troubles", pa.list_(pa.string())),
-            ]
-        )
+    def __call__(self, items: Sequence[ShardItem]) -> list[ShardReport]:
+        """Carry out a task's items on an executor, one after another."""
+        return [self.report(memory_of(item.address), item) for item in items]
 
-    def __call__(self, items: Sequence[ShardItem]) -> Iterator[pa.RecordBatch]:
-        """Carry out a task's items on an executor, one after another; yield a row of `schema` for each."""
-        for item in items:
-            yield self.report(memory_of(item.address), item)
-
-    def report(self, memory: TaskMemory, item: ShardItem) -> pa.RecordBatch:
+    def report(self, memory: TaskMemory, item: ShardItem) -> ShardReport:
         """Carry out an item; an error is reported, so that the work of other shards goes on."""
-        report, held = ShardReport(item, dict.fromkeys(self.counts, 0)), False
+        report = ShardReport(item.broker, item.queue, item.now_ms, dict.fromkeys(self.counts, 0))
         try:
             self.carry_out(memory, item, report)
         except Exception as error:  # any error holds only this shard
-            held = True
+            report.held = True
             queue = f" in queue {item.queue}" if self.queues > 1 else ""
             report.troubles.add(f"{item.broker} is held{queue}: {type(error).__name__}: {error}")
-        row = {
-            "broker": item.broker,
-            "queue": item.queue,
-            "held": held,
-            **report.counts,
-            "late_ms": report.late_ms,
-            "behind_ms": report.behind_ms,
-            "log_end": report.log_end,
-            "next_ms": report.next_ms,
-            "troubles": sorted(report.troubles)[:_TROUBLES_MAX],
-        }
-        return pa.RecordBatch.from_pylist([row], schema=self.schema)
+        report.troubles = set(sorted(report.troubles)[:_TROUBLES_MAX])
+        return report

@@ -8,15 +8,15 @@ Spark, a task with nothing to do costs far more than one more queue in a task.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
+import msgspec
 
 from deltamq.jobs.queue.brokers import BrokerList, trouble_of
-from deltamq.jobs.queue.shard_work import ShardItem, ShardWork
+from deltamq.jobs.queue.shard_work import ShardItem, ShardReport, ShardWork
 from deltamq.jobs.queue.task_memory import WarehouseAddress
 from deltamq.jobs.run.registry import Facts
+from deltamq.jobs.tasks.items import Runner
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.config import Config
 from deltamq.tables.log.appearing import Appearing
@@ -24,19 +24,13 @@ from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef
 
 _TASKS_OF_A_BROKER: Final = 2
-#: Facts of a run that are the maximum over its shards; all others are sums.
-_GREATEST: Final = ("late_ms", "behind_ms")
 
 #: A shard within a job: the broker and the number of the queue.
 Shard = tuple[str, int]
 
 
-class Tasks(Protocol):
-    """Carries out each item in a task of its own: Spark (`jobs.tasks.tasks`), or a test."""
-
-    def __call__(
-        self, items: Sequence[Any], work: Callable[[Any], Iterable[pa.RecordBatch]], schema: pa.Schema
-    ) -> pa.Table: ...
+#: Created at import: msgspec crashes when several threads meet a type for the first time.
+_reports: Final = msgspec.msgpack.Decoder(list[ShardReport])
 
 
 class Looked:
@@ -63,17 +57,17 @@ class Looked:
         """Return when a task last finished with a shard; 0 for never."""
         return self._since_ms.get(shard, 0)
 
-    def note(self, reports: pa.Table, now_ms: int) -> None:
+    def note(self, reports: Iterable[ShardReport], now_ms: int) -> None:
         """Record what the tasks of a run reported; a shard that was held counts as not looked at."""
-        columns = [reports.column(name).to_pylist() for name in ("broker", "queue", "held", "log_end", "next_ms")]
         before, self._held_ms = self._held_ms, {}
-        for broker, queue, held, log_end, next_ms in zip(*columns, strict=True):
-            if held:
-                self._held_ms[broker, queue] = before.get((broker, queue), now_ms)
-                self._quiet.pop((broker, queue), None)
+        for report in reports:
+            shard = report.broker, report.queue
+            if report.held:
+                self._held_ms[shard] = before.get(shard, now_ms)
+                self._quiet.pop(shard, None)
             else:
-                self._since_ms[broker, queue] = now_ms
-                self._quiet[broker, queue] = (log_end, next_ms)
+                self._since_ms[shard] = now_ms
+                self._quiet[shard] = (report.log_end, report.next_ms)
 
     def held_ms(self, now_ms: int) -> int:
         """Return the longest time that a shard of the last run has been held; 0 if none is."""
@@ -93,7 +87,7 @@ class TaskDriver:
         self._appearing = Appearing(warehouse)
         self._existing: set[Shard] = set()
 
-    def run(self, tasks: Tasks, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
+    def run(self, run: Runner, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
         """Do what is due at `now_ms`, which must have been taken before the call.
 
         `brokers` are the brokers that this application has; None: all.
@@ -102,12 +96,12 @@ class TaskDriver:
         shards = [(broker, queue) for broker in mine for queue in range(self._work.queues)]
         busy = [shard for shard in shards if self._exists(shard) and not self._is_quiet(shard, now_ms)]
         groups = _groups([self._item(*shard, now_ms) for shard in busy])
-        reports = tasks(groups, self._work, self._work.schema)
+        reports = [report for some in run(groups, self._work, _reports) for report in some]
         self._looked.note(reports, now_ms)
-        facts: dict[str, int | str] = {name: _over(reports, name) for name in (*self._work.counts, *_GREATEST)}
-        facts["behind_ms"] = max(int(facts["behind_ms"]), self._looked.held_ms(now_ms))
-        troubles = {trouble for troubles in reports.column("troubles").to_pylist() for trouble in troubles}
-        return {**facts, **trouble_of(troubles), "tasks": len(groups)}
+        facts = {name: sum(report.counts[name] for report in reports) for name in self._work.counts}
+        facts["late_ms"] = max([0, *(report.late_ms for report in reports)])
+        facts["behind_ms"] = max([self._looked.held_ms(now_ms), *(report.behind_ms for report in reports)])
+        return {**facts, **trouble_of(why for report in reports for why in report.troubles), "tasks": len(groups)}
 
     def _exists(self, shard: Shard) -> bool:
         """A shard without a log has no work."""
@@ -143,8 +137,3 @@ def _end_of(warehouse: Warehouse, ref: PartitionRef) -> int | None:
     except (DeltaMQError, OSError):
         return None
     return log.end_offset
-
-
-def _over(reports: pa.Table, name: str) -> int:
-    together = pc.max if name in _GREATEST else pc.sum
-    return together(reports.column(name)).as_py() or 0

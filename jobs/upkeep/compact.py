@@ -18,9 +18,9 @@ from typing import Any, Final
 import msgspec
 
 from deltamq.jobs.run.registry import Facts, job, with_spark_engine
+from deltamq.jobs.tasks.items import chunks_of, runner_of
 from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.jobs.upkeep.dead_paths import delete_due, remember
-from deltamq.jobs.upkeep.runner import chunks_of, runner_of
 from deltamq.mq.errors import Corrupt, DeltaMQError, Unavailable
 from deltamq.mq.limits import RETENTION_MS_DEFAULT
 from deltamq.tables.config import Config

@@ -17,10 +17,10 @@ import msgspec
 from deltamq.jobs.queue.brokers import brokers_of
 from deltamq.jobs.run.registry import Facts, job, with_spark_engine
 from deltamq.jobs.tasks.checkpoint_claims import forget_claims
+from deltamq.jobs.tasks.items import Runner, runner_of
 from deltamq.jobs.tasks.query_values import forget_queries
 from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.jobs.upkeep.dead_paths import delete_due, remember
-from deltamq.jobs.upkeep.runner import Runner, runner_of
 from deltamq.mq.errors import Corrupt, Unavailable
 from deltamq.mq.names import broker_of
 from deltamq.tables.config import Config

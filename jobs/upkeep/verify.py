@@ -25,9 +25,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from deltamq.jobs.run.registry import Facts, job
+from deltamq.jobs.tasks.items import chunks_of
 from deltamq.jobs.tasks.tasks import frame_of_tasks
 from deltamq.jobs.tasks.warehouse_files import storage
-from deltamq.jobs.upkeep.runner import chunks_of
 from deltamq.mq.errors import Corrupt, DeltaMQError
 from deltamq.tables.config import Config
 from deltamq.tables.delta.creation import check_no_data

@@ -13,19 +13,18 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from deltamq.jobs.queue.delay_task import TaskForwarder
 from deltamq.jobs.queue.revive_task import TaskReviver
 from deltamq.jobs.spark.session import spark_session
-from deltamq.jobs.tasks.tasks import run_in_tasks
+from deltamq.jobs.tasks.items import runner_of
 from deltamq.tables import failpoints
 from deltamq.tables.log.warehouse import Warehouse
 from tests.queue_tables import QueueTables
@@ -38,17 +37,17 @@ class Armed:
     """A task's item, with a failpoint that acts only in the first worker that reaches it."""
 
     item: Any
-    work: Callable[[Any], Iterable[pa.RecordBatch]]
+    work: Callable[[Any], Any]
     point: str
     folder: str
 
 
-def armed_work(armed: Armed) -> Iterator[pa.RecordBatch]:
+def armed_work(armed: Armed) -> Any:
     """Do the work of the item in a worker whose failpoint is armed."""
     os.environ["DELTAMQ_FAILPOINTS_ONCE"] = armed.folder
     failpoints.arm(armed.point)
     try:
-        yield from armed.work(armed.item)
+        return armed.work(armed.item)
     finally:
         failpoints.arm("")
 
@@ -56,8 +55,8 @@ def armed_work(armed: Armed) -> Iterator[pa.RecordBatch]:
 def tasks_of(spark: SparkSession, point: str, folder: Path) -> Any:
     """Return a function that runs items in tasks of Spark, with a failpoint."""
 
-    def tasks(items: Sequence[Any], work: Callable[[Any], Iterable[pa.RecordBatch]], schema: pa.Schema) -> pa.Table:
-        return run_in_tasks(spark, [Armed(item, work, point, str(folder)) for item in items], armed_work, schema)
+    def tasks(items: Sequence[Any], work: Callable[[Any], Any], unpack: Any) -> list[Any]:
+        return runner_of(spark)([Armed(item, work, point, str(folder)) for item in items], armed_work, unpack)
 
     return tasks
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from deltamq.jobs.queue.revive_task import TaskReviver
 from deltamq.jobs.spark.session import spark_session
-from deltamq.jobs.tasks.tasks import run_in_tasks
+from deltamq.jobs.tasks.items import runner_of
 from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.tables.config import load
 
@@ -27,7 +27,7 @@ def main(warehouse: str, runs: int) -> None:
     job, now = TaskReviver(warehouse_of(conf), conf), datetime.now(UTC)
     for number in range(runs):
         at = now + timedelta(seconds=number)
-        job.run(lambda *work: run_in_tasks(spark, *work), int(at.timestamp() * 1_000))
+        job.run(runner_of(spark), int(at.timestamp() * 1_000))
     assert spark._jvm is not None, "a session with a JVM of its own"
     runtime = spark._jvm.java.lang.Runtime.getRuntime()
     for _ in range(3):

@@ -11,12 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from deltamq.jobs.queue.revive_task import TaskReviver
-from deltamq.jobs.tasks.tasks import run_in_tasks
+from deltamq.jobs.tasks.items import runner_of
 from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
 from deltamq.mq.limits import REVIVE_QUEUES
 from deltamq.mq.queue.checkpoint import Checkpoint, Span
@@ -61,7 +60,7 @@ def _storm(session: Session, spark: Any, messages: int) -> Callable[[float], Win
             try:
                 job = TaskReviver(warehouse_of(queue.conf), queue.conf)
                 began = time.perf_counter()
-                facts = job.run(partial(run_in_tasks, spark), now_ms())
+                facts = job.run(runner_of(spark), now_ms())
                 took = time.perf_counter() - began
             finally:
                 close_warehouses()

@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 
 from deltamq.jobs.flights.agreement import compare_streams
 from deltamq.jobs.flights.events import events_of, read_airports, read_flights
-from deltamq.jobs.flights.stream_account import expected_stream
+from deltamq.jobs.flights.streaming import expected_stream
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 
-from deltamq.jobs.queue.revive_task import REVIVE_WORK
+from deltamq.jobs.queue.shard_work import ShardReport
 from deltamq.jobs.queue.task_driver import Looked
 
 pytestmark = pytest.mark.promise("JOB-18")
@@ -14,11 +13,8 @@ pytestmark = pytest.mark.promise("JOB-18")
 SHARD = ("broker-a", 3)
 
 
-def _told(*, held: bool = False, log_end: int = 7, next_ms: int | None = None) -> pa.Table:
-    schema = REVIVE_WORK.schema
-    row = dict.fromkeys(schema.names, 0)
-    row |= {"broker": SHARD[0], "queue": SHARD[1], "held": held, "log_end": log_end, "next_ms": next_ms, "troubles": []}
-    return pa.Table.from_pylist([row], schema=schema)
+def _told(*, held: bool = False, log_end: int = 7, next_ms: int | None = None) -> list[ShardReport]:
+    return [ShardReport(*SHARD, 0, {}, held=held, log_end=log_end, next_ms=next_ms)]
 
 
 def test_spark_07_a_shard_that_nobody_has_looked_at_is_not_quiet() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from deltamq.jobs.tasks.items import chunks_of
 from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
 from deltamq.jobs.upkeep.compact import CompactItem, Done, PlanItem, compact, compact_ranges, plan_partitions
-from deltamq.jobs.upkeep.runner import chunks_of
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import KIB
 from deltamq.tables.config import Config, load

@@ -14,9 +14,9 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from deltamq.jobs.run.registry import Facts
+from deltamq.jobs.tasks.items import in_this_process
 from deltamq.jobs.tasks.warehouses import close_warehouses
 from deltamq.jobs.upkeep.retain import retain, retain_in_tasks
-from deltamq.jobs.upkeep.runner import in_this_process
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import RETENTION_MS_DEFAULT
 from deltamq.mq.meta.group import Group, decide_begin, decide_delete_group, decide_reset_offsets

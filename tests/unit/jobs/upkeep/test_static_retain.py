@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from deltamq.jobs.run.registry import Facts
+from deltamq.jobs.tasks.items import in_this_process
 from deltamq.jobs.tasks.warehouses import close_warehouses
 from deltamq.jobs.upkeep.retain import retain, retain_in_tasks
-from deltamq.jobs.upkeep.runner import in_this_process
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.limits import RETENTION_MS_DEFAULT
 from deltamq.mq.meta.group import decide_delete_group
