@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from datetime import datetime
+from typing import Final, TypedDict, Unpack
 
 from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
@@ -15,72 +16,52 @@ from deltamq.mq.wire.groups import DeliveriesAnswer, InFlightAnswer, RetriesAnsw
 from deltamq.mq.wire.stored import DelayedList, DelayedMessage, FoundMessage, SearchAnswer
 
 
+class Wanted(TypedDict, total=False):
+    """What a search looks for: messages that have all that is given."""
+
+    key: str | None
+    message_id: str | None
+    tag: str | None
+    #: `name:value`, or `name` for any value.
+    header: str | None
+    #: Text that is anywhere in the body.
+    text: str | None
+    #: Only messages that were stored at `since` or later, and before `until`.
+    since: datetime | None
+    until: datetime | None
+    #: Only this partition, or logical queue.
+    partition: str | None
+
+
+#: What the service calls what is wanted, where that is another name.
+_PARAMETERS: Final = {"message_id": "id", "since": "from_time", "until": "to_time"}
+
+
 class InspectionAdmin(Calls):
     """The part of `Admin` that looks."""
 
     @both
     async def search_page(
-        self,
-        topic: str,
-        *,
-        key: str | None = None,
-        message_id: str | None = None,
-        tag: str | None = None,
-        header: str | None = None,
-        text: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        partition: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
+        self, topic: str, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[Wanted]
     ) -> SearchAnswer:
-        """Look at a bounded part of a topic for messages that have all that is given; see `search`.
+        """Look at a bounded part of a topic for messages that have all that is given (`Wanted`).
 
         The answer says how far it has looked, and its `cursor` is where to go on, None at the end.
         """
-        wanted = {
-            "key": key,
-            "id": message_id,
-            "tag": tag,
-            "header": header,
-            "text": text,
-            "from_time": None if since is None else time_text(since, "since"),
-            "to_time": None if until is None else time_text(until, "until"),
-            "partition": partition,
-            "limit": str(limit),
-            "cursor": cursor,
-        }
-        query = {name: value for name, value in wanted.items() if value is not None}
+        query = {"limit": str(limit)} | ({} if cursor is None else {"cursor": cursor})
+        for name, value in wanted.items():
+            if value is not None:
+                text = time_text(value, name) if isinstance(value, datetime) else str(value)
+                query[_PARAMETERS.get(name, name)] = text
         return read_answer(
             await self._call("GET", path_of("topics", check_topic(topic), "search"), query=query), SearchAnswer
         )
 
     @both_rows
-    async def search(
-        self,
-        topic: str,
-        *,
-        key: str | None = None,
-        message_id: str | None = None,
-        tag: str | None = None,
-        header: str | None = None,
-        text: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        partition: str | None = None,
-    ) -> AsyncGenerator[FoundMessage, None]:
-        """Yield the messages of a topic that have all that is given, page by page; give up by asking for no more.
+    async def search(self, topic: str, **wanted: Unpack[Wanted]) -> AsyncGenerator[FoundMessage, None]:
+        """Yield the messages of a topic that have all that is given (`Wanted`), page by page.
 
-        Parameters
-        ----------
-        header
-            `name:value`, or `name` for any value.
-        text
-            Text that is anywhere in the body.
-        since, until
-            Only messages that were stored at `since` or later, and before `until`.
-        partition
-            Only this partition, or logical queue.
+        Give up by asking for no more.
 
         Raises
         ------
@@ -89,20 +70,7 @@ class InspectionAdmin(Calls):
         """
         cursor: str | None = None
         while True:
-            page = await InspectionAdmin.search_page.core(
-                self,
-                topic,
-                key=key,
-                message_id=message_id,
-                tag=tag,
-                header=header,
-                text=text,
-                since=since,
-                until=until,
-                partition=partition,
-                limit=1_000,
-                cursor=cursor,
-            )
+            page = await InspectionAdmin.search_page.core(self, topic, limit=1_000, cursor=cursor, **wanted)
             for message in page.messages:
                 yield message
             cursor = page.cursor
