@@ -58,17 +58,19 @@ def test_metrics_count_requests_messages_and_commits(api: Api, topic: str) -> No
 def test_a_stop_begins_no_upkeep(tmp_path: Path) -> None:
     gate, maintained = threading.Event(), []
     with running(config_for(tmp_path / "warehouse")) as api:
-        upkeep = api.service.partitions.upkeep
+        keep_up, waiting = api.service.partitions.keep_up, api.service._threads._upkeep._work_queue
         with patch.object(PartitionLog, "maintain", lambda log: maintained.append(log.ref.topic)):
-            upkeep.submit(lambda: gate.wait(20) and None)
+            keep_up(lambda: gate.wait(20) and None)
             try:
                 api.put_topic("orders", partitions=1)
                 api.send("orders", "a")
-                until(lambda: upkeep.wanted)
+                until(waiting.qsize)
                 api.service.partitions.stopping = True
             finally:
                 gate.set()
-            until(lambda: not upkeep.wanted)
+            ended = threading.Event()
+            keep_up(ended.set)
+            assert ended.wait(20)
             assert "orders" not in maintained
 
 
