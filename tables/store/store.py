@@ -161,7 +161,7 @@ def _probed(store: Store, key: str) -> bool:
     except Unavailable as error:
         if error.code == READ_ONLY:
             return False
-        raise
+        raise Unavailable(f"{store.uri('')}: {error.detail}", code=error.code) from error
     with contextlib.suppress(DeltaMQError):  # a file that stays does no harm
         store.delete(key)
     if not first or second or content != b"first":
