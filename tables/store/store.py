@@ -158,6 +158,8 @@ def _probed(store: Store, key: str) -> bool:
         content = store.read(key).to_pybytes()
     except StorageFull:
         return True
+    except StoreUnsafe:
+        raise
     except Unavailable as error:
         if error.code == READ_ONLY:
             return False
