@@ -61,7 +61,6 @@ class CommitQueue:
     __slots__ = (
         "_ahead",
         "_began_s",
-        "_busy",
         "_coming",
         "_committing",
         "_due_s",
@@ -89,8 +88,6 @@ class CommitQueue:
         self._waiting_bytes = 0
         #: When the first of them is due, by the event loop's clock; infinity if none waits.
         self._due_s = inf
-        #: Whether a part waits, or a window is under way.
-        self._busy = False
         #: For how many parts the next commit waits: as many as come again, unless they are large together.
         self._expected = 1
         #: When the last commit ended, by the event loop's clock.
@@ -111,26 +108,23 @@ class CommitQueue:
         """Queue one part; its `pending` is notified when it is committed or refused, never before this returns."""
         now_s = self._loop.time()
         part.due_s = now_s + part.window_s
+        is_first = not self._is_busy
         self._waiting.append(part)
         self._due_s = min(self._due_s, part.due_s)
         self._waiting_bytes += part.messages.nbytes
-        is_first = not self._busy
-        self._busy = True
         if is_first and now_s >= self._ended_s + _FOLLOWS * self._gather_s:
             self._expected = 1
-        wait_s = self._wait_s(now_s)
         if self._gathering is not None:
-            if wait_s is None:
-                self._gathered()
-            elif now_s + wait_s < self._gathering.when() - self._gather_s:
-                self._gathering.cancel()
-                self._gather(wait_s)
-        elif not is_first:
-            self._look_ahead()
-        elif wait_s is None:
-            self._start()
+            self._gather_less(self._gathering, now_s)
+        elif is_first:
+            self._start_or_gather()
         else:
-            self._gather(wait_s)
+            self._look_ahead()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a part waits, or a window is under way."""
+        return bool(self._waiting or self._ahead) or self._committing is not None
 
     def hurry(self) -> None:
         """Let what waits now wait for no window any longer: the service stops."""
@@ -147,7 +141,7 @@ class CommitQueue:
 
     async def finish(self) -> None:
         """Return when all parts are committed; no more may be put."""
-        if self._busy:
+        if self._is_busy:
             self._finishing = self._loop.create_future()
             if self._gathering is not None:
                 self._gathered()
@@ -163,6 +157,15 @@ class CommitQueue:
 
     def _gather(self, wait_s: float) -> None:
         self._gathering = self._loop.call_later(wait_s, self._gathered)
+
+    def _gather_less(self, gathering: asyncio.TimerHandle, now_s: float) -> None:
+        """Begin the window that waits, now or sooner, if the newest part wants that."""
+        wait_s = self._wait_s(now_s)
+        if wait_s is None:
+            self._gathered()
+        elif now_s + wait_s < gathering.when() - self._gather_s:
+            gathering.cancel()
+            self._gather(wait_s)
 
     def _start_or_gather(self) -> None:
         wait_s = self._wait_s(self._loop.time())
@@ -244,8 +247,7 @@ class CommitQueue:
         if not self._ahead or any(part.error is not None for part in parts):
             self._coming = None
         self._ended_s = self._loop.time()
-        self._busy = bool(self._waiting or self._ahead)
-        if self._busy:
+        if self._is_busy:
             # Clients that were answered send again.
             together = sum(part.messages.nbytes for part in (*parts, *self._waiting))
             self._expected = len(parts) + len(self._waiting) if together <= _GATHER_BYTES_MAX else 1
@@ -259,7 +261,7 @@ class CommitQueue:
                 self._look_ahead()
             elif self._waiting and self._gathering is None:
                 self._start_or_gather()
-            elif self._finishing is not None and not self._busy and not self._finishing.done():
+            elif self._finishing is not None and not self._is_busy and not self._finishing.done():
                 self._finishing.set_result(None)
 
     def _take(self) -> list[RequestPart]:

@@ -17,9 +17,9 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
-from deltamq.tables.store.calls import AsideCall, StoreCall, Work
+from deltamq.tables.store.calls import StoreCall, Work
 from deltamq.tables.store.native import NativePool, NativePublication
 
 log = logging.getLogger("deltamq.api")
@@ -75,7 +75,7 @@ class Lane:
             if isinstance(call, NativePublication) and self._pool is not None:
                 self._native[self._pool.begin(call)] = work, done
             else:
-                task = self._loop.create_task(self._aside(cast("AsideCall[Any]", call), work, done))
+                task = self._loop.create_task(self._aside(call, work, done))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         except StopIteration:
@@ -84,7 +84,7 @@ class Lane:
             return _Ended(error)
         return None
 
-    async def _aside(self, call: AsideCall[Any], work: Work[None], done: Done) -> None:
+    async def _aside(self, call: StoreCall[Any], work: Work[None], done: Done) -> None:
         try:
             async with self._calls:
                 outcome = await call.aside()

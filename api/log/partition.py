@@ -249,7 +249,7 @@ class Partition:
         """
         if self.queue.is_committing:
             return False
-        if self.log is not None and self.log.is_remote:
+        if self._owner.is_far:
             every_s = max(every_s, min(every_s * 2**self._looks_for_nothing, _FAR_LOOK_S))
         return self._owner.loop.time() - self.refreshed_at >= every_s
 
@@ -353,7 +353,7 @@ class Partitions:
         self.fencing: FenceEpochsOf | None = None
         self._work = threads.work
         self._known: dict[PartitionRef, Partition] = {}
-        self.is_far = warehouse.folder is None
+        self.is_far = warehouse.is_far
         self.tending = Tending[Partition](loop.time, apart_s=_FAR_APART_S if self.is_far else 0.0)
         #: The partitions at which readers wait or which they follow; some may have no reader any more.
         self.awaited: set[Partition] = set()

@@ -187,7 +187,7 @@ class Service:
         self.audit = self._audit(meta) if self.settings.is_audited else None
 
     def _make_hosting(self, keys: HandleKeys, ports: Ports, address: str, kafka: str) -> None:
-        settings, is_far = self.settings, self.warehouse.folder is None
+        settings, is_far = self.settings, self.partitions.is_far
         self.prover = Prover(_cluster_secret(settings), self.now_ms)
         self.hosting = Hosting(
             self.meta,

@@ -85,7 +85,6 @@ class TaskDriver:
         self._brokers = BrokerList(warehouse, conf)
         self._looked = Looked()
         self._appearing = Appearing(warehouse)
-        self._existing: set[Shard] = set()
 
     def run(self, run: Runner, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
         """Do what is due at `now_ms`, which must have been taken before the call.
@@ -94,7 +93,9 @@ class TaskDriver:
         """
         mine = self._brokers.at(now_ms) if brokers is None else brokers
         shards = [(broker, queue) for broker in mine for queue in range(self._work.queues)]
-        busy = [shard for shard in shards if self._exists(shard) and not self._is_quiet(shard, now_ms)]
+        # A shard without a log has no work.
+        there = (shard for shard in shards if self._appearing.is_there(self._ref(shard)))
+        busy = [shard for shard in there if not self._is_quiet(shard, now_ms)]
         groups = _groups([self._item(*shard, now_ms) for shard in busy])
         reports = [report for some in run(groups, self._work, _reports) for report in some]
         self._looked.note(reports, now_ms)
@@ -102,12 +103,6 @@ class TaskDriver:
         facts["late_ms"] = max([0, *(report.late_ms for report in reports)])
         facts["behind_ms"] = max([self._looked.held_ms(now_ms), *(report.behind_ms for report in reports)])
         return {**facts, **trouble_of(why for report in reports for why in report.troubles), "tasks": len(groups)}
-
-    def _exists(self, shard: Shard) -> bool:
-        """A shard without a log has no work."""
-        if shard not in self._existing and self._appearing.is_there(self._ref(shard)):
-            self._existing.add(shard)
-        return shard in self._existing
 
     def _is_quiet(self, shard: Shard, now_ms: int) -> bool:
         return self._looked.is_quiet(shard, lambda: _end_of(self._warehouse, self._ref(shard)), now_ms)

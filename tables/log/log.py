@@ -307,11 +307,6 @@ class PartitionLog:
         """
         return await self._appender.ahead(rows, parts, coming, on_coming)
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether each call of the store takes a round trip."""
-        return not self._store.cheap_look
-
     async def append_in_turn(
         self,
         rows: pa.RecordBatch,

@@ -127,6 +127,11 @@ class Warehouse:
         return Path(self.store.uri("")) if isinstance(self.store, LocalStore) else None
 
     @property
+    def is_far(self) -> bool:
+        """Whether each call of the store takes a round trip, and is paid for."""
+        return not self.store.cheap_look
+
+    @property
     def store_calls(self) -> CallCounts | None:
         """The calls of the object store that holds the tables; None on this machine's disks."""
         return self.store.calls if isinstance(self.store, ObjectStore) else None

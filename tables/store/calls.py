@@ -16,14 +16,10 @@ Returned = TypeVar("Returned", covariant=True)
 
 
 class StoreCall(Protocol[Returned]):
-    """One call of the store, not begun yet."""
+    """One call of the store, or other long work, not begun yet."""
 
     def here(self) -> Returned:
         """Make the call on this thread, and return its result or raise its error."""
-
-
-class AsideCall(StoreCall[Returned], Protocol[Returned]):
-    """A call that an event loop can await."""
 
     def aside(self) -> Coroutine[Any, Any, Returned]:
         """Return the call as a coroutine of the running event loop, which does not block it."""

@@ -139,14 +139,16 @@ class ObjectStore:
             raise _cannot_write(key, error) from error
 
     def read(self, key: str) -> pa.Buffer:
+        return _blocking.run(self._read(key))
+
+    async def _read(self, key: str) -> pa.Buffer:
         with _reading(key):
-            return _blocking.run(hedged(lambda: self._remote.get(key), self._reads))
+            return await hedged(lambda: self._remote.get(key), self._reads)
 
     def read_each(self, keys: Sequence[str]) -> Sequence[pa.Buffer | None]:
         async def read(key: str) -> pa.Buffer | None:
             try:
-                with _reading(key):
-                    return await hedged(lambda: self._remote.get(key), self._reads)
+                return await self._read(key)
             except FileMissing:
                 return None
 

@@ -11,6 +11,8 @@ from deltamq.tables.log.bounds import BOUNDS, LogBounds
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.store.store import MemoryStore
 from tests.object_servers import SERVERS, ObjectServer, running
+from tests.s3_server import ServerUnavailable
+from tests.store_proxy import StoreProxy, store_proxy
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +31,16 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
 def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
     with running(SERVERS["gcs"], tmp_path_factory.mktemp("gcs")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProxy]:
+    """A proxy before an S3 server of its own, without latency and faults; skipped as `s3` is."""
+    try:
+        with store_proxy(tmp_path_factory.mktemp("proxied")) as running:
+            yield running
+    except ServerUnavailable as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -11,21 +11,11 @@ import pytest
 from deltamq.mq.errors import Unavailable, Unknown
 from deltamq.tables.store.calls import blocking
 from deltamq.tables.store.object import ObjectStore
-from tests.s3_server import ServerUnavailable
-from tests.store_proxy import Fault, StoreProxy, store_proxy
+from tests.store_proxy import Fault, StoreProxy
 
 T = TypeVar("T")
 _CREATE = ("CONDITIONAL_PUT",)
 _CONFLICT = Fault(operations=_CREATE, status=409, code="ConditionalRequestConflict")
-
-
-@pytest.fixture(scope="module")
-def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProxy]:
-    try:
-        with store_proxy(tmp_path_factory.mktemp("s3")) as started:
-            yield started
-    except ServerUnavailable as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

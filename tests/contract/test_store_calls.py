@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.settings import LogSettings
 from deltamq.tables.store.store import StoreUnsafe
 from tests.rows import REF, all_bodies, batch, numbered_bodies
-from tests.s3_server import ServerUnavailable
-from tests.store_proxy import Fault, StoreProxy, store_proxy
+from tests.store_proxy import Fault, StoreProxy
 
 # The first run builds server and proxy.
 pytestmark = pytest.mark.timeout(600)
@@ -24,15 +21,6 @@ WIRE = {
     "head": ("HEAD",),
     "list": ("LIST",),
 }
-
-
-@pytest.fixture(scope="module")
-def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProxy]:
-    try:
-        with store_proxy(tmp_path_factory.mktemp("s3")) as running:
-            yield running
-    except ServerUnavailable as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize(("status", "code"), [(501, "NotImplemented"), (400, "InvalidArgument")])
