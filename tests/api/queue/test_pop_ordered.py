@@ -453,7 +453,8 @@ def test_pop_11_an_overdue_message_is_retried_once_though_its_pop_is_repeated(tm
                 raise StorageFull
 
         store.before["put"] = full
-        billing.pop()
+        # Which of its lanes a pop visits first is drawn: the retries come in this answer, or in the next one.
+        assert billing.ask(max_messages=32).status in (200, 507)
         assert len(queue.retries("billing")) == 3
         store.before.clear()
         queue.crash()
