@@ -99,6 +99,17 @@ OFFSET_MAX: Final = 2**63 - 1
 JSON_INTEGER_MAX: Final = 2**53 - 1
 PRODUCER_SEQ_MAX: Final = 2**62
 
+# Schemas (SPEC TYPE-20): all of them are in the metadata of every process, and in each snapshot.
+SUBJECT_LENGTH_MAX: Final = 255
+#: A schema with all that it refers to.
+SCHEMA_BYTES_MAX: Final = 1 * MIB
+SCHEMA_REFERENCES_MAX: Final = 100
+SCHEMA_FIELDS_MAX: Final = 10_000
+SCHEMA_DEPTH_MAX: Final = 100
+#: Versions of all subjects, and the characters of all schemas.
+SCHEMA_VERSIONS_MAX: Final = 20_000
+REGISTRY_BYTES_MAX: Final = 32 * MIB
+
 # Duplicate window of idempotent producers (SPEC SEND-5).
 PRODUCER_WINDOW_MS: Final = 24 * 3600 * 1000
 PRODUCERS_MAX: Final = 100_000
@@ -110,6 +121,7 @@ RETENTION_MS_MIN: Final = 1_000
 RETENTION_MS_MAX: Final = 10 * 365 * 24 * 3600 * 1000
 
 assert MESSAGE_BYTES_MAX < REQUEST_BYTES_MAX, "a request must be able to hold the largest message"
+assert REGISTRY_BYTES_MAX <= COMMIT_BYTES_MAX, "a snapshot of the metadata is one message"
 assert FETCH_BYTES_MAX > MESSAGE_BYTES_MAX, "one fetch must be able to return the largest message"
 assert REQUEST_MESSAGES_MAX <= ARROW_MESSAGES_MAX
 assert TOKEN_BYTES_MAX * 2 < HEADER_SECTION_BYTES_MAX, "a token must fit into the headers, beside others"

@@ -2,8 +2,8 @@
 
 A change that an older release would misread is a feature with a name. It is used only once it is switched on, which is
 an event of the metadata like others, and that happens only when every process of the cluster knows it (`deltamq
-upgrade`). A release that does not know a feature which is on cannot go on, and says which it is; so a process that is
-rolled back refuses to start instead of deciding by half of the metadata.
+upgrade`, or the first call that needs it). A release that does not know a feature which is on cannot go on, and says
+which it is; so a process that is rolled back refuses to start instead of deciding by half of the metadata.
 
     process 1 (new)   knows: a, b   --.
     process 2 (old)   knows: a      --+-- upgrade: a is switched on, b waits for process 2
@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
-from deltamq.mq.errors import Unavailable
+from deltamq.mq.errors import Conflict, Unavailable
 from deltamq.mq.stored_json import Form, forms_of
 
 #: The features that this release knows, and what each changes. A new one is added with the change that needs it.
-KNOWN_FEATURES: Final[dict[str, str]] = {}
+KNOWN_FEATURES: Final[dict[str, str]] = {"schemas": "the schema registry, and topics with a schema"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,3 +89,22 @@ def upgrade_of(state: FeaturesState, hosts: Mapping[str, Sequence[str]]) -> Upgr
 def decide_upgrade(state: FeaturesState, hosts: Mapping[str, Sequence[str]]) -> tuple[FeatureEvent, ...]:
     """Return the events that switch on all that every live process knows."""
     return tuple(FeatureOn(name=name, says=says) for name, says in upgrade_of(state, hosts).ready.items())
+
+
+def decide_use(state: FeaturesState, hosts: Mapping[str, Sequence[str]], name: str) -> tuple[FeatureEvent, ...]:
+    """Return the event that switches on a feature which is about to be used; none if it is on.
+
+    Raises
+    ------
+    Conflict
+        `feature_waits`: live processes do not know it; the error names them.
+    """
+    if name in state.on:
+        return ()
+    waiting = upgrade_of(state, hosts).waiting.get(name)
+    if waiting:
+        raise Conflict(
+            f"{KNOWN_FEATURES[name]}: processes of a release without it still run, replace them: {', '.join(waiting)}",
+            code="feature_waits",
+        )
+    return (FeatureOn(name=name, says=KNOWN_FEATURES[name]),)

@@ -15,6 +15,7 @@ from deltamq.mq.meta.group import GROUP_EVENTS, GroupEvent, GroupsState
 from deltamq.mq.meta.moved_keys import MOVE_EVENTS, MovedKeys, MoveEvent, MoveSealed
 from deltamq.mq.meta.online import ONLINE_EVENTS, OnlineEvent, OnlineState
 from deltamq.mq.meta.topics import TOPIC_EVENTS, Event, MetaState, TopicDeleted
+from deltamq.mq.schemas.registry import SCHEMA_EVENTS, RegistryState, SchemaEvent
 from deltamq.mq.static.mappings import (
     NO_MAPPINGS,
     STATIC_EVENTS,
@@ -28,7 +29,16 @@ from deltamq.mq.static.mappings import (
 from deltamq.mq.stored_json import Form, check_nothing_lost, corrupt_when_damaged
 
 AnyEvent = (
-    Event | GroupEvent | BrokerEvent | OnlineEvent | MoveEvent | StaticEvent | AccessEvent | AuthEvent | FeatureEvent
+    Event
+    | GroupEvent
+    | BrokerEvent
+    | OnlineEvent
+    | MoveEvent
+    | StaticEvent
+    | AccessEvent
+    | AuthEvent
+    | FeatureEvent
+    | SchemaEvent
 )
 
 _NO_MOVES: Final = MovedKeys()
@@ -52,6 +62,8 @@ class Meta:
     auth: AuthState = field(default_factory=AuthState)
     #: The features that are switched on.
     features: FeaturesState = field(default_factory=FeaturesState)
+    #: The schema registry.
+    schemas: RegistryState = field(default_factory=RegistryState)
 
     def apply_all(self, events: Sequence[AnyEvent]) -> Meta:
         """Return the state after `events`. Families depend on each other only where a topic ends."""
@@ -60,6 +72,7 @@ class Meta:
         of_clients = [e for e in events if isinstance(e, OnlineEvent)]
         of_auth = [e for e in events if isinstance(e, AuthEvent)]
         of_features = [e for e in events if isinstance(e, FeatureEvent)]
+        of_schemas = [e for e in events if isinstance(e, SchemaEvent)]
         groups, moved, static, access = self.groups, dict(self.moved), dict(self.static), self.access
         waiting: list[GroupEvent] = []
         seals: dict[str, list[Sealed]] = {}
@@ -101,6 +114,7 @@ class Meta:
             access=access,
             auth=self.auth.apply_all(of_auth) if of_auth else self.auth,
             features=self.features.apply_all(of_features) if of_features else self.features,
+            schemas=self.schemas.apply_all(of_schemas) if of_schemas else self.schemas,
         )
 
     def over(self, known: Meta) -> Meta:
@@ -150,6 +164,7 @@ _CHANGED_PARTS: Final[Mapping[type, tuple[str, ...]]] = {
     **dict.fromkeys(get_args(AccessEvent), ("access",)),
     **dict.fromkeys(get_args(AuthEvent), ("auth",)),
     FeatureEvent: ("features",),
+    **dict.fromkeys(get_args(SchemaEvent), ("schemas",)),
     SegmentsDropped: ("static", "moved", "groups", "access"),
     TopicDeleted: ("topics", "groups", "moved", "static", "access"),
     HostRenewed: (),
@@ -165,6 +180,7 @@ _FORMS: Final[Mapping[str, Form[Any]]] = {
     **ACCESS_EVENTS,
     **AUTH_EVENTS,
     **FEATURE_EVENTS,
+    **SCHEMA_EVENTS,
 }
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from deltamq.mq.auth.keys import Key
 from deltamq.mq.auth.principals import AccessRule, Principal, Quota
@@ -31,6 +32,7 @@ from deltamq.mq.meta.online import GroupOnline, OnlineClient, OnlineState, Topic
 from deltamq.mq.meta.topics import MetaState, StoredTopic
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed
+from deltamq.mq.schemas.registry import Entry, RegistryState, Schema, SubjectRules
 from deltamq.mq.static.mappings import QueueMapping, TopicMappings
 from deltamq.mq.stored_json import check_nothing_lost, corrupt_when_damaged, to_json
 
@@ -231,6 +233,20 @@ class _Features(msgspec.Struct):
         return features
 
 
+class _Schemas(msgspec.Struct):
+    subjects: Mapping[str, Mapping[int, Entry]] = {}
+    schemas: Mapping[int, Schema] = {}
+    rules: Mapping[str, SubjectRules] = {}
+    last_id: int = 0
+
+    @classmethod
+    def of(cls, state: RegistryState) -> _Schemas:
+        return cls(state.subjects, state.schemas, state.rules, state.last_id)
+
+    def state(self) -> RegistryState:
+        return RegistryState(self.subjects, self.schemas, self.rules, self.last_id)
+
+
 class _OnlyFeatures(msgspec.Struct):
     features: _Features = msgspec.field(default_factory=_Features)
 
@@ -248,6 +264,8 @@ class _Stored(msgspec.Struct):
     access: _Access
     auth: _Auth
     features: _Features
+    #: Not there while nothing is: a release without the registry reads it then.
+    schemas: _Schemas | UnsetType = UNSET
 
     @classmethod
     def of(cls, snapshot: MetaSnapshot) -> _Stored:
@@ -264,6 +282,7 @@ class _Stored(msgspec.Struct):
             _Access.of(meta.access),
             _Auth.of(meta.auth),
             _Features(meta.features.on),
+            _Schemas.of(meta.schemas) if meta.schemas else UNSET,
         )
 
     def snapshot(self) -> MetaSnapshot:
@@ -278,6 +297,7 @@ class _Stored(msgspec.Struct):
             access=self.access.state(),
             auth=self.auth.state(),
             features=self.features.state(),
+            schemas=RegistryState() if self.schemas is UNSET else self.schemas.state(),
         )
         return MetaSnapshot(meta=meta, previous=self.previous, told=self.told)
 

@@ -47,6 +47,15 @@ from deltamq.mq.queue.retry import Exponential, Fixed
 from deltamq.mq.queue.revive import LostReason, LostRecord
 from deltamq.mq.queue.revive_log import Ack, Done, record_from_json, record_to_json
 from deltamq.mq.routing import Route, expand, new_route
+from deltamq.mq.schemas.registry import (
+    Reference,
+    RegistryState,
+    Schema,
+    SchemaDeleted,
+    SchemaRegistered,
+    SubjectRules,
+    SubjectRulesPut,
+)
 from deltamq.mq.static.global_queues import GlobalQueues, Stay
 from deltamq.mq.static.logical_queue import Segment
 from deltamq.mq.static.mappings import MappingPut, MappingRemoved, QueueMapping, SegmentsDropped
@@ -171,6 +180,15 @@ RULE = rule_of(
     principal="ada@x.org", effect="deny", resource="topic", pattern="orders.*", verbs=("subscribe", "publish")
 )
 ID = "00112233aabbccdd"
+AVRO = Schema(schema='"größe"', references=(Reference("other", "refunds", 3),))
+REGISTRY = RegistryState().apply_all(
+    [
+        SchemaRegistered(subject="orders", version=1, id=1, schema=AVRO),
+        SchemaRegistered(subject="refunds", version=1, id=2, schema=Schema(schema_type="JSON", schema="{}")),
+        SchemaDeleted(subject="orders", versions=(1,), permanent=False),
+        SubjectRulesPut(subject="orders", rules=SubjectRules(compatibility="NONE")),
+    ]
+)
 
 EXAMPLES: Mapping[str, tuple[Family, object]] = {
     "a host": (META, HostRegistered(host=HOST)),
@@ -269,6 +287,14 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
     "an access rule": (META, AclPut(rule=RULE)),
     "an access rule's end": (META, AclRemoved(id=RULE.id, principal="ada@x.org")),
     "a quota": (META, QuotaPut(quota=Quota(principal="ada@x.org", requests_per_s=5, bytes_out_per_s=6))),
+    "a schema": (META, SchemaRegistered(subject="orders-value", version=1, id=7, schema=AVRO)),
+    "a schema that has an id already": (META, SchemaRegistered(subject="orders-value", version=2, id=7)),
+    "a deletion of schemas": (META, SchemaDeleted(subject="orders-value", versions=(1, 2), permanent=False)),
+    "rules of a subject": (
+        META,
+        SubjectRulesPut(subject="orders-value", rules=SubjectRules(compatibility="FULL", mode="READONLY")),
+    ),
+    "a snapshot with schemas": (SNAPSHOT, MetaSnapshot(meta=Meta(schemas=REGISTRY), previous=0, told={})),
     "an empty snapshot": (SNAPSHOT, MetaSnapshot(meta=Meta(), previous=0, told={})),
     "a snapshot": (
         SNAPSHOT,
@@ -372,6 +398,7 @@ OPTIONAL = {
     # without static or global topics
     *("world", "held_by", "local_end", "at_once"),
     *("features", "on"),
+    *("schema", "schema_type", "references", "schemas", "subjects", "rules", "last_id", "compatibility", "mode"),
     *("note", "disabled_ms", "until_ms", "scram", "auth", "auth.principals", "auth.keys", "auth.rules", "auth.quotas"),
     *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
     *("retired", "static", "at_ms", "hosted", "copies", "version", "access", "access.brokers", "access.partitions"),

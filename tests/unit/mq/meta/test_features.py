@@ -14,6 +14,8 @@ from deltamq.mq.meta.snapshot import MetaSnapshot
 
 ON = FeatureOn(name="signed-names", says="names are signed")
 
+SCHEMAS = FeatureOn(name="schemas", says=KNOWN_FEATURES["schemas"])
+
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -43,10 +45,10 @@ def test_meta_05_a_feature_that_is_on_stops_a_release_that_does_not_know_it(monk
 @pytest.mark.usefixtures("known")
 def test_meta_05_a_feature_is_switched_on_when_every_process_knows_it() -> None:
     state = FeaturesState()
-    mixed = {"http://a": ("signed-names",), "http://b": ()}
+    mixed = {"http://a": ("schemas", "signed-names"), "http://b": ("schemas",)}
     assert upgrade_of(state, mixed).waiting == {"signed-names": ["http://b"]}
-    assert decide_upgrade(state, mixed) == ()
-    every = {"http://a": ("signed-names", "more"), "http://b": ("signed-names",)}
-    assert decide_upgrade(state, every) == (ON,)
-    after = state.apply_all([ON])
+    assert decide_upgrade(state, mixed) == (SCHEMAS,)
+    every = {"http://a": ("schemas", "signed-names", "more"), "http://b": ("schemas", "signed-names")}
+    assert decide_upgrade(state, every) == (SCHEMAS, ON)
+    after = state.apply_all([SCHEMAS, ON])
     assert decide_upgrade(after, every) == () and not upgrade_of(after, mixed).waiting

@@ -51,6 +51,7 @@ from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import MetaState, StaticQueues, Topic, decide_delete_topic, decide_put_topic
 from deltamq.mq.names import member_name
 from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.schemas.registry import RegistryState
 
 AB = ("A", "B")
 TOPICS, GROUPS, CLIENTS, HOSTS = ("orders", "refunds"), ("billing", "audit"), ("c1", "c2", "c3"), ("h1", "h2")
@@ -243,9 +244,10 @@ def test_kafka_15_a_snapshot_holds_the_settings_that_kafkas_clients_gave() -> No
 @pytest.mark.parametrize(
     ("state", "stored_fields"),
     [
-        (Meta, {"topics", "groups", "brokers", "online", "moved", "static", "access", "auth", "features"}),
+        (Meta, {"topics", "groups", "brokers", "online", "moved", "static", "access", "auth", "features", "schemas"}),
         (AuthState, {"principals", "keys", "rules", "quotas"}),
         (AccessState, {"brokers", "partitions"}),
+        (RegistryState, {"subjects", "schemas", "rules", "last_id"}),
         (Access, {"readable", "writable", "reason", "until_ms"}),
         (MetaState, {"topics", "routes_epoch", "ended"}),
         (Topic, {"name", "id", "route", "settings", "created_ms", "generation", "static", "kafka"}),
