@@ -52,6 +52,14 @@ ARROW_MESSAGES_MAX: Final = 1_000_000
 # Each record batch of a request costs Python time, however few rows it has.
 ARROW_BATCHES_MAX: Final = 4_096
 JSON_DEPTH_MAX: Final = 32
+# A typed topic's columns (SPEC TYPE-12): each costs memory for each row, whatever the row has, and a place in each
+# file.
+TYPED_COLUMNS_MAX: Final = 1_000
+TYPED_DEPTH_MAX: Final = 32
+# One body's elements of lists and maps, times the columns below each: an element may take a byte of a body, and eight
+# bytes of each of its columns.
+TYPED_CELLS_MIN: Final = 1_024
+TYPED_CELLS_PER_BYTE_MAX: Final = 16
 # One request's path, header names and header values together, and the number of its headers: each costs an object.
 HEADER_SECTION_BYTES_MAX: Final = 64 * KIB
 HEADER_LINES_MAX: Final = 128

@@ -1,0 +1,187 @@
+"""A JSON Schema as a tree of nodes (drafts 4 to 2020-12): what becomes a column of a type, and what a text (TYPE-13).
+
+What restricts values without giving them another type (`minimum`, `pattern`, `enum`, ...) is the producer's to check.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from deltamq.tables.typed.json_types import ANY, SIMPLE
+from deltamq.tables.typed.node import (
+    TIMESTAMP,
+    Child,
+    Growth,
+    Node,
+    check_columns,
+    invalid_schema,
+    list_of,
+    map_of,
+    struct,
+)
+
+_NULL: Final = "null"
+_STRINGS: Final = {"date": SIMPLE[pa.date32()], "date-time": SIMPLE[TIMESTAMP]}
+_TYPES: Final = {
+    "boolean": SIMPLE[pa.bool_()],
+    "integer": SIMPLE[pa.int64()],
+    "number": SIMPLE[pa.float64()],
+    "string": SIMPLE[pa.string()],
+}
+
+
+def parse_json_schema(text: str, references: Mapping[str, str]) -> Node:
+    """Return the tree of a JSON Schema; `references` are the texts of other schemas by their names in `$ref`.
+
+    Raises
+    ------
+    Unprocessable
+        `invalid_schema`: the text is no JSON Schema, or its values have no columns.
+    """
+    documents = {"": _document(text, "the schema")}
+    documents |= {name: _document(other, name) for name, other in references.items()}
+    try:
+        node, _ = _Reader(documents).node(documents[""], "", "", 0, ())
+    except RecursionError:
+        raise invalid_schema("is nested too deeply") from None
+    return check_columns(node)
+
+
+def _document(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise invalid_schema(f"{name[:100]} is not JSON") from None
+
+
+class _Reader:
+    def __init__(self, documents: Mapping[str, Any]) -> None:
+        self._documents = documents
+        self._growth = Growth()
+        self._ids = {name: name for name in documents}
+        for name, document in documents.items():
+            id_ = document.get("$id", document.get("id")) if isinstance(document, dict) else None
+            if isinstance(id_, str):
+                self._ids.setdefault(id_, name)
+
+    def node(
+        self, schema: Any, document: str, at: str, depth: int, seen: tuple[tuple[str, str], ...]
+    ) -> tuple[Node, bool]:
+        """Return the node of a schema and whether it allows null; `seen` are the references that led here."""
+        if schema is True:
+            return ANY, True
+        if not isinstance(schema, dict):
+            raise invalid_schema(f"{at or 'it'} is neither an object nor true")
+        depth = self._growth.deeper(depth, at)
+        if "$ref" in schema:
+            return self._referred(schema["$ref"], document, at, depth, seen)
+        for word in ("oneOf", "anyOf"):
+            if word in schema:
+                return self._choice(_schemas(schema[word], at, word), document, at, depth, seen)
+        if "allOf" in schema and "type" not in schema and "properties" not in schema:
+            parts = _schemas(schema["allOf"], at, "allOf")
+            return self.node(parts[0], document, at, depth, seen) if len(parts) == 1 else (ANY, True)
+        kinds = _types(schema, at)
+        nullable = _NULL in kinds
+        named = [kind for kind in kinds if kind != _NULL]
+        if len(named) != 1:
+            return ANY, nullable or not kinds
+        return self._typed(named[0], schema, document, at, depth, seen), nullable
+
+    def _typed(
+        self, kind: str, schema: dict[str, Any], document: str, at: str, depth: int, seen: tuple[tuple[str, str], ...]
+    ) -> Node:
+        if kind == "object":
+            return self._object(schema, document, at, depth, seen)
+        if kind == "array":
+            items = schema.get("items", True)
+            if isinstance(items, list) or "prefixItems" in schema or items is False:
+                return ANY
+            item, nullable = self.node(items, document, f"{at}[]", depth, seen)
+            return list_of(item, nullable=nullable)
+        if kind == "string" and isinstance(schema.get("format"), str):
+            return _STRINGS.get(schema["format"], _TYPES[kind])
+        if kind not in _TYPES:
+            raise invalid_schema(f"{at or 'it'} has the type {kind[:100]!r}, which JSON Schema does not have")
+        return _TYPES[kind]
+
+    def _object(
+        self, schema: dict[str, Any], document: str, at: str, depth: int, seen: tuple[tuple[str, str], ...]
+    ) -> Node:
+        properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+        required = schema.get("required", [])
+        if not isinstance(properties, dict) or not isinstance(required, list):
+            raise invalid_schema(f"{at or 'it'} has `properties` that are no object, or `required` that is no list")
+        if not properties:
+            if not isinstance(others, dict) or not others or "patternProperties" in schema:
+                return ANY
+            item, nullable = self.node(others, document, f"{at}[]", depth, seen)
+            return map_of(item, nullable=nullable)
+        children = []
+        for name, inner in properties.items():
+            node, nullable = self.node(inner, document, f"{at}.{name}" if at else name, depth, seen)
+            children.append(Child(name, node, required=name in required, nullable=nullable or name not in required))
+        return struct(children, closed=others is False and "patternProperties" not in schema)
+
+    def _choice(
+        self, schemas: list[Any], document: str, at: str, depth: int, seen: tuple[tuple[str, str], ...]
+    ) -> tuple[Node, bool]:
+        others = [one for one in schemas if not (isinstance(one, dict) and one.get("type") == _NULL)]
+        if len(others) != 1:
+            return ANY, len(others) < len(schemas)
+        node, nullable = self.node(others[0], document, at, depth, seen)
+        return node, nullable or len(others) < len(schemas)
+
+    def _referred(
+        self, target: Any, document: str, at: str, depth: int, seen: tuple[tuple[str, str], ...]
+    ) -> tuple[Node, bool]:
+        if not isinstance(target, str):
+            raise invalid_schema(f"{at or 'it'} has a $ref that is no text")
+        name, _, pointer = target.partition("#")
+        known = self._ids.get(name) if name else document
+        if known is None:
+            raise invalid_schema(f"{at or 'it'} refers to {name[:100]}, which is not among the schema's references")
+        place = (known, pointer)
+        if place in seen:
+            raise invalid_schema(f"{at or 'it'} contains itself ({target[:100]}); use a string with JSON in its place")
+        return self.node(self._at(known, pointer, target), known, at, depth, (*seen, place))
+
+    def _at(self, document: str, pointer: str, target: str) -> Any:
+        schema = self._documents[document]
+        for part in pointer.split("/")[1:] if pointer.startswith("/") else []:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(schema, dict) and name in schema:
+                schema = schema[name]
+            elif isinstance(schema, list) and name.isdecimal() and int(name) < len(schema):
+                schema = schema[int(name)]
+            else:
+                raise invalid_schema(f"{target[:100]} refers to nothing")
+        if pointer and not pointer.startswith("/"):
+            raise invalid_schema(f"{target[:100]}: a reference has the form #/$defs/NAME here")
+        return schema
+
+
+def _schemas(value: Any, at: str, word: str) -> list[Any]:
+    if not isinstance(value, list) or not value:
+        raise invalid_schema(f"{at or 'it'} has `{word}` that is no list of schemas")
+    return value
+
+
+def _types(schema: dict[str, Any], at: str) -> list[str]:
+    """The types that a schema allows; none: any."""
+    kind = schema.get("type")
+    if kind is None:
+        if "properties" in schema:
+            return ["object"]
+        values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if isinstance(values, list) and values and all(isinstance(value, str | None) for value in values):
+            return ["string", *([_NULL] if None in values else [])]
+        return []
+    kinds = kind if isinstance(kind, list) else [kind]
+    if not all(isinstance(name, str) for name in kinds):
+        raise invalid_schema(f"{at or 'it'} has a type that is no text")
+    return kinds

@@ -1,0 +1,439 @@
+"""JSON as values of columns, one body at a time: the plain twin of the compiled decoder (SPEC TYPE-13).
+
+A value is kept exactly, or it does not fit. Numbers are compared as they were sent: a double must give the sent digits
+again, 1.0 is a whole number, and 2^63 is none of 64 bits.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+import struct
+from collections import Counter
+from collections.abc import Callable
+from datetime import date
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, Inexact, InvalidOperation
+from typing import Any, Final
+
+import pyarrow as pa
+
+from deltamq.mq.limits import TYPED_CELLS_MIN, TYPED_CELLS_PER_BYTE_MAX
+from deltamq.tables.typed.misfit import Misfit
+from deltamq.tables.typed.node import Node
+
+#: No finite double has more significant digits than 767, so a number with more digits than this is no double.
+_DIGITS_MAX: Final = 800
+_EXACT: Final = Context(prec=_DIGITS_MAX, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact, InvalidOperation])
+_ROUNDING: Final = Context(
+    prec=2 * _DIGITS_MAX, rounding=ROUND_HALF_EVEN, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOperation]
+)
+_NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_TIME: Final = re.compile(r"(\d{4}-\d{2}-\d{2})[Tt ](\d{2}):(\d{2}):(\d{2})(?:\.(\d+))?(Z|z|[+-]\d{2}:\d{2})", re.ASCII)
+_EPOCH: Final = date(1970, 1, 1)
+_DAY_US: Final = 86_400_000_000
+#: Days and microseconds from 1970 on that a date and a timestamp may have: the years 1 to 9999.
+FIRST_DAY: Final = (date(1, 1, 1) - _EPOCH).days
+LAST_DAY: Final = (date(9999, 12, 31) - _EPOCH).days
+FIRST_US: Final = FIRST_DAY * _DAY_US
+END_US: Final = (LAST_DAY + 1) * _DAY_US
+_SPACE: Final = " \t\n\r"
+_ABSENT: Final = object()
+
+
+class Budget:
+    """What is left of the columns' values that one body may take, and in mode `rescue` what did not fit."""
+
+    def __init__(self, body_bytes: int, *, rescues: bool = False) -> None:
+        self.cells = TYPED_CELLS_MIN + TYPED_CELLS_PER_BYTE_MAX * body_bytes
+        #: Each fault with the value there; None: the first fault ends it.
+        self.rest: list[tuple[Misfit, Any]] | None = [] if rescues else None
+
+    def take(self, elements: int, node: Node) -> None:
+        """Count elements of a list or a map; raise `Misfit` if they are too many for the body's size."""
+        self.cells -= elements * node.leaves
+        if self.cells < 0:
+            raise Misfit("out_of_range", "has more elements, with their columns, than a body of its size may have")
+
+
+class _Twice(dict[str, Any]):
+    """An object in which names are repeated: it is unknown which value was meant."""
+
+    names: frozenset[str] = frozenset()
+
+
+class _TooFar:
+    """A number beyond the range of all types."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+
+#: Returns a value that is not null in Arrow's form; raises `Misfit`.
+Convert = Callable[[Any, Budget], Any]
+
+
+# Reading JSON.
+
+
+def _number(text: str) -> Decimal | _TooFar:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return _TooFar(text)
+
+
+def _constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) == len(pairs):
+        return fields
+    times = Counter(name for name, _ in pairs)
+    repeated = _Twice(fields)
+    repeated.names = frozenset(name for name, count in times.items() if count > 1)
+    return repeated
+
+
+_decoder: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=_number, parse_int=_number, parse_constant=_constant
+)
+
+
+def parsed(body: bytes) -> Any:
+    """Return the JSON of a body, with numbers as they were sent; raise `Misfit`: `not_text` or `not_json`."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        raise Misfit("not_text", "is not UTF-8") from None
+    try:
+        value, end = _decoder.raw_decode(text, len(text) - len(text.lstrip(_SPACE)))
+    except (ValueError, RecursionError):
+        raise Misfit("not_json", "is not JSON") from None
+    if text[end:].strip(_SPACE):
+        raise Misfit("not_json", "has more than one value of JSON")
+    return value
+
+
+def text_of(value: Any) -> str:
+    """Return a parsed value as JSON again; raise `Misfit` if JSON does not say what it is."""
+    if isinstance(value, dict):
+        for name in _repeated(value):
+            raise _repeats(name)
+        return "{" + ",".join(f"{text_of(name)}:{text_of(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(text_of, value)) + "]"
+    if isinstance(value, Decimal | _TooFar):
+        return str(value)
+    if isinstance(value, str) and not _is_text(value):
+        raise Misfit("not_text", "has half of a surrogate pair")
+    return json.dumps(value, ensure_ascii=False)
+
+
+# Types.
+
+
+def converter(node: Node) -> Convert:
+    """Return the conversion of parsed JSON to the values of a node's column."""
+    if node.form in ("whole", "real", "decimal"):
+        return {"whole": _whole, "real": _real, "decimal": _decimal}[node.form](node.arrow)
+    if node.form in ("struct", "list", "map"):
+        return {"struct": _struct, "list": _list, "map": _map}[node.form](node)
+    return _SIMPLE[node.form]
+
+
+def _struct(node: Node) -> Convert:
+    fields = [(child.name, converter(child.node), child) for child in node.children]
+    names = {child.name for child in node.children}
+
+    def convert(value: Any, budget: Budget) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise Misfit("wrong_type", "is not an object")
+        converted: dict[str, Any] = {}
+        repeated = _repeated(value)
+        for name, inner, child in fields:
+            item = value.get(name, _ABSENT)
+            is_null = (item is None and child.nullable) or (item is _ABSENT and not child.required)
+            if is_null and name not in repeated:
+                continue
+            converted[name] = _part(inner, item, budget, name, _fault(name, item, repeated))
+        if node.closed and value.keys() - names:
+            for name, item in value.items():
+                if name not in names:
+                    _part(_unknown, item, budget, name, None)
+        return converted
+
+    return convert
+
+
+def _fault(name: str, item: Any, repeated: frozenset[str]) -> Misfit | None:
+    """What is wrong with a field whatever its type."""
+    if name in repeated:
+        return Misfit("repeated_field", "occurs twice in its object")
+    if item is _ABSENT:
+        return Misfit("missing", "is missing, and the schema requires it")
+    return None if item is not None else Misfit("missing", "is null, which the schema does not allow")
+
+
+def _part(convert: Convert, item: Any, budget: Budget, part: str, fault: Misfit | None) -> Any:
+    """Convert a field; in mode `rescue` its fault is kept with its value, and it is null."""
+    rest = budget.rest
+    before = 0 if rest is None else len(rest)
+    try:
+        if fault is not None:
+            raise fault
+        return convert(item, budget)
+    except Misfit as misfit:
+        if rest is None:
+            misfit.within(part)
+            raise
+        rest.append((misfit, None if item is _ABSENT else item))
+        return None
+    finally:
+        for inner_fault, _ in rest[before:] if rest is not None else ():
+            inner_fault.within(part)
+
+
+def _unknown(_value: Any, _budget: Budget) -> Any:
+    raise Misfit("unknown_field", "is not a field of the schema")
+
+
+def _element(convert: Convert, child_nullable: bool, item: Any, budget: Budget, part: str) -> Any:
+    """Convert an element; a fault is one of the list or map as a whole, so that no element changes its place."""
+    if item is None and child_nullable:
+        return None
+    before = 0 if budget.rest is None else len(budget.rest)
+    try:
+        if item is None:
+            raise Misfit("missing", "is null, which the schema does not allow")
+        return convert(item, budget)
+    except Misfit as misfit:
+        misfit.within(part)
+        raise
+    finally:
+        for inner_fault, _ in budget.rest[before:] if budget.rest is not None else ():
+            inner_fault.within(part)
+
+
+def _list(node: Node) -> Convert:
+    [child] = node.children
+    inner, nullable = converter(child.node), child.nullable
+
+    def convert(value: Any, budget: Budget) -> list[Any]:
+        if not isinstance(value, list):
+            raise Misfit("wrong_type", "is not an array")
+        budget.take(len(value), node)
+        return [_element(inner, nullable, item, budget, f"[{n}]") for n, item in enumerate(value)]
+
+    return convert
+
+
+def _map(node: Node) -> Convert:
+    [child] = node.children
+    inner, nullable = converter(child.node), child.nullable
+
+    def convert(value: Any, budget: Budget) -> list[tuple[str, Any]]:
+        if not isinstance(value, dict):
+            raise Misfit("wrong_type", "is not an object")
+        budget.take(len(value), node)
+        for name in _repeated(value):
+            raise _repeats(name)
+        return [
+            (_string(name, budget), _element(inner, nullable, item, budget, f"[{name[:40]}]"))
+            for name, item in value.items()
+        ]
+
+    return convert
+
+
+def _repeated(value: dict[str, Any]) -> frozenset[str]:
+    return value.names if isinstance(value, _Twice) else frozenset()
+
+
+def _repeats(name: str) -> Misfit:
+    misfit = Misfit("repeated_field", "occurs twice in its object")
+    misfit.within(f"[{name[:40]}]")
+    return misfit
+
+
+def _boolean(value: Any, _budget: Budget) -> bool:
+    if not isinstance(value, bool):
+        raise Misfit("wrong_type", "is neither true nor false")
+    return value
+
+
+def _whole(kind: pa.DataType) -> Convert:
+    bits = kind.bit_width
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)
+
+    def convert(value: Any, _budget: Budget) -> int:
+        if isinstance(value, _TooFar):
+            raise Misfit("out_of_range", f"is not a whole number of {bits} bits")
+        if not isinstance(value, Decimal):
+            raise Misfit("wrong_type", "is not a number")
+        if not value:
+            return 0
+        # Looking at the exponent first keeps 1e999999999 from being written out.
+        if value.adjusted() < 0 or (value.adjusted() < bits and value != int(value)):
+            raise Misfit("wrong_type", "is not a whole number")
+        if value.adjusted() >= bits or not low <= int(value) < high:
+            raise Misfit("out_of_range", f"is not a whole number of {bits} bits")
+        return int(value)
+
+    return convert
+
+
+def _decimal(kind: pa.Decimal128Type) -> Convert:
+    unit = Decimal((0, (1,), -kind.scale))
+    fault = f"is not a number of {kind.precision} digits, {kind.scale} of them behind the point"
+
+    def convert(value: Any, _budget: Budget) -> Decimal:
+        number = _number(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+        if not isinstance(number, Decimal | _TooFar):
+            raise Misfit("wrong_type", "is not a number, nor a string with one")
+        if isinstance(number, Decimal):
+            if not number:
+                return Decimal(0).quantize(unit)
+            if number.adjusted() < kind.precision - kind.scale:
+                rounded = number.quantize(unit, context=_ROUNDING)
+                if rounded == number:
+                    return rounded
+        raise Misfit("out_of_range", fault)
+
+    return convert
+
+
+def _real(kind: pa.DataType) -> Convert:
+    nearest: Callable[[Decimal], float] = float if kind == pa.float64() else _nearest_float
+    name = "double" if kind == pa.float64() else "float"
+
+    def convert(value: Any, _budget: Budget) -> float:
+        if isinstance(value, Decimal):
+            stored = nearest(value)
+            if math.isfinite(stored) and _gives_again(stored, value):
+                return stored
+        elif not isinstance(value, _TooFar):
+            raise Misfit("wrong_type", "is not a number")
+        raise Misfit("out_of_range", f"has more digits than a {name} keeps, or is too large for one")
+
+    return convert
+
+
+def _gives_again(stored: float, sent: Decimal) -> bool:
+    """Whether the stored number, rounded to the digits that were sent, equals the sent number."""
+    exact = Decimal(stored)
+    if exact == sent:
+        return True
+    try:
+        digits = sent.normalize(_EXACT)
+    except Inexact:
+        return False
+    _, _, exponent = digits.as_tuple()
+    assert isinstance(exponent, int), "numbers of JSON are finite"
+    return exact.quantize(Decimal((0, (1,), exponent)), context=_ROUNDING) == sent
+
+
+def _nearest_float(number: Decimal) -> float:
+    try:
+        return float(struct.unpack("f", struct.pack("f", float(number)))[0])
+    except OverflowError:
+        return math.inf
+
+
+def _string(value: Any, _budget: Budget) -> str:
+    if not isinstance(value, str):
+        raise Misfit("wrong_type", "is not a string")
+    if not _is_text(value):
+        raise Misfit("not_text", "has half of a surrogate pair")
+    return value
+
+
+def _bytes(value: Any, _budget: Budget) -> bytes:
+    if not isinstance(value, str):
+        raise Misfit("wrong_type", "is not a string")
+    try:
+        decoded = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        decoded = None
+    # The text must not have bits behind the last byte, which decoders drop.
+    if decoded is None or base64.b64encode(decoded).decode() != value:
+        raise Misfit("wrong_type", "is not base64 (RFC 4648, section 4)")
+    return decoded
+
+
+def _date(value: Any, _budget: Budget) -> int:
+    if not isinstance(value, str) or not _DAY.fullmatch(value):
+        raise Misfit("wrong_type", "is not a string YYYY-MM-DD")
+    days = _days(value)
+    if days is None:
+        raise Misfit("out_of_range", "is no day of the calendar")
+    return days
+
+
+def _days(text: str) -> int | None:
+    try:
+        return (date.fromisoformat(text) - _EPOCH).days
+    except ValueError:
+        return None
+
+
+def _timestamp(value: Any, _budget: Budget) -> int:
+    match = _TIME.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise Misfit("wrong_type", "is not a string YYYY-MM-DDTHH:MM:SS.ffffff with Z or +HH:MM")
+    local, east = _local_us(match), _east_us(match[6])
+    if local is None or east is None or not FIRST_US <= local - east < END_US:
+        raise Misfit("out_of_range", "is no time of the years 1 to 9999, or has digits beyond the microsecond")
+    return local - east
+
+
+def _local_us(match: re.Match[str]) -> int | None:
+    """Microseconds since 1970 in local time; None: there is no such time, or it has finer digits."""
+    days, hour, minute, second = _days(match[1]), int(match[2]), int(match[3]), int(match[4])
+    fraction = (match[5] or "").rstrip("0")
+    if days is None or hour > 23 or minute > 59 or second > 59 or len(fraction) > 6:
+        return None
+    return days * _DAY_US + ((hour * 60 + minute) * 60 + second) * 1_000_000 + int(fraction.ljust(6, "0"))
+
+
+def _east_us(zone: str) -> int | None:
+    """Microseconds by which a zone is ahead of UTC; None: there is no such zone."""
+    if zone in ("Z", "z"):
+        return 0
+    hours, minutes = int(zone[1:3]), int(zone[4:6])
+    if hours > 23 or minutes > 59:
+        return None
+    return (1 if zone[0] == "+" else -1) * (hours * 60 + minutes) * 60_000_000
+
+
+def _any(value: Any, _budget: Budget) -> str:
+    return text_of(value)
+
+
+_SIMPLE: Final[dict[str, Convert]] = {
+    "boolean": _boolean,
+    "string": _string,
+    "base64": _bytes,
+    "date": _date,
+    "timestamp": _timestamp,
+    "json": _any,
+}
+
+
+def _is_text(value: str) -> bool:
+    """False: it has half of a surrogate pair, and is not Unicode."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

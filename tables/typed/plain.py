@@ -1,0 +1,106 @@
+"""Bodies of one version, row by row: the plain twin of the compiled decoder, and the judge of bodies that it leaves.
+
+Mode `rescue` keeps what fits. The rest is JSON text, for a field that does not fit and for a whole body:
+
+    {"rest": {"customer.age": "abc"}, "reasons": {"customer.age": "wrong_type: is not a number"}}
+    {"body": "{not JSON", "reasons": {"": "not_json: is not JSON"}}           (or "body_base64")
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from deltamq.tables.typed.avro_value import Input, avro_reader
+from deltamq.tables.typed.json_value import Budget, converter, parsed, text_of
+from deltamq.tables.typed.misfit import Misfit
+from deltamq.tables.typed.node import Node
+
+#: Returns the value of a body from a position on, in Arrow's form; raises `Misfit`.
+Read = Callable[[bytes, int, Budget], Any]
+
+
+class Row(NamedTuple):
+    """What became of a body."""
+
+    value: Any
+    misfit: Misfit | None = None
+    rescued: str | None = None
+
+
+def json_reader(root: Node) -> Read:
+    """Return the function that reads bodies of JSON."""
+    convert = converter(root)
+
+    def read(body: bytes, start: int, budget: Budget) -> Any:
+        value = parsed(body[start:] if start else body)
+        if not isinstance(value, dict):
+            raise Misfit("wrong_type", "is not an object of JSON")
+        return convert(value, budget)
+
+    return read
+
+
+def binary_reader(root: Node) -> Read:
+    """Return the function that reads bodies of Avro."""
+    inner = avro_reader(root)
+
+    def read(body: bytes, start: int, budget: Budget) -> Any:
+        source = Input(body, start, budget)
+        value = inner(source)
+        if source.at < len(body):
+            raise Misfit("trailing_bytes", f"has {len(body) - source.at} bytes after its value")
+        return value
+
+    return read
+
+
+READERS: Final[dict[str, Callable[[Node], Read]]] = {
+    "json": json_reader,
+    "columns": json_reader,
+    "avro": binary_reader,
+}
+
+
+def row_of(read: Read, body: bytes, start: int, *, rescues: bool) -> Row:
+    """Return what becomes of a body that is neither null nor empty."""
+    budget = Budget(len(body), rescues=rescues)
+    try:
+        value = read(body, start, budget)
+    except Misfit as misfit:
+        return unfit(misfit, body, rescues=rescues)
+    if not budget.rest:
+        return Row(value)
+    rest = {misfit.field: item for misfit, item in budget.rest}
+    return Row(value, rescued=_rescued('"rest":' + _json_text(rest), [misfit for misfit, _ in budget.rest]))
+
+
+def unfit(misfit: Misfit, body: bytes, *, rescues: bool) -> Row:
+    """Return the row of a body that does not fit as a whole."""
+    if not rescues:
+        return Row(None, misfit)
+    try:
+        text = '"body":' + json.dumps(body.decode(), ensure_ascii=False)
+    except UnicodeDecodeError:
+        text = '"body_base64":' + _json_text(body)
+    return Row(None, rescued=_rescued(text, [misfit]))
+
+
+def _rescued(start: str, misfits: list[Misfit]) -> str:
+    reasons = {misfit.field: f"{misfit.code}: {misfit.reason}" for misfit in misfits}
+    return "{" + start + ',"reasons":' + _json_text(reasons) + "}"
+
+
+def _json_text(value: Any) -> str:
+    """JSON of what a body had: bytes are base64, and half of a surrogate pair stays an escape."""
+    if isinstance(value, bytes):
+        return f'"{base64.b64encode(value).decode()}"'
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{_json_text(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_json_text, value)) + "]"
+    if value is None or isinstance(value, bool | str):
+        return json.dumps(value)
+    return text_of(value)
