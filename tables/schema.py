@@ -45,6 +45,7 @@ MESSAGE_SCHEMA: Final = pa.schema(
     ]
 )
 
+MESSAGE_COLUMNS: Final[tuple[str, ...]] = tuple(MESSAGE_SCHEMA.names)
 #: The columns that a producer may send.
 INGEST_SCHEMA: Final = pa.schema(
     [MESSAGE_SCHEMA.field(n) for n in ("message_id", "key", "tag", "headers", "body", "born_time", "deliver_time")]
@@ -55,17 +56,26 @@ INTERNAL_SCHEMA: Final = pa.schema(
 )
 
 
+SIMPLE_TYPES: Final[dict[pa.DataType, str]] = {
+    pa.int64(): "long",
+    pa.int32(): "integer",
+    pa.int16(): "short",
+    pa.int8(): "byte",
+    pa.float64(): "double",
+    pa.float32(): "float",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.bool_(): "boolean",
+    pa.date32(): "date",
+    TIME: "timestamp",
+}
+
+
 def _delta_type(kind: pa.DataType) -> object:
-    simple: dict[pa.DataType, str] = {
-        pa.int64(): "long",
-        pa.int32(): "integer",
-        pa.string(): "string",
-        pa.binary(): "binary",
-        pa.bool_(): "boolean",
-        TIME: "timestamp",
-    }
-    if kind in simple:
-        return simple[kind]
+    if kind in SIMPLE_TYPES:
+        return SIMPLE_TYPES[kind]
+    if pa.types.is_decimal128(kind):
+        return f"decimal({kind.precision},{kind.scale})"
     if pa.types.is_map(kind):
         return {
             "type": "map",

@@ -113,8 +113,8 @@ class _Line(msgspec.Struct):
 
 class _Stats(msgspec.Struct):
     numRecords: int
-    minValues: dict[str, int | str]
-    maxValues: dict[str, int | str]
+    minValues: dict[str, object]
+    maxValues: dict[str, object]
 
 
 _lines = msgspec.json.Decoder(_Line)
@@ -199,9 +199,20 @@ def encode_guard(
 
 
 def encode_append(
-    *, table_id: str, version: int, batch_id: str, file: DataFile, parts: Sequence[Part], flushed: bool, now_ms: int
+    *,
+    table_id: str,
+    version: int,
+    batch_id: str,
+    file: DataFile,
+    parts: Sequence[Part],
+    flushed: bool,
+    now_ms: int,
+    metadata: dict[str, object] | None = None,
 ) -> NewCommit:
-    """Return the commit that appends `file` and moves the end offset to its end."""
+    """Return the commit that appends `file` and moves the end offset to its end.
+
+    `metadata` replaces the table's, if the file has columns that it lacks (SPEC TYPE-1).
+    """
     tags = {"mq.batch": batch_id, "mq.version": str(version)}
     if parts:
         tags["mq.parts"] = _encode([part_to_json(p) for p in parts]).decode()
@@ -214,8 +225,11 @@ def encode_append(
         "isBlindAppend": True,
     }
     txn = {"appId": OFFSET_APP_ID, "version": file.end, "lastUpdated": now_ms}
+    lines: list[object] = [{"txn": txn}, {"add": file_action(file, data_change=True)}]
+    if metadata is not None:
+        lines.append({"metaData": metadata})
     return NewCommit(
-        _finish(table_id, info, [{"txn": txn}, {"add": file_action(file, data_change=True)}], tags),
+        _finish(table_id, info, lines, tags),
         Commit(
             version=version,
             batch_id=batch_id,
@@ -223,6 +237,7 @@ def encode_append(
             end_offset=file.end,
             parts=tuple(parts),
             flushed=flushed,
+            metadata=metadata,
         ),
     )
 

@@ -12,6 +12,7 @@ from deltamq.mq.errors import Corrupt
 from deltamq.mq.producer import part_from_json
 from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.delta.encode import PARTS_KEY, bounds_of, checksums, deliver_bounds, new_file
+from deltamq.tables.delta.typed_stats import typed_bounds
 from deltamq.tables.paths import start_of_data_file
 from deltamq.tables.schema import MESSAGE_SCHEMA
 
@@ -29,7 +30,9 @@ def described_file(path: str, data: pa.Buffer) -> DataFile:
         start = start_of_data_file(path)
         batch_id = path[len(f"{start:020d}-") : -len(".parquet")]
         with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
-            rows = file.read(use_threads=False).cast(MESSAGE_SCHEMA)
+            rows = file.read(use_threads=False)
+            typed = typed_bounds(rows)
+            rows = rows.select(MESSAGE_SCHEMA.names).cast(MESSAGE_SCHEMA)
             crc = checksums(data, file.metadata)
             _check_requests(path, rows, start, file.metadata, is_whole=not batch_id.startswith("r"))
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
@@ -43,6 +46,7 @@ def described_file(path: str, data: pa.Buffer) -> DataFile:
         born=bounds_of(rows.column("born_time")),
         append=bounds_of(rows.column("append_time")),
         deliver=deliver_bounds(rows.column("deliver_time")),
+        typed=typed.stats(),
         size=data.size,
         crc=crc,
         batch_id=batch_id,

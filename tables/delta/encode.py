@@ -25,8 +25,10 @@ from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.delta.native_parquet import WrittenFile
 from deltamq.tables.delta.small_parquet import SMALL_FILE_ROWS_MAX, encode_few_rows, encode_few_stamped
 from deltamq.tables.delta.stamped import Stamped
+from deltamq.tables.delta.typed_stats import NO_STATS, TypedStats, typed_bounds
 from deltamq.tables.paths import data_file_name
 from deltamq.tables.schema import MESSAGE_SCHEMA
+from deltamq.tables.typed_row import parquet_leaves, value_type
 
 PARTS_KEY: Final = b"mq.parts"
 #: Size of the largest file that is written without pyarrow, and so without compression.
@@ -77,7 +79,7 @@ def encode_stamped(rows: Stamped, parts: Sequence[Part], *, now_ms: int, row_gro
     key_values = key_values_of(parts)
     is_small = rows.count <= min(SMALL_FILE_ROWS_MAX, row_group_rows) or not half_full(rows.count, 1, row_group_rows)
     bytes_max = min(max(_FEW_BYTES_MAX, rows.count * _SMALL_ROW_BYTES), APPENDED_BYTES_MAX)
-    few = encode_few_stamped(rows, key_values, bytes_max) if is_small else None
+    few = encode_few_stamped(rows, key_values, bytes_max) if is_small and not rows.is_typed else None
     if few is None:
         return encode_file(rows.table(), parts, batch_id=rows.batch_id, now_ms=now_ms, row_group_rows=row_group_rows)
     at = rows.rows.schema.get_field_index("deliver_time")
@@ -105,7 +107,8 @@ def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms:
     count = rows.num_rows
     assert count > 0, "an empty file would have no offsets"
     key_values = key_values_of(parts)
-    few = _few(rows, key_values) if count <= min(SMALL_FILE_ROWS_MAX, row_group_rows) else None
+    typed = value_type(rows.schema) is not None
+    few = None if typed or count > min(SMALL_FILE_ROWS_MAX, row_group_rows) else _few(rows, key_values)
     data, crc = few or _many(rows, key_values, row_group_rows)
     file = new_file(
         int(rows.column(0)[0].as_py()),
@@ -113,6 +116,7 @@ def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms:
         born=bounds_of(rows.column("born_time")),
         append=bounds_of(rows.column("append_time")),
         deliver=deliver_bounds(rows.column("deliver_time")),
+        typed=typed_bounds(rows).stats() if typed else NO_STATS,
         size=len(data),
         crc=crc,
         batch_id=batch_id,
@@ -143,7 +147,7 @@ def _many(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_r
     sink = pa.BufferOutputStream()
     footer: list[pq.FileMetaData] = []
     valued = [name for name in _BULKY if rows.column(name).null_count < rows.num_rows]
-    with message_writer(sink, footer, valued) as writer:
+    with message_writer(sink, footer, rows.schema, valued) as writer:
         writer.write_table(rows, row_group_size=row_group_rows)
         if key_values:
             writer.add_key_value_metadata(dict(key_values))
@@ -152,21 +156,26 @@ def _many(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_r
 
 
 def message_writer(
-    sink: pa.NativeFile, footer: list[pq.FileMetaData], valued: Iterable[str] = tuple(_BULKY)
+    sink: pa.NativeFile,
+    footer: list[pq.FileMetaData],
+    schema: pa.Schema = MESSAGE_SCHEMA,
+    valued: Iterable[str] = tuple(_BULKY),
 ) -> pq.ParquetWriter:
     """Return a writer with the settings of all message files; at the end it appends its footer to `footer`.
 
     `valued` are the bulky columns that have values.
     """
     compressed = [leaf for name in valued for leaf in _BULKY[name]]
+    typed = parquet_leaves(schema)
+    compressed += typed
     return pq.ParquetWriter(
         sink,
-        MESSAGE_SCHEMA,
+        schema,
         compression=dict.fromkeys(compressed, "zstd"),
         compression_level=dict.fromkeys(compressed, 1),
-        use_dictionary=_REPEATING,
+        use_dictionary=[*_REPEATING, *typed],
         column_encoding={"offset": "DELTA_BINARY_PACKED"},
-        write_statistics=["offset", "append_time"],
+        write_statistics=["offset", "append_time", *typed],
         write_page_checksum=True,
         store_schema=False,
         metadata_collector=footer,
@@ -184,6 +193,7 @@ def new_file(
     born: Bounds,
     append: Bounds,
     deliver: Bounds | None,
+    typed: TypedStats = NO_STATS,
     size: int,
     crc: str,
     batch_id: str,
@@ -198,7 +208,7 @@ def new_file(
         modified_ms=now_ms,
         append_min_us=append[0],
         append_max_us=append[1],
-        stats=_stats_json(start, count, born, append, deliver),
+        stats=_stats_json(start, count, born, append, deliver, typed),
         crc=crc,
     )
 
@@ -218,10 +228,11 @@ def deliver_bounds(column: pa.ChunkedArray | pa.Array) -> Bounds | None:
     return None if column.null_count else bounds_of(column)
 
 
-def _stats_json(start: int, count: int, born: Bounds, append: Bounds, deliver: Bounds | None) -> str:
+def _stats_json(start: int, count: int, born: Bounds, append: Bounds, deliver: Bounds | None, typed: TypedStats) -> str:
     """Return Delta's file statistics. They hold timestamps in milliseconds: bounds are widened, never narrowed.
 
     Deliver times are included only if every row has one: they show in which files of a delay log messages are due.
+    Typed values come first, as they may have a field `born_time`: a reader looks for the last one.
     """
     least = greatest = nulls = ""
     if deliver is not None:
@@ -230,11 +241,11 @@ def _stats_json(start: int, count: int, born: Bounds, append: Bounds, deliver: B
         nulls = ',"deliver_time":0'
     return (
         f'{{"numRecords":{count},'
-        f'"minValues":{{"offset":{start},'
+        f'"minValues":{{{typed.least}"offset":{start},'
         f'"born_time":"{_iso_ms(born[0] // 1000)}","append_time":"{_iso_ms(append[0] // 1000)}"{least}}},'
-        f'"maxValues":{{"offset":{start + count - 1},'
+        f'"maxValues":{{{typed.greatest}"offset":{start + count - 1},'
         f'"born_time":"{_iso_ms(-(-born[1] // 1000))}","append_time":"{_iso_ms(-(-append[1] // 1000))}"{greatest}}},'
-        f'"nullCount":{{"offset":0,"born_time":0,"append_time":0{nulls}}}}}'
+        f'"nullCount":{{{typed.nulls}"offset":0,"born_time":0,"append_time":0{nulls}}}}}'
     )
 
 

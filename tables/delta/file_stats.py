@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Final
 
 import msgspec
@@ -11,7 +12,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FileStats(msgspec.Struct):
-    """Row count, and bounds and null counts by column; times are texts with milliseconds."""
+    """Row count, and bounds and null counts by column; times are texts with milliseconds, fractions exact."""
 
     numRecords: int = -1
     minValues: dict[str, object] = {}
@@ -19,7 +20,7 @@ class FileStats(msgspec.Struct):
     nullCount: dict[str, object] = {}
 
 
-_stats: Final = msgspec.json.Decoder(FileStats)
+_stats: Final = msgspec.json.Decoder(FileStats, float_hook=Decimal)
 
 
 def decoded_stats(stats: str) -> FileStats:

@@ -28,9 +28,12 @@ from deltamq.tables.delta.encode import (
 )
 from deltamq.tables.delta.file_stats import decoded_stats, time_ms
 from deltamq.tables.delta.moved_groups import Footer, joined_footer, read_footer
+from deltamq.tables.delta.typed_stats import joined_typed
 from deltamq.tables.paths import data_file_name
+from deltamq.tables.typed_row import VALUE
 
 _MAGIC: Final = b"PAR1"
+_encode: Final = msgspec.json.Encoder(decimal_format="number").encode
 #: Row groups with this many bytes are large, whatever the number of their rows.
 _LARGE_BYTES: Final = 4 * MIB
 assert _LARGE_BYTES > APPENDED_BYTES_MAX, "what an append did not compress is encoded again, not copied"
@@ -136,18 +139,26 @@ def _joined_stats(stats: Sequence[str]) -> str:
     nulls = [
         name
         for name in first.nullCount
-        if all(name in file.nullCount and name in file.minValues and name in file.maxValues for file in decoded)
+        if name != VALUE
+        and all(name in file.nullCount and name in file.minValues and name in file.maxValues for file in decoded)
     ]
     if "offset" not in nulls:
         raise ValueError("statistics of a file cannot be read")
-    return msgspec.json.encode(
+    return _encode(
         {
             "numRecords": sum(file.numRecords for file in decoded),
-            "minValues": {name: min((file.minValues[name] for file in decoded), key=_order) for name in nulls},
-            "maxValues": {name: max((file.maxValues[name] for file in decoded), key=_order) for name in nulls},
-            "nullCount": dict.fromkeys(nulls, 0),
+            "minValues": _typed([file.minValues for file in decoded], "min")
+            | {name: min((file.minValues[name] for file in decoded), key=_order) for name in nulls},
+            "maxValues": _typed([file.maxValues for file in decoded], "max")
+            | {name: max((file.maxValues[name] for file in decoded), key=_order) for name in nulls},
+            "nullCount": _typed([file.nullCount for file in decoded], "sum") | dict.fromkeys(nulls, 0),
         }
     ).decode()
+
+
+def _typed(parts: Sequence[dict[str, object]], join: str) -> dict[str, object]:
+    """Return the statistics of typed values; they come first, as in the files' own."""
+    return joined_typed([{name: part[name] for name in part.keys() & {VALUE}} for part in parts], join)
 
 
 def _order(value: object) -> int:

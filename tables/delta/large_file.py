@@ -22,6 +22,8 @@ from deltamq.tables.delta.encode import (
     message_writer,
     new_file,
 )
+from deltamq.tables.delta.typed_stats import NO_STATS, TypedBounds, typed_bounds
+from deltamq.tables.typed_row import value_type
 
 #: Size in memory at which a row group is closed: 32,768 rows of a megabyte each would not fit into memory.
 GROUP_BYTES_MAX: Final = 64 * MIB
@@ -37,8 +39,10 @@ def encode_large_file(
     sink = pa.BufferOutputStream()
     footer: list[pq.FileMetaData] = []
     facts = _Facts()
-    with message_writer(sink, footer) as writer:
-        for group in _grouped(tables, row_group_rows):
+    tables = iter(tables)
+    first = [next(tables)]
+    with message_writer(sink, footer, first[0].schema) as writer:
+        for group in _grouped(_resumed(first, tables), row_group_rows):
             facts.add(group)
             writer.write_table(group, row_group_size=row_group_rows)
             del group  # before the next one is read
@@ -47,6 +51,12 @@ def encode_large_file(
             writer.add_key_value_metadata(dict(key_values))
     data = sink.getvalue()
     return Encoded(data, facts.file(len(data), checksums(data, footer[0]), batch_id, now_ms), facts.rows_bytes)
+
+
+def _resumed(first: list[pa.Table], tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the tables from the first one on, which is not kept."""
+    yield first.pop()
+    yield from tables
 
 
 def _grouped(tables: Iterable[pa.Table], rows_max: int) -> Iterator[pa.Table]:
@@ -84,6 +94,7 @@ class _Facts:
     born: Bounds | None = None
     append: Bounds | None = None
     deliver: Bounds | None = None
+    typed: TypedBounds | None = None
     #: Whether every row has a deliver time.
     delivered: bool = True
 
@@ -98,6 +109,9 @@ class _Facts:
         deliver = deliver_bounds(rows.column("deliver_time"))
         self.deliver = None if deliver is None else _wider(self.deliver, deliver)
         self.delivered &= deliver is not None
+        if value_type(rows.schema) is not None:
+            typed = typed_bounds(rows)
+            self.typed = typed if self.typed is None else self.typed.joined(typed)
 
     def file(self, size: int, crc: str, batch_id: str, now_ms: int) -> DataFile:
         assert self.born is not None and self.append is not None, "an empty file would have no offsets"
@@ -107,6 +121,7 @@ class _Facts:
             born=self.born,
             append=self.append,
             deliver=self.deliver if self.delivered else None,
+            typed=NO_STATS if self.typed is None else self.typed.stats(),
             size=size,
             crc=crc,
             batch_id=batch_id,

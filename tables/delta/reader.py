@@ -26,8 +26,9 @@ from deltamq.mq.limits import KIB
 from deltamq.mq.producer import Part, part_from_json
 from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.delta.encode import PARTS_KEY, footer_start, group_edges
-from deltamq.tables.schema import MESSAGE_SCHEMA
+from deltamq.tables.schema import MESSAGE_COLUMNS, MESSAGE_SCHEMA
 from deltamq.tables.store.store import FileMissing, Store
+from deltamq.tables.typed_row import TYPED
 
 #: Bytes that are read at once from a file's end; a footer of sixteen row groups fits.
 _FOOTER_GUESS: Final = 64 * KIB
@@ -37,6 +38,8 @@ _SMALL_PART: Final = 0.5
 #: Memory of a footer, and of each row group in it with its thirteen columns; measured, rounded up.
 _FOOTER_BYTES: Final = 20 * KIB
 _ROW_GROUP_BYTES: Final = 10 * KIB
+#: Leaf columns of a file without typed columns: of headers two, of the origin three.
+_MESSAGE_LEAVES: Final = len(MESSAGE_SCHEMA) + 3
 
 
 class RowCache:
@@ -89,10 +92,11 @@ class _Footer:
     checksums: tuple[int, ...]  #: one for each of these ranges
     starts: tuple[int, ...]  #: first row of each row group, and the number of rows
     parts: tuple[Part, ...]
+    typed: tuple[str, ...]  #: the typed columns that the file has
 
 
 class FileReader:
-    """Reads the files of one table."""
+    """Reads the files of one table. Typed columns that a file lacks are missing, and others are as they were stored."""
 
     def __init__(self, store: Store, folder: str, cache: RowCache) -> None:
         self._store = store
@@ -100,9 +104,9 @@ class FileReader:
         self._cache = cache
 
     def rows(self, file: DataFile, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the rows with offsets `[start, stop)` of `file`, as MESSAGE_SCHEMA or only its `columns`.
+        """Return the rows with offsets `[start, stop)` of `file`, as MESSAGE_SCHEMA or only these `columns`.
 
-        `columns` are in the schema's order; `offset` is one of them.
+        `columns` are in the rows' order, and may be typed ones; `offset` is one of them.
 
         Raises
         ------
@@ -248,6 +252,7 @@ class FileReader:
             checksums=tuple(groups),
             starts=(0, *itertools.accumulate(counts)),
             parts=parts,
+            typed=_typed_columns(metadata),
         )
 
     def _group(
@@ -259,11 +264,11 @@ class FileReader:
         memory, which costs as much as decoding. A reader of more columns replaces a kept group.
         """
         key = (self._folder, file.path, index)
-        wanted = MESSAGE_SCHEMA.names if columns is None else list(columns)
+        wanted = _stored(footer, columns)
         kept = self._cache.get(key)
         if isinstance(kept, pa.Table) and set(wanted) <= set(kept.column_names):
             return kept.select(wanted)
-        rows = self._read_group(file, footer, index, columns)
+        rows = self._read_group(file, footer, index, wanted)
         if not whole:
             self._cache.put(key, rows, rows.nbytes)
         return rows
@@ -285,8 +290,9 @@ class FileReader:
             with pq.ParquetFile(
                 pa.BufferReader(data), metadata=footer.metadata, page_checksum_verification=bool(chunks)
             ) as parquet:
-                rows = parquet.read_row_group(index, columns=columns, use_threads=False)
-            return rows.cast(pa.schema([MESSAGE_SCHEMA.field(name) for name in rows.column_names]))
+                rows = parquet.read_row_group(index, columns=list(_stored(footer, columns)), use_threads=False)
+            fields = [field if field.name in TYPED else MESSAGE_SCHEMA.field(field.name) for field in rows.schema]
+            return rows.cast(pa.schema(fields))
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise Corrupt(f"{self._key(file)}: row group {index} cannot be read: {error}") from error
 
@@ -299,6 +305,20 @@ class FileReader:
     def _check(self, file: DataFile, data: pa.Buffer, low: int, high: int, crc: int) -> None:
         if zlib.crc32(memoryview(data)[low:high]) != crc:
             raise Corrupt(f"{self._key(file)}: checksum of bytes {low} to {high} does not match; the file was altered")
+
+
+def _typed_columns(metadata: pq.FileMetaData) -> tuple[str, ...]:
+    if metadata.num_columns == _MESSAGE_LEAVES:
+        return ()
+    schema = metadata.schema.to_arrow_schema()
+    return tuple(name for name in TYPED if schema.get_field_index(name) >= 0)
+
+
+def _stored(footer: _Footer, columns: Sequence[str] | None) -> Sequence[str]:
+    """Return those of `columns` that the file has; without `columns`, those of every message."""
+    if columns is None:
+        return MESSAGE_COLUMNS
+    return [name for name in columns if name not in TYPED or name in footer.typed]
 
 
 def _small_part(group: pq.RowGroupMetaData, columns: Sequence[str]) -> list[tuple[int, int]]:

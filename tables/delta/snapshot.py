@@ -31,6 +31,9 @@ _CHECKPOINT: Final = re.compile(rf"{_OWN_COPY.pattern}|(\d{{20}})\.checkpoint\.p
 #: Keys of the table's configuration: the least time that a commit file, and a file that no commit names, are kept.
 LOG_KEEP: Final = "mq.log_keep_ms"
 ORPHAN_KEEP: Final = "mq.orphan_keep_ms"
+#: The columns that have statistics: without this, other engines look only at the first 32.
+_SKIPPING: Final = "delta.dataSkippingStatsColumns"
+_SKIPPED_BY: Final = "offset,born_time,append_time,deliver_time,value"
 #: Tries of a load: a clean-up may delete what it is about to read; each further try starts from a newer checkpoint.
 _LOAD_TRIES: Final = 5
 #: Commits that are asked for at once.
@@ -83,6 +86,16 @@ class Snapshot:
     def keep_ms(self, name: str, default: int) -> int:
         """Return the keep time `name` (milliseconds) of the table's configuration, which binds all its writers."""
         return int(self.configuration.get(name, default))
+
+    @property
+    def schema_json(self) -> str:
+        """The schema of the rows, as Delta's JSON."""
+        return str(self.metadata["schemaString"])
+
+    def with_schema(self, schema_json: str) -> dict[str, object]:
+        """Return the table's metadata with another schema; engines skip files by its typed columns, too."""
+        configuration = {**self.configuration, _SKIPPING: _SKIPPED_BY}
+        return {**self.metadata, "schemaString": schema_json, "configuration": configuration}
 
     @property
     def configuration(self) -> dict[str, str]:

@@ -5,6 +5,8 @@ what is known of them (`small_parquet`). Readers and roll-ups take most rows fro
 columns of many appends are made almost as fast as columns of one.
 
     [ rows of A | what fills them ] [ rows of B | ... ]  --table_of-->  MESSAGE_SCHEMA, or some of its columns
+
+Rows of a typed topic have the columns of `tables.typed_row` behind these.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from deltamq.mq.producer import Earlier
 from deltamq.mq.producer import Sequence as MessageSequence
 from deltamq.tables.few_rows import repeated_int64s, repeated_texts, text_column, zeros
 from deltamq.tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA, TIME
+from deltamq.tables.typed_row import TYPED, conformed, joined_fields
 
 #: Characters of an append's id with which the ids of its messages begin.
 ID_PREFIX: Final = 16
@@ -65,7 +68,7 @@ class RowsPart:
 class Stamped:
     """The rows of one append, from offset `start` on. Safe for threads.
 
-    `rows` has any of INTERNAL_SCHEMA's columns. Nulls are filled: a message id from the
+    `rows` has any of INTERNAL_SCHEMA's columns, and typed ones. Nulls are filled: a message id from the
     append's id, the born time with the append time, and the number of failed deliveries with 0.
     """
 
@@ -83,12 +86,17 @@ class Stamped:
         self._made: pa.Table | None = None
 
     @property
+    def is_typed(self) -> bool:
+        """Whether the rows have typed columns."""
+        return any(name in TYPED for name in self.rows.schema.names)
+
+    @property
     def is_made(self) -> bool:
         """Whether the columns were made."""
         return self._made is not None
 
     def table(self) -> pa.Table:
-        """Return the rows as MESSAGE_SCHEMA; they are kept."""
+        """Return the rows as MESSAGE_SCHEMA, with the typed columns that they have; they are kept."""
         if self._made is None:
             self._made = table_of([self])
         return self._made
@@ -104,16 +112,21 @@ class Stamped:
 
 
 def table_of(appends: Sequence[Stamped], columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of adjacent appends as MESSAGE_SCHEMA, or only its `columns`, each in one chunk."""
+    """Return the rows of adjacent appends, or only `columns` of them, each in one chunk.
+
+    Without `columns`, rows are as MESSAGE_SCHEMA, and have the typed columns that some of them have.
+    """
     assert all(before.start + before.count == after.start for before, after in pairwise(appends)), "not adjacent"
-    schema = MESSAGE_SCHEMA if columns is None else _schema_of(tuple(columns))
     made = _Columns(appends)
+    schema = MESSAGE_SCHEMA if columns is None else _schema_of(tuple(columns))
+    typed = [field for field in made.typed if columns is None or field.name in columns]
+    schema = schema if not typed else pa.schema([*schema, *typed])
     return pa.Table.from_arrays([made.column(name) for name in schema.names], schema=schema)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)
 def _schema_of(columns: tuple[str, ...]) -> pa.Schema:
-    return pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+    return pa.schema([MESSAGE_SCHEMA.field(name) for name in columns if name not in TYPED])
 
 
 class _Columns:
@@ -125,6 +138,8 @@ class _Columns:
         self._count = sum(self._counts)
         rows = one_batch([append.rows for append in appends])
         self._given: dict[str, pa.Array] = dict(zip(rows.schema.names, rows.columns, strict=True))
+        #: The typed columns that the rows have.
+        self.typed: list[pa.Field] = [field for field in rows.schema if field.name in TYPED]
         self._producers: tuple[pa.Array, pa.Array] | None = None
 
     def column(self, name: str) -> pa.Array:
@@ -176,18 +191,20 @@ class _Columns:
 
 
 def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return batches, which may have different columns of INTERNAL_SCHEMA, as one."""
+    """Return batches, which may have different columns of INTERNAL_SCHEMA and different typed ones, as one."""
     if len(batches) == 1:
         return batches[0]
     names = {name for batch in batches for name in batch.schema.names}
     fields = [f for f in INTERNAL_SCHEMA if f.name in names]
+    if not names.isdisjoint(TYPED):
+        fields += joined_fields(batches)
     columns = [pa.concat_arrays([_column(batch, field) for batch in batches]) for field in fields]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     at = batch.schema.get_field_index(field.name)
-    return batch.column(at) if at >= 0 else pa.nulls(batch.num_rows, field.type)
+    return conformed(batch.column(at), field.type) if at >= 0 else pa.nulls(batch.num_rows, field.type)
 
 
 def _nulls(count: int) -> dict[str, pa.Array]:

@@ -162,7 +162,8 @@ class Appender:
         is_put = ahead is not None or await self._publisher.put_ahead(made.encoded)
         if is_put and on_coming is not None:
             on_coming(made.coming)
-        await self._commit(made, put=None if is_put else made.encoded, durable=durable)
+        metadata = self._state.widened(made.stamped.rows.schema)
+        await self._commit(made, put=None if is_put else made.encoded, durable=durable, metadata=metadata)
         self._tail.add(made.stamped, made.encoded.rows_bytes)
         return MessageIds(made.stamped, 0, made.stamped.count)
 
@@ -178,7 +179,9 @@ class Appender:
     async def _encoded(self, rows: pa.RecordBatch, planned: Plan, append_us: int) -> Ahead:
         batch_id = uuid.uuid4().hex
         parts = [planned.parts[at] for at in planned.fresh]
-        stamped = Stamped(rows, parts, batch_id=batch_id, append_us=append_us, start=planned.base)
+        stamped = Stamped(
+            self._state.conformed(rows), parts, batch_id=batch_id, append_us=append_us, start=planned.base
+        )
         stored_as = planned.requests(append_us // 1000)
         encode = partial(
             encode_stamped, stamped, stored_as, now_ms=append_us // 1000, row_group_rows=self._row_group_rows
@@ -186,7 +189,9 @@ class Appender:
         encoded = encode() if rows.nbytes <= LONG_BYTES else await on_a_thread(encode)
         return Ahead(stamped, stored_as, encoded, batch_id, self._clock.boot_ms(), append_us, planned.base)
 
-    async def _commit(self, made: Ahead, *, put: Encoded | None, durable: bool) -> None:
+    async def _commit(
+        self, made: Ahead, *, put: Encoded | None, durable: bool, metadata: dict[str, object] | None
+    ) -> None:
         file = made.encoded.file
 
         def encode(version: int) -> NewCommit:
@@ -198,6 +203,7 @@ class Appender:
                 parts=made.stored_as,
                 flushed=durable,
                 now_ms=file.modified_ms,
+                metadata=metadata,
             )
 
         await self._publisher.commit(

@@ -31,6 +31,7 @@ from deltamq.tables.log.fetch import Fetched, Weighed, cut_to_bytes, fetched, st
 from deltamq.tables.log.state import LogState
 from deltamq.tables.log.tail import Tail
 from deltamq.tables.schema import MESSAGE_SCHEMA
+from deltamq.tables.typed_row import conformed_rows
 
 T = TypeVar("T")
 Int64s = npt.NDArray[np.int64]
@@ -84,7 +85,8 @@ class LogReader:
         Corrupt
             A file does not hold what the log says; the partition stops.
         """
-        return self._on_live_files(lambda files, end: self._fetch(files, end, offset, max_messages, max_bytes, columns))
+        wanted = self._state.picked(columns)
+        return self._on_live_files(lambda files, end: self._fetch(files, end, offset, max_messages, max_bytes, wanted))
 
     def _fetch(
         self,
@@ -93,15 +95,15 @@ class LogReader:
         offset: int,
         max_messages: int,
         max_bytes: int,
-        columns: Sequence[str] | None,
+        wanted: pa.Schema,
     ) -> Fetched:
         low = files[0].start if files else end
         # The end was read before the files: appends and retention together may have passed it since.
         end = max(low, end)
         status = status_of(offset, low, end)
         if status is not None:
-            return Fetched(status, MESSAGE_SCHEMA.empty_table(), min(max(offset, low), end), low, end)
-        return fetched(self._rows(files, offset, min(end, offset + max_messages), max_bytes, columns), offset, low, end)
+            return Fetched(status, wanted.empty_table(), min(max(offset, low), end), low, end)
+        return fetched(self._rows(files, offset, min(end, offset + max_messages), max_bytes, wanted), offset, low, end)
 
     def _on_live_files(self, read: Callable[[Sequence[DataFile], int], T]) -> T:
         """Run `read(files, end offset)`; damage stops the partition, unless the log no longer names all of these files.
@@ -120,15 +122,13 @@ class LogReader:
                     self._state.stop(error)
                     raise
 
-    def _rows(
-        self, files: Sequence[DataFile], start: int, stop: int, max_bytes: int, columns: Sequence[str] | None
-    ) -> Weighed:
+    def _rows(self, files: Sequence[DataFile], start: int, stop: int, max_bytes: int, wanted: pa.Schema) -> Weighed:
         tables: list[pa.Table] = []
         at, weight = start, 0
         while at < stop and max_bytes > 0:
-            rows = self._tail.rows(at, stop, max_bytes, columns)
+            rows = self._tail.rows(at, stop, max_bytes, wanted)
             if rows is None:
-                rows = self._from_file(files, at, stop, columns)
+                rows = self._from_file(files, at, stop, wanted)
             kept, kept_weight = cut_to_bytes(rows, max_bytes, at_least=0 if tables else 1)
             tables.append(kept)
             weight += kept_weight
@@ -138,13 +138,14 @@ class LogReader:
             max_bytes -= kept.nbytes
         return Weighed(tables[0] if len(tables) == 1 else pa.concat_tables(tables), weight)
 
-    def _from_file(self, files: Sequence[DataFile], start: int, stop: int, columns: Sequence[str] | None) -> pa.Table:
+    def _from_file(self, files: Sequence[DataFile], start: int, stop: int, wanted: pa.Schema) -> pa.Table:
         """Read rows from `start` on from the file that holds it, up to the end of the row group at most."""
         at = bisect_left(files, start + 1, key=lambda f: f.end)
         file = files[at]
         pieces = self._tail.pieces
         edge = pieces[0].start if pieces and pieces[0].start > start else stop
-        return self._files.rows(file, start, min(stop, self._files.group_end(file, start), edge), columns)
+        end = min(stop, self._files.group_end(file, start), edge)
+        return conformed_rows(self._files.rows(file, start, end, _names(wanted)), wanted)
 
     def offset_at(self, time_us: int) -> int:
         """Return the first offset whose append time is at or after `time_us`; the end offset if there is none."""
@@ -234,23 +235,30 @@ class LogReader:
         return pa.concat_tables(self.tables_of(files))
 
     def tables_of(self, files: Sequence[DataFile]) -> Iterator[pa.Table]:
-        """Yield all rows of adjacent live files: as one table if they are all in memory, else by file or row group."""
+        """Yield all rows of adjacent live files: as one table if they are all in memory, else by file or row group.
+
+        They have the typed columns that the table has.
+        """
         first, last = files[0], files[-1]
-        rows = self._tail.rows(first.start, last.end)
+        wanted = self._state.row_schema
+        rows = self._tail.rows(first.start, last.end, wanted=wanted)
         if rows is not None:
             yield rows
         elif first is last:
-            yield from self._files.groups(first, first.start, first.end)
+            groups = self._files.groups(first, first.start, first.end, _names(wanted))
+            yield from (conformed_rows(group, wanted) for group in groups)
         else:
             for file in files:
                 yield from self.tables_of([file])
 
     def file_columns(self, file: DataFile, columns: Sequence[str]) -> pa.Table:
         """Return a few columns of all rows of a live file, from memory if they are there; rows read are not cached."""
-        rows = self._tail.rows(file.start, file.end)
+        wanted = self._state.picked(columns)
+        rows = self._tail.rows(file.start, file.end, wanted=wanted)
         if rows is not None:
-            return rows.select(list(columns))
-        return pa.concat_tables(self._files.groups(file, file.start, file.end, columns))
+            return rows
+        groups = self._files.groups(file, file.start, file.end, columns)
+        return pa.concat_tables(conformed_rows(group, wanted) for group in groups)
 
     def verify(self) -> None:
         """Read and check every byte of every live file; raise `Corrupt`, which names the first bad file."""
@@ -261,6 +269,11 @@ class LogReader:
                 self._state.refresh()
                 if self._state.are_live([file]):
                     raise
+
+
+def _names(wanted: pa.Schema) -> Sequence[str] | None:
+    """Return the columns to be read; None for those of every message, whose order need not be looked at."""
+    return None if wanted is MESSAGE_SCHEMA else wanted.names
 
 
 def offset_at(files: Sequence[DataFile], reader: FileReader, time_us: int, end: int) -> int:

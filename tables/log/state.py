@@ -9,14 +9,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import pyarrow as pa
+
 from deltamq.mq.errors import Corrupt
 from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.delta.checkpoint import LogCheckpoint
 from deltamq.tables.delta.commit import CommitLog
 from deltamq.tables.delta.snapshot import Snapshot
 from deltamq.tables.paths import PartitionRef
+from deltamq.tables.schema import MESSAGE_SCHEMA
 from deltamq.tables.stop import StopOnCorrupt
 from deltamq.tables.turn import Turn
+from deltamq.tables.typed_row import (
+    VALUE,
+    conformed_rows,
+    delta_json_of,
+    joined,
+    picked,
+    row_schema,
+    schema_of,
+    value_type,
+)
 
 
 class LogState:
@@ -54,6 +67,39 @@ class LogState:
     def fences(self) -> Mapping[str, int]:
         """The highest epoch of each fence (see `tables.log.fences`)."""
         return self._commits.snapshot.fences
+
+    @property
+    def row_schema(self) -> pa.Schema:
+        """The schema of the rows, with the typed columns that the table has."""
+        return schema_of(self._commits.snapshot.schema_json)
+
+    def picked(self, columns: Sequence[str] | None) -> pa.Schema:
+        """Return the schema of these columns; without `columns`, of those that every message has."""
+        return MESSAGE_SCHEMA if columns is None else picked(self._commits.snapshot.schema_json, tuple(columns))
+
+    def widened(self, rows: pa.Schema) -> dict[str, object] | None:
+        """Return the table's metadata with room for the typed columns of `rows`; None if it has room (SPEC TYPE-1).
+
+        Raises
+        ------
+        Conflict
+            `schema_conflict`: a field of theirs has another type in the table.
+        """
+        more = value_type(rows)
+        if more is None:
+            return None
+        known = value_type(self.row_schema)
+        kind = more if known is None else joined(known, more)
+        return None if kind == known else self._commits.snapshot.with_schema(delta_json_of(row_schema(kind)))
+
+    def conformed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows to be appended with all typed fields of the table, so that its newer files have the same type."""
+        more, known = value_type(rows.schema), value_type(self.row_schema)
+        if more is None or known is None or more == known:
+            return rows
+        kind = joined(known, more)
+        fields = [field.with_type(kind) if field.name == VALUE else field for field in rows.schema]
+        return conformed_rows(pa.Table.from_batches([rows]), pa.schema(fields)).to_batches()[0]
 
     @property
     def files(self) -> Sequence[DataFile]:

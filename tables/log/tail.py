@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from deltamq.tables.delta.stamped import Stamped, table_of
 from deltamq.tables.log.fetch import weight_of, weight_of_batch
+from deltamq.tables.schema import MESSAGE_SCHEMA
+from deltamq.tables.typed_row import conformed_rows
 
 #: Memory of a table besides its buffers: thirteen columns of objects. Measured with tracemalloc, rounded up.
 _TABLE_BYTES: Final = 6 * 1024
@@ -188,9 +190,9 @@ class Tail:
         return unmade
 
     def rows(
-        self, start: int, stop: int, bytes_max: int | None = None, columns: Sequence[str] | None = None
+        self, start: int, stop: int, bytes_max: int | None = None, wanted: pa.Schema = MESSAGE_SCHEMA
     ) -> pa.Table | None:
-        """Return the rows `[start, stop)`, or only their `columns`; None if the tail does not hold them all.
+        """Return the rows `[start, stop)` with the columns of `wanted`; None if the tail does not hold them all.
 
         With `bytes_max`, pieces after the one that exceeds it are left out.
         """
@@ -198,22 +200,22 @@ class Tail:
         if not pieces or start < pieces[0].start or stop > pieces[-1].end:
             return None
         at = bisect_right(pieces, start, key=lambda p: p.start) - 1
-        if columns is None and stop <= pieces[at].end:  # most pops
-            return pieces[at].table().slice(start - pieces[at].start, stop - start)
-        wanted: list[_Piece] = []
+        if wanted is MESSAGE_SCHEMA and stop <= pieces[at].end:  # most pops
+            return conformed_rows(pieces[at].table(), wanted).slice(start - pieces[at].start, stop - start)
+        taken: list[_Piece] = []
         weight = 0
         while at < len(pieces) and pieces[at].start < stop:
-            if bytes_max is not None and wanted:
-                weight += wanted[-1].weight(start)
+            if bytes_max is not None and taken:
+                weight += taken[-1].weight(start)
                 if weight > bytes_max:
                     break
-            wanted.append(pieces[at])
+            taken.append(pieces[at])
             at += 1
-        tables = _tables(wanted, start, stop, columns)
+        tables = _tables(taken, start, stop, wanted)
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
 
-def _tables(pieces: Sequence[_Piece], start: int, stop: int, columns: Sequence[str] | None) -> list[pa.Table]:
+def _tables(pieces: Sequence[_Piece], start: int, stop: int, wanted: pa.Schema) -> list[pa.Table]:
     """Return the rows `[start, stop)` of pieces; columns that were not made are made for adjacent ones together."""
     tables: list[pa.Table] = []
     unmade: list[Stamped] = []
@@ -223,15 +225,15 @@ def _tables(pieces: Sequence[_Piece], start: int, stop: int, columns: Sequence[s
         if is_whole and isinstance(piece.rows, Stamped) and not piece.rows.is_made:
             unmade.append(piece.rows)
             continue
-        tables += _made(unmade, columns)
+        tables += _made(unmade, wanted)
         unmade = []
-        rows = piece.table()
-        tables.append((rows if columns is None else rows.select(columns)).slice(low, high - low))
-    return tables + _made(unmade, columns)
+        tables.append(conformed_rows(piece.table(), wanted).slice(low, high - low))
+    return tables + _made(unmade, wanted)
 
 
-def _made(unmade: Sequence[Stamped], columns: Sequence[str] | None) -> list[pa.Table]:
+def _made(unmade: Sequence[Stamped], wanted: pa.Schema) -> list[pa.Table]:
     """Return the rows of adjacent appends as a table; a single append keeps its table if that has all columns."""
     if not unmade:
         return []
-    return [unmade[0].table() if len(unmade) == 1 and columns is None else table_of(unmade, columns)]
+    is_kept = len(unmade) == 1 and len(wanted) >= len(MESSAGE_SCHEMA)
+    return [conformed_rows(unmade[0].table() if is_kept else table_of(unmade, wanted.names), wanted)]

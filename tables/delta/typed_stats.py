@@ -1,0 +1,135 @@
+"""Delta's statistics of typed columns: by them, engines skip files whose values cannot match (SPEC TYPE-2).
+
+Statistics hold only what is exact, or what errs to the side that keeps a file: a text longer than `_TEXT_MAX` begins
+the least value and is left out as the greatest; times are in milliseconds, rounded outwards; a column with a value that
+JSON has no number for (NaN, infinity) has no bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltamq.tables.typed_row import VALUE
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TEXT_MAX: Final = 32
+_encode: Final = msgspec.json.Encoder(decimal_format="number").encode
+
+
+class TypedStats(NamedTuple):
+    """The members `"value":{...},` of `minValues`, `maxValues` and `nullCount`; empty if there are none."""
+
+    least: str = ""
+    greatest: str = ""
+    nulls: str = ""
+
+
+NO_STATS: Final = TypedStats()
+
+
+@dataclass(slots=True)
+class TypedBounds:
+    """The statistics of `value`: nested as the fields are."""
+
+    least: dict[str, Any] = field(default_factory=dict)
+    greatest: dict[str, Any] = field(default_factory=dict)
+    nulls: dict[str, Any] = field(default_factory=dict)
+
+    def joined(self, other: TypedBounds) -> TypedBounds:
+        """Return the statistics of the rows of both."""
+        return TypedBounds(
+            joined_typed((self.least, other.least), "min"),
+            joined_typed((self.greatest, other.greatest), "max"),
+            joined_typed((self.nulls, other.nulls), "sum"),
+        )
+
+    def stats(self) -> TypedStats:
+        """Return the statistics as members of Delta's."""
+        return TypedStats(*(_member(values) for values in (self.least, self.greatest, self.nulls)))
+
+
+def typed_bounds(rows: pa.Table) -> TypedBounds:
+    """Return the statistics of rows' typed values."""
+    bounds = TypedBounds()
+    at = rows.schema.get_field_index(VALUE)
+    if at >= 0:
+        _collect(rows.column(at).chunks, bounds)
+    return bounds
+
+
+def _member(values: dict[str, Any]) -> str:
+    return f'"{VALUE}":{_encode(values).decode()},' if values else ""
+
+
+def _collect(chunks: Sequence[pa.StructArray], into: TypedBounds) -> None:
+    """Add the statistics of a struct's fields; a field of a null struct is null."""
+    flat = [chunk.flatten() for chunk in chunks]
+    for at, inner in enumerate(chunks[0].type):
+        name, columns = inner.name, [fields[at] for fields in flat]
+        if pa.types.is_struct(inner.type):
+            below = TypedBounds()
+            _collect(columns, below)
+            for mine, its in ((into.least, below.least), (into.greatest, below.greatest), (into.nulls, below.nulls)):
+                if its:
+                    mine[name] = its
+        elif not pa.types.is_nested(inner.type):
+            into.nulls[name] = sum(column.null_count for column in columns)
+            _add_bounds(pa.chunked_array(columns), inner, into)
+
+
+def _add_bounds(column: pa.ChunkedArray, of: pa.Field, into: TypedBounds) -> None:
+    kind, name = of.type, of.name
+    if pa.types.is_boolean(kind) or pa.types.is_binary(kind) or column.null_count == len(column):
+        return
+    if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column), min_count=0).as_py():
+        return
+    extremes = pc.min_max(column)
+    low, high = extremes["min"], extremes["max"]
+    if pa.types.is_timestamp(kind):
+        into.least[name] = _iso_ms(low.value // 1_000)
+        into.greatest[name] = _iso_ms(-(-high.value // 1_000))
+        return
+    least, greatest = _stored(low.as_py()), _stored(high.as_py())
+    if isinstance(least, str):
+        into.least[name] = least[:_TEXT_MAX]
+        if len(greatest) <= _TEXT_MAX:
+            into.greatest[name] = greatest
+        return
+    into.least[name], into.greatest[name] = least, greatest
+
+
+def _iso_ms(time_ms: int) -> str:
+    time = _EPOCH + timedelta(milliseconds=time_ms)
+    return f"{time.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, date):
+        return value.isoformat()
+    assert not (isinstance(value, float) and not math.isfinite(value)), "columns with such values have no bounds"
+    return value
+
+
+def joined_typed(parts: Sequence[dict[str, Any]], join: str) -> dict[str, Any]:
+    """Return the joined statistics of adjacent files: of what all of them have. `join` is `min`, `max` or `sum`."""
+    first, *rest = parts
+    out: dict[str, Any] = {}
+    for name, value in first.items():
+        if not all(name in other for other in rest):
+            continue
+        values = [value, *(other[name] for other in rest)]
+        if isinstance(value, dict):
+            below = joined_typed(values, join)
+            if below:
+                out[name] = below
+        else:
+            out[name] = sum(values) if join == "sum" else (min if join == "min" else max)(values)
+    return out
