@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3 || echo python3)
 VENV := .venv/bin
 # Its libraries are compiled while the project is installed
-SOURCES := $(wildcard tables/*/*.c api/kafka/records/*.c)
+SOURCES := $(wildcard tables/*/*.[ch] api/kafka/records/*.c)
 TESTS ?= tests
 # Their long tests take an hour or a night; they are run by name: make test TESTS=... ARGS="-m long --timeout 36000"
 HOURS := tests/api/openapi/test_fuzz.py tests/api/routes/test_bad_input.py \

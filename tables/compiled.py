@@ -4,7 +4,8 @@
                                                                         tables/store/publish-<hash of it>.so
 
 The parts are optional: without a compiler, or where a library cannot be loaded, Python does the same. A library's name
-has the hash of its source, so one of another source is never loaded. Standard library only: builds import this file.
+has the hash of its source and of the headers beside it, so one of another source is never
+loaded. Standard library only: builds import this file.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Final
 SOURCES: Final = (
     "tables/store/publish.c",
     "tables/delta/small_parquet.c",
+    "tables/typed/avro.c",
+    "tables/typed/json.c",
     "api/kafka/records/decode.c",
     "api/kafka/records/encode.c",
 )
@@ -29,7 +32,8 @@ _FLAGS: Final = ("-O2", "-shared", "-fPIC", "-pthread", "-Wall", "-Wextra", "-We
 
 def library_path(source: Path) -> Path:
     """Return where the library of this very source belongs; raise `OSError` if the source cannot be read."""
-    return source.with_name(f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}.so")
+    texts = [source.read_bytes(), *(header.read_bytes() for header in sorted(source.parent.glob("*.h")))]
+    return source.with_name(f"{source.stem}-{hashlib.sha256(b''.join(texts)).hexdigest()[:16]}.so")
 
 
 def find_compiler() -> str | None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from deltamq.mq.schemas.registry import Version
 from deltamq.mq.schemas.setting import Format, OnInvalid, SchemaSetting, Wire
 from deltamq.tables.typed.codec import Codec, codec_of
+from deltamq.tables.typed.columns import TypedColumns
 
 SUBJECT = "orders-value"
 
@@ -31,13 +32,47 @@ def versions_of(form: Format, texts: Sequence[str]) -> list[Version]:
 
 
 def codec(
-    form: Format, *texts: str, wire: Wire = "none", on_invalid: OnInvalid = "quarantine", message: str = ""
+    form: Format,
+    *texts: str,
+    wire: Wire = "none",
+    on_invalid: OnInvalid = "quarantine",
+    message: str = "",
+    compiled: bool = True,
 ) -> Codec:
     """Return the codec of a topic whose schema has these versions."""
     setting = SchemaSetting(format=form, subject=SUBJECT, wire=wire, on_invalid=on_invalid, message=message)
-    return codec_of(setting, versions_of(form, texts), lambda id_: None, lambda version: [version])
+    return codec_of(setting, versions_of(form, texts), lambda id_: None, lambda version: [version], compiled=compiled)
 
 
 def bodies(*some: bytes | str | None) -> pa.BinaryArray:
     """Return bodies as a column."""
-    return pa.array([body.encode() if isinstance(body, str) else body for body in some], pa.binary())
+    return pa.array(
+        [body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body for body in some], pa.binary()
+    )
+
+
+def both(form: Format, *texts: str, **options: Any) -> tuple[Codec, Codec]:
+    """Return the codec with compiled decoders, and the one without."""
+    return codec(form, *texts, **options), codec(form, *texts, compiled=False, **options)
+
+
+def faults_of(columns: TypedColumns) -> list[tuple[str, str, str, int | None] | None]:
+    """Return the code, field, reason and schema of each body that does not fit."""
+    rows = [] if columns.invalid is None else columns.invalid.to_pylist()
+    return [None if row is None else tuple(row.values()) for row in rows]
+
+
+def same(pair: tuple[Codec, Codec], some: Sequence[bytes | str | None], *, faults: bool = True) -> TypedColumns:
+    """Decode bodies in both ways, also behind others; return what both give."""
+    column = pa.concat_arrays([bodies(b"before"), bodies(*some), bodies("{}", None)])[1 : 1 + len(some)]
+    fast, plain = (one.decode(column) for one in pair)
+    fast.value.validate(full=True)
+    assert fast.value.type == pair[0].value_type
+    assert fast.value.equals(plain.value) or str(fast.value) == str(plain.value), "NaN differs from itself"
+    assert (fast.rescued is None) == (plain.rescued is None)
+    assert fast.rescued is None or fast.rescued.equals(plain.rescued)
+    if faults:
+        assert faults_of(fast) == faults_of(plain)
+    else:
+        assert [one is None for one in faults_of(fast)] == [one is None for one in faults_of(plain)]
+    return fast

@@ -12,16 +12,12 @@ from decimal import Context, Decimal
 from typing import Any, Final
 
 from deltamq.tables.typed.json_value import END_US, FIRST_DAY, FIRST_US, LAST_DAY, Budget
-from deltamq.tables.typed.misfit import Misfit
+from deltamq.tables.typed.misfit import Misfit, Reason, place
 from deltamq.tables.typed.node import Node
 
 _DAY_US: Final = 86_400_000_000
 _VARINT_BYTES_MAX: Final = 10
 _WIDE: Final = Context(prec=60)
-
-
-class Broken(Misfit):
-    """What follows in the body cannot be read."""
 
 
 class Input:
@@ -35,7 +31,7 @@ class Input:
     def take(self, count: int) -> bytes:
         """Return the next bytes."""
         if count > len(self.data) - self.at:
-            raise Broken("truncated", "ends within a value")
+            raise Misfit(Reason.TRUNCATED)
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -44,7 +40,7 @@ class Input:
         value = 0
         for position in range(_VARINT_BYTES_MAX):
             if self.at >= len(self.data):
-                raise Broken("truncated", "ends within a number")
+                raise Misfit(Reason.TRUNCATED)
             byte = self.data[self.at]
             self.at += 1
             value |= (byte & 0x7F) << 7 * position
@@ -52,7 +48,7 @@ class Input:
                 if value >> 64:
                     break
                 return value
-        raise Broken("out_of_range", "is a number of more than 64 bits")
+        raise Misfit(Reason.LONG_NUMBER)
 
     def long(self) -> int:
         """Return a number of 64 bits."""
@@ -63,11 +59,11 @@ class Input:
         """Return the number of bytes that follow."""
         size = self.long()
         if size < 0:
-            raise Broken("out_of_range", "has a length below zero")
+            raise Misfit(Reason.LENGTH)
         return size
 
 
-#: Reads a value in Arrow's form; raises `Misfit`, of which `Broken` ends the body.
+#: Reads a value in Arrow's form; raises `Misfit`, some of which end the body.
 Read = Callable[[Input], Any]
 
 
@@ -94,7 +90,7 @@ def _part(read: Read, source: Input, part: str) -> Any:
     try:
         return read(source)
     except Misfit as misfit:
-        if rest is None or isinstance(misfit, Broken):
+        if rest is None or misfit.breaks:
             misfit.within(part)
             raise
         rest.append((misfit, source.data[start : source.at]))
@@ -113,7 +109,7 @@ def _read_union(node: Node) -> Read:
             return None
         number -= 0 <= null < number
         if not 0 <= number < len(branches):
-            raise Broken("wrong_type", "names a branch that the union does not have")
+            raise Misfit(Reason.BRANCH)
         name, inner = branches[number]
         return {name: _part(inner, source, name)}
 
@@ -128,7 +124,7 @@ def _read_nullable(node: Node) -> Read:
         if number == null:
             return None
         if number != (1 - null if null >= 0 else 0):
-            raise Broken("wrong_type", "names a branch that the union does not have")
+            raise Misfit(Reason.BRANCH)
         return inner(source)
 
     return read
@@ -156,12 +152,12 @@ def _read_map(node: Node) -> Read:
             name = _read_string(source)
             if name in values:
                 repeated.append(name)
-            values[name] = _element(inner, source, f"[{name[:40]}]")
+            values[name] = _element(inner, source, place(name))
 
         _read_elements(source, node, pair)
         for name in repeated:
-            misfit = Misfit("repeated_field", "occurs twice in its map")
-            misfit.within(f"[{name[:40]}]")
+            misfit = Misfit(Reason.REPEATED)
+            misfit.within(place(name))
             raise misfit
         return list(values.items())
 
@@ -176,15 +172,13 @@ def _read_elements(source: Input, node: Node, element: Callable[[], None]) -> No
             source.size()
             count = -count
         if count > len(source.data) - source.at:
-            raise Broken("truncated", "ends within an array or a map")
+            raise Misfit(Reason.TRUNCATED)
         source.budget.take(count, node)
         for _ in range(count):
             try:
                 element()
-            except Broken:
-                raise
             except Misfit as misfit:
-                if source.budget.rest is None:
+                if source.budget.rest is None or misfit.breaks:
                     raise
                 fault = fault or misfit
     if fault is not None:
@@ -207,14 +201,14 @@ def _element(read: Read, source: Input, part: str) -> Any:
 def _read_boolean(source: Input) -> bool:
     [byte] = source.take(1)
     if byte > 1:
-        raise Misfit("wrong_type", "is neither true nor false")
+        raise Misfit(Reason.NOT_BOOLEAN)
     return byte == 1
 
 
 def _read_int(source: Input) -> int:
     value = source.long()
     if not -(2**31) <= value < 2**31:
-        raise Misfit("out_of_range", "is not a whole number of 32 bits")
+        raise Misfit(Reason.RANGE)
     return value
 
 
@@ -234,7 +228,7 @@ def _read_string(source: Input) -> str:
     try:
         return source.take(source.size()).decode()
     except UnicodeDecodeError:
-        raise Misfit("not_text", "is not UTF-8") from None
+        raise Misfit(Reason.NOT_UTF8) from None
 
 
 def _read_fixed(node: Node) -> Read:
@@ -247,7 +241,7 @@ def _read_enum(node: Node) -> Read:
     def read(source: Input) -> str:
         number = source.long()
         if not 0 <= number < len(symbols):
-            raise Misfit("out_of_range", "names a symbol that the enum does not have")
+            raise Misfit(Reason.SYMBOL)
         return symbols[number]
 
     return read
@@ -255,15 +249,14 @@ def _read_enum(node: Node) -> Read:
 
 def _read_decimal(node: Node) -> Read:
     scale, bound = node.arrow.scale, 10**node.arrow.precision
-    fault = f"has more digits than {node.arrow.precision}"
 
     def read(source: Input) -> Decimal:
         data = source.take(node.size or source.size())
         unscaled = int.from_bytes(data, "big", signed=True) if len(data) <= 64 else bound
         if not data:
-            raise Misfit("wrong_type", "is a decimal without bytes")
+            raise Misfit(Reason.NO_DIGITS)
         if not -bound < unscaled < bound:
-            raise Misfit("out_of_range", fault)
+            raise Misfit(Reason.RANGE)
         return Decimal(unscaled).scaleb(-scale, _WIDE)
 
     return read
@@ -273,7 +266,7 @@ def _read_ranged(first: int, end: int, unit: int, name: str, *, bits: int = 64) 
     def read(source: Input) -> int:
         value = (_read_int(source) if bits == 32 else source.long()) * unit
         if not first <= value < end:
-            raise Misfit("out_of_range", f"is no {name}")
+            raise Misfit(Reason.RANGE)
         return value
 
     return read

@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltamq.tables.delta.varints import zigzag
 from deltamq.tables.typed.json_types import SIMPLE
 from deltamq.tables.typed.json_value import Budget, converter
-from deltamq.tables.typed.misfit import Misfit
+from deltamq.tables.typed.misfit import Misfit, Reason, place
 from deltamq.tables.typed.node import Child, Node
 
 #: Appends a value to a body; raises `Misfit`.
@@ -38,7 +38,7 @@ def _written(write: Write, value: Any, body: bytearray, part: str) -> None:
 def _not_null(write: Write) -> Write:
     def checked(value: Any, body: bytearray) -> None:
         if value is None:
-            raise Misfit("missing", "is missing or null, which the schema does not allow")
+            raise Misfit(Reason.IS_NULL)
         write(value, body)
 
     return checked
@@ -71,7 +71,7 @@ def _nullable_writer(node: Node) -> Write:
         elif node.size >= 0:
             body += null
         else:
-            raise Misfit("missing", "is missing or null, which the schema does not allow")
+            raise Misfit(Reason.IS_NULL)
 
     return write
 
@@ -89,7 +89,7 @@ def _union_writer(node: Node) -> Write:
             return
         given = [branch for branch in branches if value[branch[0]] is not None]
         if len(given) != 1:
-            raise Misfit("wrong_type", f"is a union: give one of {', '.join(name for name, _, _ in branches)[:120]}")
+            raise Misfit(Reason.BRANCH, f"is a union: give one of {', '.join(name for name, _, _ in branches)[:120]}")
         name, number, inner = given[0]
         body += number
         _written(inner, value[name], body, name)
@@ -104,7 +104,7 @@ def _list_writer(node: Node) -> Write:
         if value:
             body += zigzag(len(value))
             for position, item in enumerate(value):
-                _written(inner, item, body, f"[{position}]")
+                _written(inner, item, body, place(position))
         body.append(0)
 
     return write
@@ -118,7 +118,7 @@ def _map_writer(node: Node) -> Write:
             body += zigzag(len(value))
             for name, item in value:
                 _write_string(name, body)
-                _written(inner, item, body, f"[{name[:40]}]")
+                _written(inner, item, body, place(name))
         body.append(0)
 
     return write
@@ -127,7 +127,7 @@ def _map_writer(node: Node) -> Write:
 def _fixed_writer(node: Node) -> Write:
     def write(value: bytes, body: bytearray) -> None:
         if len(value) != node.size:
-            raise Misfit("out_of_range", f"does not have {node.size} bytes")
+            raise Misfit(Reason.RANGE, f"does not have {node.size} bytes")
         body += value
 
     return write
@@ -138,7 +138,7 @@ def _enum_writer(node: Node) -> Write:
 
     def write(value: str, body: bytearray) -> None:
         if value not in numbers:
-            raise Misfit("out_of_range", "is not one of the enum's symbols")
+            raise Misfit(Reason.RANGE, "is not one of the enum's symbols")
         body += numbers[value]
 
     return write
@@ -152,7 +152,7 @@ def _decimal_writer(node: Node) -> Write:
         try:
             data = unscaled.to_bytes(size, "big", signed=True)
         except OverflowError:
-            raise Misfit("out_of_range", f"has no place in {size} bytes") from None
+            raise Misfit(Reason.RANGE, f"has no place in {size} bytes") from None
         if not node.size:
             body += zigzag(size)
         body += data
@@ -164,7 +164,7 @@ def _whole_writer(unit: int, bits: int, name: str) -> Write:
     def write(value: int, body: bytearray) -> None:
         number, rest = divmod(value, unit)
         if rest or not -(1 << bits - 1) <= number < 1 << bits - 1:
-            raise Misfit("out_of_range", f"is no {name}")
+            raise Misfit(Reason.RANGE, f"is no {name}")
         body += zigzag(number)
 
     return write
@@ -196,7 +196,7 @@ def _write_double(value: float, body: bytearray) -> None:
 
 def _write_uint32(value: int, body: bytearray) -> None:
     if not 0 <= value < 1 << 32:
-        raise Misfit("out_of_range", "is no whole number of 32 bits without a sign")
+        raise Misfit(Reason.RANGE, "is no whole number of 32 bits without a sign")
     body += value.to_bytes(4, "little")
 
 

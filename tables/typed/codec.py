@@ -1,14 +1,14 @@
 """A typed topic's bodies as columns, and columns as bodies (SPEC TYPE-10).
 
 bodies --> the version that wrote each --> values of that version --> columns of all versions
-            (header, or the newest)          (plain.py, native.py)      (columns.py)
+            (header, or the newest)          (version.py)               (columns.py)
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -18,23 +18,23 @@ from deltamq.mq.schemas.registry import Version
 from deltamq.mq.schemas.setting import SchemaSetting
 from deltamq.tables.typed.avro_schema import parse_avro
 from deltamq.tables.typed.avro_write import avro_writer
-from deltamq.tables.typed.columns import INVALID, Names, TypedColumns, columns_of, fitted
+from deltamq.tables.typed.columns import Names, TypedColumns, columns_of, fitted
 from deltamq.tables.typed.ddl import parse_ddl
 from deltamq.tables.typed.json_schema import parse_json_schema
 from deltamq.tables.typed.json_text import json_writer
 from deltamq.tables.typed.json_types import json_node
 from deltamq.tables.typed.json_value import Budget, converter, parsed
-from deltamq.tables.typed.misfit import Misfit
+from deltamq.tables.typed.misfit import Misfit, Reason
 from deltamq.tables.typed.node import Node, invalid_schema
-from deltamq.tables.typed.plain import READERS, Read, Row, row_of, unfit
+from deltamq.tables.typed.plain import unfit
 from deltamq.tables.typed.rows import in_order, projected, rows_of
+from deltamq.tables.typed.version import Judged, VersionDecoder
 
 ById = Callable[[int], Version | None]
 References = Callable[[Version], Sequence[Version]]
 
 #: Confluent's header: a zero byte and the schema's id in four bytes.
 _HEADER_BYTES: Final = 5
-_NO_SCHEMA: Final = "has no header of Confluent's wire format (a zero byte, then four bytes with a schema's id)"
 
 
 def root_of(version: Version, references: Sequence[Version]) -> Node:
@@ -57,20 +57,19 @@ def root_of(version: Version, references: Sequence[Version]) -> Node:
     raise invalid_schema("Protobuf is not supported yet; use avro, json or columns")
 
 
-class _Writer(NamedTuple):
-    """How the bodies of one version are read."""
-
-    root: Node
-    read: Read
-    schema_id: int
-
-
 class Codec:
     """The codec of a typed topic: immutable; what it learns of other versions by their ids is kept."""
 
     def __init__(
-        self, setting: SchemaSetting, versions: Sequence[Version], by_id: ById, references: References
+        self,
+        setting: SchemaSetting,
+        versions: Sequence[Version],
+        by_id: ById,
+        references: References,
+        *,
+        compiled: bool = True,
     ) -> None:
+        self._compiled = compiled
         self._setting = setting
         self._by_id = by_id
         self._references = references
@@ -80,68 +79,70 @@ class Codec:
         #: The columns of all versions.
         self.value_type: pa.StructType = columns.value_type
         self._names: Names = columns.names
-        self._writers: dict[int, _Writer | None] = {}
+        self._rescues = setting.on_invalid == "rescue"
+        self._decoders: dict[bytes, VersionDecoder] = {}
 
     # Bodies to columns.
 
     def decode(self, bodies: pa.BinaryArray) -> TypedColumns:
         """Return the columns of bodies; a null or empty body has a null value and is no fault."""
-        rescues = self._setting.on_invalid == "rescue"
-        groups: dict[int, tuple[Node, list[int], list[Row]]] = {}
-        faults: list[tuple[int, Row]] = []
-        for position, body in enumerate(bodies.to_pylist()):
-            if not body:
-                continue
-            try:
-                writer, start = self._writer_of(body)
-            except Misfit as misfit:
-                faults.append((position, unfit(misfit, body, rescues=rescues)))
-                continue
-            row = row_of(writer.read, body, start, rescues=rescues)
-            if row.misfit is not None:
-                row.misfit.schema_id = writer.schema_id
-            if row.misfit is not None or row.rescued is not None:
-                faults.append((position, row))
-            if row.value is not None:
-                _, positions, rows = groups.setdefault(writer.schema_id, (writer.root, [], []))
-                positions.append(position)
-                rows.append(row)
-        columns = [
-            (positions, self._fitted(pa.array([row.value for row in rows], root.arrow)))
-            for root, positions, rows in groups.values()
-        ]
-        value = in_order(columns, len(bodies), self.value_type)
-        return TypedColumns(value, _invalid(faults, len(bodies)), _rescued(faults, len(bodies)))
+        count, judged = len(bodies), Judged()
+        groups: list[tuple[Sequence[int], pa.StructArray]] = []
+        # Most often one version wrote all: the first body's.
+        pending: list[tuple[bytes, Sequence[int]]] = [(self._first_header(bodies), range(count))]
+        is_first = True
+        while pending:
+            header, positions = pending.pop()
+            some = bodies if len(positions) == count else bodies.take(pa.array(positions, pa.int64()))
+            decoder, others = self._decoder(header), list(range(len(some)))
+            if decoder is not None:
+                values, others = decoder.decode(some, positions, judged)
+                groups.append((positions, fitted(values, self.value_type, self._names)))
+            elif not is_first:
+                self._reject(header, some, positions, judged)
+            if is_first:
+                pending.extend(self._by_header(bodies, others).items())
+            is_first = False
+        return TypedColumns(in_order(groups, count, self.value_type), judged.invalid(count), judged.rescued(count))
 
-    def _fitted(self, values: pa.StructArray) -> pa.StructArray:
-        return fitted(values, self.value_type, self._names)
-
-    def _writer_of(self, body: bytes) -> tuple[_Writer, int]:
-        """Return how a body is read, and where it begins; raise `Misfit`: `unknown_schema` or `truncated`."""
+    def _first_header(self, bodies: pa.BinaryArray) -> bytes:
         if self._setting.wire == "none":
-            writer = self._known(self._newest.id)
-            assert writer is not None, "the newest version is one of the topic's"
-            return writer, 0
-        if body[0] != 0:
-            raise Misfit("unknown_schema", _NO_SCHEMA)
-        if len(body) < _HEADER_BYTES:
-            raise Misfit("truncated", "ends within its header")
-        id_ = int.from_bytes(body[1:_HEADER_BYTES], "big")
-        writer = self._known(id_)
-        if writer is None:
-            misfit = Misfit("unknown_schema", f"the schema with the id {id_} is none of {self._setting.subject[:100]}")
-            misfit.schema_id = id_ if id_ < 1 << 31 else None
-            raise misfit
-        return writer, _HEADER_BYTES
+            return b""
+        return next((body.as_py()[:_HEADER_BYTES] for body in bodies if body.as_py()), b"")
 
-    def _known(self, id_: int) -> _Writer | None:
-        if id_ not in self._writers:
+    def _by_header(self, bodies: pa.BinaryArray, rows: Sequence[int]) -> dict[bytes, list[int]]:
+        """The places among `rows` of the bodies that are not empty, by their headers."""
+        groups: dict[bytes, list[int]] = {}
+        for row, body in zip(rows, bodies.take(pa.array(rows, pa.int64())).to_pylist(), strict=True):
+            if body:
+                groups.setdefault(body[:_HEADER_BYTES], []).append(row)
+        return groups
+
+    def _reject(self, header: bytes, bodies: pa.BinaryArray, positions: Sequence[int], judged: Judged) -> None:
+        why = Reason.OTHER_SCHEMA if len(header) == _HEADER_BYTES else Reason.TRUNCATED
+        misfit = Misfit(why if header[0] == 0 else Reason.NO_HEADER)
+        # The column has numbers of 32 bits with a sign.
+        schema_id = int.from_bytes(header[1:], "big") if misfit.why == Reason.OTHER_SCHEMA and header[1] < 128 else None
+        for position, body in zip(positions, bodies.to_pylist(), strict=True):
+            judged.add(position, unfit(misfit, body, rescues=self._rescues), schema_id)
+
+    def _decoder(self, header: bytes) -> VersionDecoder | None:
+        """Return the decoder of the bodies with a header; None: no schema of the topic has it."""
+        if header not in self._decoders:
+            if self._setting.wire == "none":
+                id_ = self._newest.id
+            elif len(header) < _HEADER_BYTES or header[0] != 0:
+                return None
+            else:
+                id_ = int.from_bytes(header[1:], "big")
             root = self._root(id_)
             if root is None:
                 # Not kept: it may be registered the next moment.
                 return None
-            self._writers[id_] = _Writer(root, READERS[self._setting.format](root), id_)
-        return self._writers[id_]
+            self._decoders[header] = VersionDecoder(
+                self._setting.format, root, id_, header, rescues=self._rescues, compiled=self._compiled
+            )
+        return self._decoders[header]
 
     def _root(self, id_: int) -> Node | None:
         """Return the tree of a schema of the topic; None: it is of another, or has fields without columns here."""
@@ -192,7 +193,14 @@ class Codec:
         return json_writer(json_node(self.value_type))
 
 
-def codec_of(setting: SchemaSetting, versions: Sequence[Version], by_id: ById, references: References) -> Codec:
+def codec_of(
+    setting: SchemaSetting,
+    versions: Sequence[Version],
+    by_id: ById,
+    references: References,
+    *,
+    compiled: bool = True,
+) -> Codec:
     """Return the codec of a topic.
 
     Parameters
@@ -206,6 +214,9 @@ def codec_of(setting: SchemaSetting, versions: Sequence[Version], by_id: ById, r
     references
         Returns the schemas that a version refers to, each behind those that it refers to itself.
 
+    compiled
+        Whether the compiled decoders are used, where they are; the plain ones give the same values.
+
     Raises
     ------
     Unprocessable
@@ -213,7 +224,7 @@ def codec_of(setting: SchemaSetting, versions: Sequence[Version], by_id: ById, r
     Conflict
         `schema_conflict`: a field whose type changed can have no second column.
     """
-    return Codec(setting, versions, by_id, references)
+    return Codec(setting, versions, by_id, references, compiled=compiled)
 
 
 def _body_writer(form: str, root: Node) -> Callable[[Any], bytes]:
@@ -245,19 +256,3 @@ def _columns_of_objects(values: Sequence[Any], kind: pa.StructType) -> pa.Struct
 def _no_body(misfit: Misfit, position: int) -> Unprocessable:
     field = f"value.{misfit.field}" if misfit.field else "value"
     return Unprocessable(f"messages[{position}].{field} {misfit.reason}", field=field, extra={"index": position})
-
-
-def _invalid(faults: Sequence[tuple[int, Row]], count: int) -> pa.StructArray | None:
-    rows: list[Any] = [None] * count
-    for position, row in faults:
-        misfit = row.misfit
-        if misfit is not None:
-            rows[position] = (misfit.code, misfit.field, misfit.reason, misfit.schema_id)
-    return pa.array(rows, INVALID) if any(row is not None for row in rows) else None
-
-
-def _rescued(faults: Sequence[tuple[int, Row]], count: int) -> pa.StringArray | None:
-    texts: list[str | None] = [None] * count
-    for position, row in faults:
-        texts[position] = row.rescued
-    return pa.array(texts, pa.string()) if any(text is not None for text in texts) else None

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from deltamq.tables.typed.misfit import Misfit
+from deltamq.tables.typed.misfit import Misfit, Reason, place
 from deltamq.tables.typed.node import Node
 
 #: Returns the JSON of a value that is not null.
@@ -53,7 +53,7 @@ def _struct(node: Node) -> Write:
                     parts.append(f"{name}:{inner(item)}")
                 elif child.required:
                     if not child.nullable:
-                        raise Misfit("missing", "is missing, and the schema requires it")
+                        raise Misfit(Reason.MISSING)
                     parts.append(f"{name}:null")
             except Misfit as misfit:
                 misfit.within(child.name)
@@ -68,7 +68,7 @@ def _element(write: Write, nullable: bool, item: Any, part: str) -> str:
         return "null"
     try:
         if item is None:
-            raise Misfit("missing", "is null, which the schema does not allow")
+            raise Misfit(Reason.IS_NULL)
         return write(item)
     except Misfit as misfit:
         misfit.within(part)
@@ -79,7 +79,7 @@ def _list(node: Node) -> Write:
     [child] = node.children
     inner = json_writer(child.node)
     return lambda value: (
-        "[" + ",".join(_element(inner, child.nullable, item, f"[{n}]") for n, item in enumerate(value)) + "]"
+        "[" + ",".join(_element(inner, child.nullable, item, place(n)) for n, item in enumerate(value)) + "]"
     )
 
 
@@ -88,7 +88,7 @@ def _map(node: Node) -> Write:
     inner = json_writer(child.node)
 
     def write(value: list[tuple[str, Any]]) -> str:
-        pairs = [f"{_string(name)}:{_element(inner, child.nullable, item, f'[{name[:40]}]')}" for name, item in value]
+        pairs = [f"{_string(name)}:{_element(inner, child.nullable, item, place(name))}" for name, item in value]
         return "{" + ",".join(pairs) + "}"
 
     return write

@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from deltamq.mq.limits import TYPED_CELLS_MIN, TYPED_CELLS_PER_BYTE_MAX
-from deltamq.tables.typed.misfit import Misfit
+from deltamq.tables.typed.misfit import Misfit, Reason, place, senders_name
 from deltamq.tables.typed.node import Node
 
 #: No finite double has more significant digits than 767, so a number with more digits than this is no double.
@@ -56,7 +56,7 @@ class Budget:
         """Count elements of a list or a map; raise `Misfit` if they are too many for the body's size."""
         self.cells -= elements * node.leaves
         if self.cells < 0:
-            raise Misfit("out_of_range", "has more elements, with their columns, than a body of its size may have")
+            raise Misfit(Reason.ELEMENTS)
 
 
 class _Twice(dict[str, Any]):
@@ -113,13 +113,13 @@ def parsed(body: bytes) -> Any:
     try:
         text = body.decode()
     except UnicodeDecodeError:
-        raise Misfit("not_text", "is not UTF-8") from None
+        raise Misfit(Reason.NOT_UTF8) from None
     try:
         value, end = _decoder.raw_decode(text, len(text) - len(text.lstrip(_SPACE)))
     except (ValueError, RecursionError):
-        raise Misfit("not_json", "is not JSON") from None
+        raise Misfit(Reason.NOT_JSON) from None
     if text[end:].strip(_SPACE):
-        raise Misfit("not_json", "has more than one value of JSON")
+        raise Misfit(Reason.MORE_JSON)
     return value
 
 
@@ -134,7 +134,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, Decimal | _TooFar):
         return str(value)
     if isinstance(value, str) and not _is_text(value):
-        raise Misfit("not_text", "has half of a surrogate pair")
+        raise Misfit(Reason.SURROGATE)
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -156,7 +156,11 @@ def _struct(node: Node) -> Convert:
 
     def convert(value: Any, budget: Budget) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise Misfit("wrong_type", "is not an object")
+            raise Misfit(Reason.NOT_OBJECT)
+        if node.closed and value.keys() - names:
+            for name, item in value.items():
+                if name not in names:
+                    _part(_unknown, item, budget, senders_name(name), None)
         converted: dict[str, Any] = {}
         repeated = _repeated(value)
         for name, inner, child in fields:
@@ -165,10 +169,6 @@ def _struct(node: Node) -> Convert:
             if is_null and name not in repeated:
                 continue
             converted[name] = _part(inner, item, budget, name, _fault(name, item, repeated))
-        if node.closed and value.keys() - names:
-            for name, item in value.items():
-                if name not in names:
-                    _part(_unknown, item, budget, name, None)
         return converted
 
     return convert
@@ -177,10 +177,10 @@ def _struct(node: Node) -> Convert:
 def _fault(name: str, item: Any, repeated: frozenset[str]) -> Misfit | None:
     """What is wrong with a field whatever its type."""
     if name in repeated:
-        return Misfit("repeated_field", "occurs twice in its object")
+        return Misfit(Reason.REPEATED)
     if item is _ABSENT:
-        return Misfit("missing", "is missing, and the schema requires it")
-    return None if item is not None else Misfit("missing", "is null, which the schema does not allow")
+        return Misfit(Reason.MISSING)
+    return None if item is not None else Misfit(Reason.IS_NULL)
 
 
 def _part(convert: Convert, item: Any, budget: Budget, part: str, fault: Misfit | None) -> Any:
@@ -203,7 +203,7 @@ def _part(convert: Convert, item: Any, budget: Budget, part: str, fault: Misfit 
 
 
 def _unknown(_value: Any, _budget: Budget) -> Any:
-    raise Misfit("unknown_field", "is not a field of the schema")
+    raise Misfit(Reason.UNKNOWN_FIELD)
 
 
 def _element(convert: Convert, child_nullable: bool, item: Any, budget: Budget, part: str) -> Any:
@@ -213,7 +213,7 @@ def _element(convert: Convert, child_nullable: bool, item: Any, budget: Budget, 
     before = 0 if budget.rest is None else len(budget.rest)
     try:
         if item is None:
-            raise Misfit("missing", "is null, which the schema does not allow")
+            raise Misfit(Reason.IS_NULL)
         return convert(item, budget)
     except Misfit as misfit:
         misfit.within(part)
@@ -229,9 +229,9 @@ def _list(node: Node) -> Convert:
 
     def convert(value: Any, budget: Budget) -> list[Any]:
         if not isinstance(value, list):
-            raise Misfit("wrong_type", "is not an array")
+            raise Misfit(Reason.NOT_ARRAY)
         budget.take(len(value), node)
-        return [_element(inner, nullable, item, budget, f"[{n}]") for n, item in enumerate(value)]
+        return [_element(inner, nullable, item, budget, place(n)) for n, item in enumerate(value)]
 
     return convert
 
@@ -242,12 +242,12 @@ def _map(node: Node) -> Convert:
 
     def convert(value: Any, budget: Budget) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
-            raise Misfit("wrong_type", "is not an object")
+            raise Misfit(Reason.NOT_OBJECT)
         budget.take(len(value), node)
         for name in _repeated(value):
             raise _repeats(name)
         return [
-            (_string(name, budget), _element(inner, nullable, item, budget, f"[{name[:40]}]"))
+            (_string(name, budget), _element(inner, nullable, item, budget, place(name)))
             for name, item in value.items()
         ]
 
@@ -259,14 +259,14 @@ def _repeated(value: dict[str, Any]) -> frozenset[str]:
 
 
 def _repeats(name: str) -> Misfit:
-    misfit = Misfit("repeated_field", "occurs twice in its object")
-    misfit.within(f"[{name[:40]}]")
+    misfit = Misfit(Reason.REPEATED)
+    misfit.within(place(name))
     return misfit
 
 
 def _boolean(value: Any, _budget: Budget) -> bool:
     if not isinstance(value, bool):
-        raise Misfit("wrong_type", "is neither true nor false")
+        raise Misfit(Reason.NOT_BOOLEAN)
     return value
 
 
@@ -276,16 +276,16 @@ def _whole(kind: pa.DataType) -> Convert:
 
     def convert(value: Any, _budget: Budget) -> int:
         if isinstance(value, _TooFar):
-            raise Misfit("out_of_range", f"is not a whole number of {bits} bits")
+            raise Misfit(Reason.RANGE)
         if not isinstance(value, Decimal):
-            raise Misfit("wrong_type", "is not a number")
+            raise Misfit(Reason.NOT_NUMBER)
         if not value:
             return 0
         # Looking at the exponent first keeps 1e999999999 from being written out.
         if value.adjusted() < 0 or (value.adjusted() < bits and value != int(value)):
-            raise Misfit("wrong_type", "is not a whole number")
+            raise Misfit(Reason.NOT_WHOLE)
         if value.adjusted() >= bits or not low <= int(value) < high:
-            raise Misfit("out_of_range", f"is not a whole number of {bits} bits")
+            raise Misfit(Reason.RANGE)
         return int(value)
 
     return convert
@@ -293,12 +293,11 @@ def _whole(kind: pa.DataType) -> Convert:
 
 def _decimal(kind: pa.Decimal128Type) -> Convert:
     unit = Decimal((0, (1,), -kind.scale))
-    fault = f"is not a number of {kind.precision} digits, {kind.scale} of them behind the point"
 
     def convert(value: Any, _budget: Budget) -> Decimal:
         number = _number(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
         if not isinstance(number, Decimal | _TooFar):
-            raise Misfit("wrong_type", "is not a number, nor a string with one")
+            raise Misfit(Reason.NOT_DECIMAL)
         if isinstance(number, Decimal):
             if not number:
                 return Decimal(0).quantize(unit)
@@ -306,14 +305,13 @@ def _decimal(kind: pa.Decimal128Type) -> Convert:
                 rounded = number.quantize(unit, context=_ROUNDING)
                 if rounded == number:
                     return rounded
-        raise Misfit("out_of_range", fault)
+        raise Misfit(Reason.RANGE)
 
     return convert
 
 
 def _real(kind: pa.DataType) -> Convert:
     nearest: Callable[[Decimal], float] = float if kind == pa.float64() else _nearest_float
-    name = "double" if kind == pa.float64() else "float"
 
     def convert(value: Any, _budget: Budget) -> float:
         if isinstance(value, Decimal):
@@ -321,14 +319,14 @@ def _real(kind: pa.DataType) -> Convert:
             if math.isfinite(stored) and _gives_again(stored, value):
                 return stored
         elif not isinstance(value, _TooFar):
-            raise Misfit("wrong_type", "is not a number")
-        raise Misfit("out_of_range", f"has more digits than a {name} keeps, or is too large for one")
+            raise Misfit(Reason.NOT_NUMBER)
+        raise Misfit(Reason.RANGE)
 
     return convert
 
 
 def _gives_again(stored: float, sent: Decimal) -> bool:
-    """Whether the stored number, rounded to the digits that were sent, equals the sent number."""
+    """Whether the stored number is at most half of the last digit that was sent away from the sent number."""
     exact = Decimal(stored)
     if exact == sent:
         return True
@@ -338,7 +336,7 @@ def _gives_again(stored: float, sent: Decimal) -> bool:
         return False
     _, _, exponent = digits.as_tuple()
     assert isinstance(exponent, int), "numbers of JSON are finite"
-    return exact.quantize(Decimal((0, (1,), exponent)), context=_ROUNDING) == sent
+    return _ROUNDING.subtract(exact, digits).copy_abs() <= Decimal((0, (5,), exponent - 1))
 
 
 def _nearest_float(number: Decimal) -> float:
@@ -350,31 +348,31 @@ def _nearest_float(number: Decimal) -> float:
 
 def _string(value: Any, _budget: Budget) -> str:
     if not isinstance(value, str):
-        raise Misfit("wrong_type", "is not a string")
+        raise Misfit(Reason.NOT_STRING)
     if not _is_text(value):
-        raise Misfit("not_text", "has half of a surrogate pair")
+        raise Misfit(Reason.SURROGATE)
     return value
 
 
 def _bytes(value: Any, _budget: Budget) -> bytes:
     if not isinstance(value, str):
-        raise Misfit("wrong_type", "is not a string")
+        raise Misfit(Reason.NOT_STRING)
     try:
         decoded = base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
         decoded = None
     # The text must not have bits behind the last byte, which decoders drop.
     if decoded is None or base64.b64encode(decoded).decode() != value:
-        raise Misfit("wrong_type", "is not base64 (RFC 4648, section 4)")
+        raise Misfit(Reason.NOT_BASE64)
     return decoded
 
 
 def _date(value: Any, _budget: Budget) -> int:
     if not isinstance(value, str) or not _DAY.fullmatch(value):
-        raise Misfit("wrong_type", "is not a string YYYY-MM-DD")
+        raise Misfit(Reason.NOT_DATE)
     days = _days(value)
     if days is None:
-        raise Misfit("out_of_range", "is no day of the calendar")
+        raise Misfit(Reason.RANGE)
     return days
 
 
@@ -388,10 +386,10 @@ def _days(text: str) -> int | None:
 def _timestamp(value: Any, _budget: Budget) -> int:
     match = _TIME.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise Misfit("wrong_type", "is not a string YYYY-MM-DDTHH:MM:SS.ffffff with Z or +HH:MM")
+        raise Misfit(Reason.NOT_TIMESTAMP)
     local, east = _local_us(match), _east_us(match[6])
     if local is None or east is None or not FIRST_US <= local - east < END_US:
-        raise Misfit("out_of_range", "is no time of the years 1 to 9999, or has digits beyond the microsecond")
+        raise Misfit(Reason.RANGE)
     return local - east
 
 

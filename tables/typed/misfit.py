@@ -2,38 +2,123 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from enum import IntEnum
 from typing import Final
 
-#: The codes, and what each says.
-CODES: Final = {
-    "not_json": "the body is not one value of JSON",
-    "not_text": "bytes that should be UTF-8 are not",
-    "wrong_type": "the value is of another type than the schema says",
-    "out_of_range": "the column's type has no such value: too large, too many digits, or no such day",
-    "missing": "a field that must be there is not, or it is null",
-    "unknown_field": "the schema has no such field",
-    "repeated_field": "an object has the same name twice",
-    "unknown_schema": "the body names no schema of the topic",
-    "truncated": "the body ends within a value",
-    "trailing_bytes": "there is more after the value",
+
+class Reason(IntEnum):
+    """What is wrong with a body, or with a field of it; `columns.h` has the same numbers."""
+
+    #: The compiled decoder leaves the body to the plain twin.
+    ASK = 1
+    NOT_JSON = 2
+    MORE_JSON = 3
+    NOT_UTF8 = 4
+    SURROGATE = 5
+    NOT_OBJECT = 6
+    NOT_ARRAY = 7
+    NOT_BOOLEAN = 8
+    NOT_NUMBER = 9
+    NOT_WHOLE = 10
+    NOT_DECIMAL = 11
+    NOT_STRING = 12
+    NOT_BASE64 = 13
+    NOT_DATE = 14
+    NOT_TIMESTAMP = 15
+    RANGE = 16
+    MISSING = 17
+    IS_NULL = 18
+    UNKNOWN_FIELD = 19
+    REPEATED = 20
+    TRUNCATED = 21
+    TRAILING = 22
+    BRANCH = 23
+    SYMBOL = 24
+    LONG_NUMBER = 25
+    LENGTH = 26
+    ELEMENTS = 27
+    NO_DIGITS = 28
+    OTHER_SCHEMA = 29
+    NO_HEADER = 30
+
+
+#: The code and the text of each reason. No text has a part of the body: they go into logs and audits.
+TEXTS: Final[dict[Reason, tuple[str, str]]] = {
+    Reason.NOT_JSON: ("not_json", "is not JSON"),
+    Reason.MORE_JSON: ("not_json", "has more than one value of JSON"),
+    Reason.NOT_UTF8: ("not_text", "is not UTF-8"),
+    Reason.SURROGATE: ("not_text", "has half of a surrogate pair"),
+    Reason.NOT_OBJECT: ("wrong_type", "is not an object"),
+    Reason.NOT_ARRAY: ("wrong_type", "is not an array"),
+    Reason.NOT_BOOLEAN: ("wrong_type", "is neither true nor false"),
+    Reason.NOT_NUMBER: ("wrong_type", "is not a number"),
+    Reason.NOT_WHOLE: ("wrong_type", "is not a whole number"),
+    Reason.NOT_DECIMAL: ("wrong_type", "is not a number, nor a string with one"),
+    Reason.NOT_STRING: ("wrong_type", "is not a string"),
+    Reason.NOT_BASE64: ("wrong_type", "is not base64 (RFC 4648, section 4)"),
+    Reason.NOT_DATE: ("wrong_type", "is not a string YYYY-MM-DD"),
+    Reason.NOT_TIMESTAMP: ("wrong_type", "is not a string YYYY-MM-DDTHH:MM:SS.ffffff with Z or +HH:MM"),
+    Reason.RANGE: ("out_of_range", "has no exact value in its column: too large, too many digits, or no such day"),
+    Reason.MISSING: ("missing", "is missing, and the schema requires it"),
+    Reason.IS_NULL: ("missing", "is null, which the schema does not allow"),
+    Reason.UNKNOWN_FIELD: ("unknown_field", "is not a field of the schema"),
+    Reason.REPEATED: ("repeated_field", "occurs twice in its object"),
+    Reason.TRUNCATED: ("truncated", "ends within a value"),
+    Reason.TRAILING: ("trailing_bytes", "has bytes after its value"),
+    Reason.BRANCH: ("wrong_type", "names a branch that the union does not have"),
+    Reason.SYMBOL: ("out_of_range", "names a symbol that the enum does not have"),
+    Reason.LONG_NUMBER: ("out_of_range", "is a number of more than 64 bits"),
+    Reason.LENGTH: ("out_of_range", "has a length below zero"),
+    Reason.ELEMENTS: ("out_of_range", "has more elements, with their columns, than a body of its size may have"),
+    Reason.NO_DIGITS: ("wrong_type", "is a decimal without bytes"),
+    Reason.OTHER_SCHEMA: ("unknown_schema", "names a schema that the topic's subject does not have"),
+    Reason.NO_HEADER: ("unknown_schema", "does not begin with Confluent's header: a zero byte, and a schema's id"),
 }
+
+#: Reasons after which the rest of an encoded body cannot be read.
+BREAKING: Final = frozenset(
+    (Reason.TRUNCATED, Reason.TRAILING, Reason.BRANCH, Reason.LONG_NUMBER, Reason.LENGTH, Reason.ELEMENTS)
+)
+#: Characters of a name in a path that is the sender's: a map's key, or an unknown field.
+_NAME_CHARS: Final = 40
 
 
 class Misfit(Exception):
-    """A body does not fit: the code, the field as a path (empty: the whole body), and the reason without any value."""
+    """A body does not fit: the reason, and the field as a path (empty: the whole body)."""
 
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
-        self.schema_id: int | None = None
+    def __init__(self, why: Reason, text: str | None = None) -> None:
+        self.why = why
+        self.code, common = TEXTS[why]
+        self.reason = common if text is None else text
+        super().__init__(self.reason)
         self._path: list[str] = []
 
+    @property
+    def breaks(self) -> bool:
+        """Whether nothing behind it can be read (Avro, Protobuf)."""
+        return self.why in BREAKING
+
     def within(self, part: str) -> None:
-        """Put the name of what contains the field, or its place in a list (`[2]`), in front of the path."""
+        """Put the name of what contains the field, or an element's place (`[2]`), in front of the path."""
         self._path.append(part)
 
     @property
     def field(self) -> str:
         """The path of the field, such as `customer.address[2].zip`."""
-        return "".join(part if part.startswith("[") else f".{part}" for part in reversed(self._path)).lstrip(".")
+        return path_of(reversed(self._path))
+
+
+def path_of(parts: Iterable[str]) -> str:
+    """Return names and places, from the outside in, as a path."""
+    return "".join(part if part.startswith("[") else f".{part}" for part in parts).removeprefix(".")
+
+
+def place(key: int | str) -> str:
+    """Return the part of a path for an element of a list or a map."""
+    return f"[{key if isinstance(key, int) else senders_name(key)}]"
+
+
+def senders_name(name: str) -> str:
+    """Return the part of a path for a name that is not the schema's: short, and Unicode."""
+    return name[:_NAME_CHARS].encode("utf-8", "replace").decode()

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from deltamq.tables.typed.avro_value import Input, avro_reader
 from deltamq.tables.typed.json_value import Budget, converter, parsed, text_of
-from deltamq.tables.typed.misfit import Misfit
+from deltamq.tables.typed.misfit import Misfit, Reason
 from deltamq.tables.typed.node import Node
 
 #: Returns the value of a body from a position on, in Arrow's form; raises `Misfit`.
@@ -37,7 +37,7 @@ def json_reader(root: Node) -> Read:
     def read(body: bytes, start: int, budget: Budget) -> Any:
         value = parsed(body[start:] if start else body)
         if not isinstance(value, dict):
-            raise Misfit("wrong_type", "is not an object of JSON")
+            raise Misfit(Reason.NOT_OBJECT)
         return convert(value, budget)
 
     return read
@@ -51,7 +51,7 @@ def binary_reader(root: Node) -> Read:
         source = Input(body, start, budget)
         value = inner(source)
         if source.at < len(body):
-            raise Misfit("trailing_bytes", f"has {len(body) - source.at} bytes after its value")
+            raise Misfit(Reason.TRAILING)
         return value
 
     return read

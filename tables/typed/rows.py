@@ -73,8 +73,8 @@ def _row(row: Any, have: pa.DataType, kind: pa.DataType) -> Any:
 
 
 def in_order(groups: Sequence[tuple[Sequence[int], pa.Array]], count: int, kind: pa.DataType) -> pa.Array:
-    """Return a column of `count` rows: those of each group at its positions, the others null."""
-    if len(groups) == 1 and len(groups[0][0]) == count:
+    """Return a column of `count` rows: those of each group at its positions, the last one's where two have the same."""
+    if len(groups) == 1 and groups[0][0] == range(count):
         return groups[0][1]
     order = np.zeros(count, np.int64)
     start = 1

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import google_crc32c
 import msgspec
@@ -50,6 +50,7 @@ from deltamq.mq.queue.progress import OffsetRecord
 from deltamq.mq.queue.revive import LostRecord
 from deltamq.mq.queue.revive_log import record_from_json
 from deltamq.mq.routing import new_route
+from deltamq.mq.schemas.setting import Format
 from deltamq.mq.statistics import StatisticsRecord
 from deltamq.mq.wire.pop import AckRequest, DeadRequest, InvisibleRequest, NackRequest
 from deltamq.tables.config import load
@@ -61,8 +62,10 @@ from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.stamped import Stamped
 from deltamq.tables.oidc_settings import OIDC_ALGORITHMS, OidcSettings
 from deltamq.tables.store.store import MemoryStore
+from deltamq.tables.typed.codec import Codec
 from tests.identity_provider import jwk_of
 from tests.rows import rows
+from tests.typed import bodies, both, codec, record, same
 
 __all__ = ["DECODERS", "SIGNING", "Decoder"]
 
@@ -282,6 +285,34 @@ def _records(batches: Sequence[BatchHeader], native: NativeDecoder | None) -> ob
     return found.key.to_pylist(), found.value.to_pylist(), headers, found.time_ms.tolist()
 
 
+_TYPED_DDL: Final = (
+    "a BIGINT, b STRING NOT NULL, c ARRAY<STRUCT<d: DOUBLE, e: TIMESTAMP>>, f MAP<STRING, DECIMAL(9, 2)>, g BINARY"
+)
+_TYPED_AVRO: Final = record(
+    ("a", "long"),
+    ("b", ["null", "string"]),
+    ("c", {"type": "array", "items": {"type": "int", "logicalType": "date"}}),
+    ("f", {"type": "map", "values": ["int", {"type": "bytes", "logicalType": "decimal", "precision": 9}]}),
+    ("g", {"type": "enum", "name": "G", "symbols": ["X", "Y"]}),
+)
+_TYPED: Final[dict[Format, tuple[Codec, Codec]]] = {
+    "columns": both("columns", _TYPED_DDL),
+    "avro": both("avro", _TYPED_AVRO),
+}
+
+
+def _typed(form: Format) -> Decoder:
+    """The compiled decoder and the plain one give the same."""
+    return lambda data: same(_TYPED[form], [data, data[:-1]], faults=False)
+
+
+def _schema(data: bytes) -> None:
+    kind, _, text = data.decode("utf-8", "replace").partition("\n")
+    form = cast(Format, kind if kind in ("avro", "json", "columns") else "columns")
+    made = codec(form, text)
+    made.decode(bodies(b"{}", b"\0\0"))
+
+
 class _Nobody:
     """Knows no token and one key."""
 
@@ -319,6 +350,9 @@ DECODERS: Final[Mapping[str, Decoder]] = {
     "kafka_frame": _kafka_frame,
     "kafka_records": _kafka_records,
     "kafka_sasl": _kafka_sasl,
+    "typed_json": _typed("columns"),
+    "typed_avro": _typed("avro"),
+    "typed_schema": _schema,
     "revive_record": _tagged(record_from_json),
     "delay_mark": _tagged(mark_from_json),
     "offset_record": _tagged(lambda _, body: OffsetRecord.from_json(body)),

@@ -24,6 +24,7 @@ from deltamq.tables.paths import LOG_FOLDER
 from deltamq.tables.store.store import MemoryStore
 from tests.fuzz.decoders import _FILE, KEYS, SIGNING, TABLE_ID
 from tests.identity_provider import jwk_of
+from tests.typed import record
 
 __all__ = ["SEEDS"]
 
@@ -178,6 +179,20 @@ SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
     "kafka_sasl": (
         b"\0n,,n=reports,r=abc\nc=biws,r=abcnonce,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
         b"\1n,a=reports,n=reports,r=abc",
+    ),
+    "typed_json": (
+        b'{"a":1,"b":"x","c":[{"d":1.5,"e":"2026-11-29T12:00:00Z"},null],"f":{"k":"1.25"},"g":"AAE="}',
+        b'{"b":"\\ud83d\\ude00\\n","a":-9223372036854775808,"c":[{"d":0.1e-7}],"f":{}}',
+    ),
+    "typed_avro": (
+        b"\x02\x02\x02x\x04\x02\x04\0\x02\x02k\x02\x02\x07\0\x02",
+        b"\x7f\0\x01\x04\x7f\0\x02\x02k\0\x04\0\0",
+    ),
+    "typed_schema": (
+        b"columns\na BIGINT NOT NULL COMMENT 'x', `b c` ARRAY<STRUCT<d: DECIMAL(9, 2)>>, f MAP<STRING, INT>",
+        b"avro\n" + record(("a", ["null", "long"]), ("b", {"type": "map", "values": "string"})).encode(),
+        b'json\n{"type":"object","properties":{"a":{"$ref":"#/$defs/A"}},"$defs":{"A":{"type":["null","integer"]}}}',
+        b'json\n{"properties":{"a":{"oneOf":[{"type":"null"},{"type":"array","items":{"format":"date","type":"string"}}]}}}',
     ),
     "revive_record": _STORED,
     "delay_mark": _STORED,

@@ -17,7 +17,8 @@ needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no
 def _copied(folder: Path) -> Path:
     for source in SOURCES:
         (folder / source).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(PROJECT_FOLDER / source, folder / source)
+        for path in (PROJECT_FOLDER / source, *(PROJECT_FOLDER / source).parent.glob("*.h")):
+            shutil.copy(path, (folder / source).parent)
     return folder
 
 

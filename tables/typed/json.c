@@ -1,0 +1,657 @@
+/* JSON as Arrow's columns in one pass: what json_value.py does body by body, with the same values and reasons. What is
+   rare and long to judge (numbers with many digits, escaped names, JSON texts) is left to it. `make setup` compiles this
+   file if the machine has a C compiler. */
+
+#include <stdio.h>
+
+#define DECODE deltamq_json
+#include "columns.h"
+
+/* The forms of json_types.py. */
+enum form { BOOLEAN, WHOLE, REAL, DECIMAL, STRING, BASE64, DATE, TIMESTAMP, ANY, OBJECT, ARRAY, MAP };
+enum { DEPTH_MAX = 200, KEYS_COMPARED_MAX = 32, FIELDS_MAX = 1024 };
+enum { NUMBER_BYTES_MAX = 39, DOUBLE_DIGITS = 15, FLOAT_DIGITS = 6, DOUBLE_DIGITS_MAX = 17, POWER_MAX = 22 };
+static const int64_t DAY_US = 86400000000;
+
+static int decode(struct run *run, int64_t at);
+
+/* Syntax ------------------------------------------------------------------------------------------------------- */
+
+static void skip_space(struct run *run)
+{
+    while (run->at < run->end && (*run->at == ' ' || *run->at == '\n' || *run->at == '\t' || *run->at == '\r'))
+        run->at++;
+}
+
+/* The next sign behind spaces, or 0 at the end. */
+static uint8_t peek(struct run *run)
+{
+    skip_space(run);
+    return run->at < run->end ? *run->at : 0;
+}
+
+static int take(struct run *run, uint8_t sign)
+{
+    int is_there = peek(run) == sign;
+    run->at += is_there;
+    return is_there;
+}
+
+static int take_word(struct run *run, const char *word, int64_t bytes)
+{
+    if (run->end - run->at < bytes || memcmp(run->at, word, (size_t)bytes))
+        return 0;
+    run->at += bytes;
+    return 1;
+}
+
+static int hex(const uint8_t *at)
+{
+    int value = 0;
+    for (int n = 0; n < 4; n++) {
+        uint8_t sign = at[n] | 0x20;
+        if (at[n] >= '0' && at[n] <= '9')
+            value = value << 4 | (at[n] - '0');
+        else if (sign >= 'a' && sign <= 'f')
+            value = value << 4 | (sign - 'a' + 10);
+        else
+            return -1;
+    }
+    return value;
+}
+
+/* The text of a string as it stands there; `escapes` says whether it has any. */
+static int read_raw(struct run *run, const uint8_t **text, int64_t *bytes, int *escapes)
+{
+    const uint8_t *at = run->at + 1;
+    *escapes = 0;
+    for (; at < run->end && *at != '"'; at++) {
+        if (*at < 0x20)
+            return NOT_JSON;
+        if (*at != '\\')
+            continue;
+        *escapes = 1;
+        if (++at == run->end || !strchr("\"\\/bfnrtu", *at) || !*at)
+            return NOT_JSON;
+        if (*at == 'u' && (run->end - at <= 4 || hex(at + 1) < 0))
+            return NOT_JSON;
+    }
+    if (at == run->end)
+        return NOT_JSON;
+    *text = run->at + 1;
+    *bytes = at - *text;
+    run->at = at + 1;
+    return FITS;
+}
+
+struct number {
+    const uint8_t *text;
+    int64_t bytes;
+    int64_t digits;   /* behind leading zeros; those at the end count */
+    int64_t exponent; /* of the last digit */
+    int is_negative, is_plain, has_point;
+    uint64_t mantissa; /* if there are 19 digits at most */
+};
+
+static int is_digit(const struct run *run)
+{
+    return run->at < run->end && *run->at >= '0' && *run->at <= '9';
+}
+
+static void read_digits(struct run *run, struct number *number)
+{
+    for (; is_digit(run); run->at++) {
+        number->digits += number->digits || *run->at != '0';
+        if (number->digits <= 19)
+            number->mantissa = 10 * number->mantissa + (*run->at - '0');
+    }
+}
+
+static int read_number(struct run *run, struct number *number)
+{
+    *number = (struct number){.text = run->at, .is_plain = 1};
+    if (*run->at == '-') {
+        number->is_negative = 1;
+        run->at++;
+    }
+    if (!is_digit(run))
+        return NOT_JSON;
+    if (*run->at == '0')
+        run->at++;
+    else
+        read_digits(run, number);
+    if (run->at < run->end && *run->at == '.') {
+        const uint8_t *start = ++run->at;
+        number->has_point = 1;
+        if (!is_digit(run))
+            return NOT_JSON;
+        read_digits(run, number);
+        number->exponent = start - run->at;
+    }
+    if (run->at < run->end && (*run->at | 0x20) == 'e') {
+        int is_negative = 0;
+        int64_t exponent = 0;
+        number->is_plain = 0;
+        run->at++;
+        if (run->at < run->end && (*run->at == '+' || *run->at == '-'))
+            is_negative = *run->at++ == '-';
+        if (!is_digit(run))
+            return NOT_JSON;
+        for (; is_digit(run); run->at++)
+            if (exponent < 1000000)
+                exponent = 10 * exponent + (*run->at - '0');
+        number->exponent += is_negative ? -exponent : exponent;
+    }
+    number->bytes = run->at - number->text;
+    return FITS;
+}
+
+static int skip(struct run *run, int depth)
+{
+    const uint8_t *text;
+    int64_t bytes;
+    int escapes, reason;
+    struct number number;
+    uint8_t sign = peek(run);
+    if (depth > DEPTH_MAX)
+        return ASK;
+    if (sign == '"')
+        return read_raw(run, &text, &bytes, &escapes);
+    if (sign == '-' || (sign >= '0' && sign <= '9'))
+        return read_number(run, &number);
+    if (sign != '{' && sign != '[')
+        return take_word(run, "true", 4) || take_word(run, "false", 5) || take_word(run, "null", 4) ? FITS : NOT_JSON;
+    uint8_t close = sign == '{' ? '}' : ']';
+    run->at++;
+    if (take(run, close))
+        return FITS;
+    do {
+        if (sign == '{') {
+            if (peek(run) != '"')
+                return NOT_JSON;
+            reason = read_raw(run, &text, &bytes, &escapes);
+            if (reason)
+                return reason;
+            if (!take(run, ':'))
+                return NOT_JSON;
+        }
+        reason = skip(run, depth + 1);
+        if (reason)
+            return reason;
+    } while (take(run, ','));
+    return take(run, close) ? FITS : NOT_JSON;
+}
+
+/* Texts -------------------------------------------------------------------------------------------------------- */
+
+static uint8_t *put_code(uint8_t *to, uint32_t code)
+{
+    if (code < 0x80) {
+        *to++ = (uint8_t)code;
+    } else if (code < 0x800) {
+        *to++ = (uint8_t)(0xC0 | code >> 6);
+        *to++ = (uint8_t)(0x80 | (code & 0x3F));
+    } else {
+        if (code < 0x10000) {
+            *to++ = (uint8_t)(0xE0 | code >> 12);
+        } else {
+            *to++ = (uint8_t)(0xF0 | code >> 18);
+            *to++ = (uint8_t)(0x80 | (code >> 12 & 0x3F));
+        }
+        *to++ = (uint8_t)(0x80 | (code >> 6 & 0x3F));
+        *to++ = (uint8_t)(0x80 | (code & 0x3F));
+    }
+    return to;
+}
+
+/* Write a string without its escapes, which takes no more room than it; return its end, NULL with half a pair. */
+static uint8_t *put_unescaped(uint8_t *to, const uint8_t *at, const uint8_t *end)
+{
+    while (at < end) {
+        if (*at != '\\') {
+            *to++ = *at++;
+            continue;
+        }
+        uint8_t sign = at[1];
+        at += 2;
+        if (sign != 'u') {
+            const char *of = "bfnrt", *which = strchr(of, sign);
+            *to++ = which ? (uint8_t)"\b\f\n\r\t"[which - of] : sign;
+            continue;
+        }
+        uint32_t code = (uint32_t)hex(at);
+        at += 4;
+        if (code >= 0xD800 && code < 0xDC00 && end - at >= 6 && at[0] == '\\' && at[1] == 'u') {
+            uint32_t low = (uint32_t)hex(at + 2);
+            if (low >= 0xDC00 && low < 0xE000) {
+                code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+                at += 6;
+            }
+        }
+        if (code >= 0xD800 && code < 0xE000)
+            return NULL;
+        to = put_code(to, code);
+    }
+    return to;
+}
+
+static int put_string(struct run *run, int64_t at, const uint8_t *text, int64_t bytes, int escapes)
+{
+    struct column *column = run->columns + at;
+    if (!escapes)
+        return put_text(run, at, text, bytes);
+    uint8_t *room = begin(run, at) ? NULL : text_room(column, bytes);
+    if (!room)
+        return NO_MEMORY;
+    uint8_t *end = put_unescaped(room, text, text + bytes);
+    return end ? end_text(column, end - room) : SURROGATE;
+}
+
+static int sextet(uint8_t sign)
+{
+    if (sign >= 'A' && sign <= 'Z')
+        return sign - 'A';
+    if (sign >= 'a' && sign <= 'z')
+        return sign - 'a' + 26;
+    if (sign >= '0' && sign <= '9')
+        return sign - '0' + 52;
+    return sign == '+' ? 62 : sign == '/' ? 63 : -1;
+}
+
+static int put_base64(struct run *run, int64_t at, const uint8_t *text, int64_t bytes)
+{
+    struct column *column = run->columns + at;
+    uint8_t *room = begin(run, at) ? NULL : text_room(column, bytes), *to = room;
+    if (!room)
+        return NO_MEMORY;
+    if (bytes % 4)
+        return NOT_BASE64;
+    for (int64_t n = 0; n < bytes; n += 4) {
+        const uint8_t *four = text + n;
+        int is_last = n + 4 == bytes, pads = is_last ? (four[3] == '=') + (four[3] == '=' && four[2] == '=') : 0;
+        int32_t bits = 0;
+        for (int sign = 0; sign < 4; sign++) {
+            int value = sign >= 4 - pads ? 0 : sextet(four[sign]);
+            if (value < 0)
+                return NOT_BASE64;
+            bits = bits << 6 | value;
+        }
+        /* bits behind the last byte would be lost */
+        if (bits & ((1 << 8 * pads) - 1))
+            return NOT_BASE64;
+        for (int byte = 0; byte < 3 - pads; byte++)
+            *to++ = (uint8_t)(bits >> (16 - 8 * byte));
+    }
+    return end_text(column, to - room);
+}
+
+/* Numbers ------------------------------------------------------------------------------------------------------ */
+
+static int put_whole(struct run *run, int64_t at, const struct number *number)
+{
+    const struct node *node = run->nodes + at;
+    if (!number->is_plain || number->has_point)
+        return ASK;
+    uint64_t bound = (uint64_t)node->high + (uint64_t)number->is_negative;
+    if (number->digits > 19 || number->mantissa > bound)
+        return RANGE;
+    return put_number(run, at, (int64_t)(number->is_negative ? -number->mantissa : number->mantissa));
+}
+
+/* Whether `value`, rounded to the digits that were sent, is what was sent. */
+static int gives_again(double value, const struct number *number)
+{
+    char printed[48], sent[32];
+    int digits = 0;
+    if (number->digits > DOUBLE_DIGITS_MAX || !number->digits)
+        return 0;
+    snprintf(sent, sizeof sent, "%llu", (unsigned long long)number->mantissa);
+    int length = snprintf(printed, sizeof printed, "%.*e", (int)number->digits - 1, value < 0 ? -value : value);
+    for (int n = 0; n < length && printed[n] != 'e'; n++)
+        if (printed[n] >= '0' && printed[n] <= '9' && printed[n] != sent[digits++])
+            return 0;
+    const char *exponent = strchr(printed, 'e');
+    return digits == number->digits && exponent &&
+           strtoll(exponent + 1, NULL, 10) == number->exponent + number->digits - 1;
+}
+
+static int put_real(struct run *run, int64_t at, const struct number *number)
+{
+    static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                                    1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+    int is_double = run->nodes[at].layout == sizeof(double);
+    double value;
+    int64_t bits = 0;
+    if (number->digits <= DOUBLE_DIGITS && number->exponent >= -POWER_MAX && number->exponent <= POWER_MAX) {
+        value = (double)number->mantissa;
+        value = number->exponent < 0 ? value / powers[-number->exponent] : value * powers[number->exponent];
+        value = number->is_negative ? -value : value;
+    } else {
+        char text[NUMBER_BYTES_MAX + 1], *end;
+        if (number->bytes > NUMBER_BYTES_MAX)
+            return ASK;
+        memcpy(text, number->text, (size_t)number->bytes);
+        text[number->bytes] = 0;
+        /* where the locale has another point, it ends too early */
+        value = strtod(text, &end);
+        if (end != text + number->bytes || value - value != 0 || (is_double && !gives_again(value, number)))
+            return ASK;
+    }
+    if (is_double) {
+        memcpy(&bits, &value, sizeof value);
+        return put_number(run, at, bits);
+    }
+    float narrow = (float)value, size = narrow < 0 ? -narrow : narrow;
+    int is_short = number->digits <= FLOAT_DIGITS && size >= 1.2e-38f && size <= 3.4e38f;
+    if (narrow - narrow != 0 || (number->digits && !is_short && !gives_again((double)narrow, number)))
+        return ASK;
+    memcpy(&bits, &narrow, sizeof narrow);
+    return put_number(run, at, bits);
+}
+
+static int put_decimal(struct run *run, int64_t at, const struct number *number)
+{
+    const struct node *node = run->nodes + at;
+    int64_t zeros = node->scale + number->exponent;
+    if (!number->is_plain || number->digits > 19 || zeros < 0)
+        return ASK;
+    if (number->digits && number->digits + zeros > node->size)
+        return RANGE;
+    __int128 value = (__int128)number->mantissa;
+    for (int64_t n = 0; number->digits && n < zeros; n++)
+        value *= 10;
+    return put_wide(run, at, number->is_negative ? -value : value);
+}
+
+/* Days and times ------------------------------------------------------------------------------------------------- */
+
+/* The number of `count` digits, or -1. */
+static int64_t digits_at(const uint8_t *at, int count)
+{
+    int64_t value = 0;
+    for (int n = 0; n < count; n++) {
+        if (at[n] < '0' || at[n] > '9')
+            return -1;
+        value = 10 * value + (at[n] - '0');
+    }
+    return value;
+}
+
+/* The days from 1970 on of YYYY-MM-DD; NOT_DATE, or RANGE: there is no such day. */
+static int days_of(const uint8_t *at, int64_t *days)
+{
+    static const int lengths[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    static const int before[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
+    int64_t year = digits_at(at, 4), month = digits_at(at + 5, 2), day = digits_at(at + 8, 2);
+    if (year < 0 || month < 0 || day < 0 || at[4] != '-' || at[7] != '-')
+        return NOT_DATE;
+    int is_leap = year % 4 == 0 && (year % 100 || year % 400 == 0);
+    if (!year || !month || month > 12 || !day || day > lengths[month - 1] + (month == 2 && is_leap))
+        return RANGE;
+    int64_t past = year - 1;
+    *days = 365 * past + past / 4 - past / 100 + past / 400 + before[month - 1] + (month > 2 && is_leap) + day - 719163;
+    return FITS;
+}
+
+static int put_timestamp(struct run *run, int64_t at, const uint8_t *text, int64_t bytes)
+{
+    const struct node *node = run->nodes + at;
+    const uint8_t *end = text + bytes, *zone = text + 19;
+    int64_t days, us = 0, east = 0, unit = DAY_US / 86400, is_fine = 1;
+    if (bytes < 20 || (text[10] != 'T' && text[10] != 't' && text[10] != ' ') || text[13] != ':' || text[16] != ':')
+        return NOT_TIMESTAMP;
+    int64_t hour = digits_at(text + 11, 2), minute = digits_at(text + 14, 2), second = digits_at(text + 17, 2);
+    int reason = days_of(text, &days);
+    if (reason == NOT_DATE || hour < 0 || minute < 0 || second < 0)
+        return NOT_TIMESTAMP;
+    if (*zone == '.') {
+        const uint8_t *start = ++zone;
+        for (; zone < end && *zone >= '0' && *zone <= '9'; zone++) {
+            unit /= 10;
+            us += unit * (*zone - '0');
+            is_fine &= unit || *zone == '0';
+        }
+        if (zone == start)
+            return NOT_TIMESTAMP;
+    }
+    if (end - zone == 6 && (*zone == '+' || *zone == '-') && zone[3] == ':') {
+        int64_t hours = digits_at(zone + 1, 2), minutes = digits_at(zone + 4, 2);
+        if (hours < 0 || minutes < 0)
+            return NOT_TIMESTAMP;
+        is_fine &= hours < 24 && minutes < 60;
+        east = (*zone == '+' ? 60 : -60) * (60 * hours + minutes);
+    } else if (end - zone != 1 || (*zone != 'Z' && *zone != 'z')) {
+        return NOT_TIMESTAMP;
+    }
+    if (reason || hour > 23 || minute > 59 || second > 59 || !is_fine)
+        return RANGE;
+    us += days * DAY_US + (3600 * hour + 60 * minute + second - east) * (DAY_US / 86400);
+    return us < node->low || us > node->high ? RANGE : put_number(run, at, us);
+}
+
+/* Values --------------------------------------------------------------------------------------------------------- */
+
+static int decode_number(struct run *run, int64_t at)
+{
+    const struct node *node = run->nodes + at;
+    struct number number;
+    struct run text = {.begin = NULL};
+    const uint8_t *bytes;
+    int64_t size;
+    int escapes, reason, is_quoted = node->form == DECIMAL && *run->at == '"';
+    if (is_quoted) {
+        reason = read_raw(run, &bytes, &size, &escapes);
+        text.at = bytes;
+        text.end = bytes + size;
+        if (reason || escapes || !size)
+            return reason ? reason : escapes ? ASK : NOT_DECIMAL;
+        reason = read_number(&text, &number);
+        if (reason || text.at != text.end)
+            return NOT_DECIMAL;
+    } else {
+        if (*run->at != '-' && (*run->at < '0' || *run->at > '9'))
+            return node->form == DECIMAL ? NOT_DECIMAL : NOT_NUMBER;
+        reason = read_number(run, &number);
+        if (reason)
+            return reason;
+    }
+    return node->form == WHOLE     ? put_whole(run, at, &number)
+           : node->form == DECIMAL ? put_decimal(run, at, &number)
+                                   : put_real(run, at, &number);
+}
+
+static int decode_string(struct run *run, int64_t at)
+{
+    const struct node *node = run->nodes + at;
+    const uint8_t *text;
+    int64_t bytes, days;
+    int escapes;
+    if (*run->at != '"')
+        return node->form == DATE ? NOT_DATE : node->form == TIMESTAMP ? NOT_TIMESTAMP : NOT_STRING;
+    int reason = read_raw(run, &text, &bytes, &escapes);
+    if (reason)
+        return reason;
+    if (node->form == STRING)
+        return put_string(run, at, text, bytes, escapes);
+    if (escapes)
+        return ASK;
+    if (node->form == BASE64)
+        return put_base64(run, at, text, bytes);
+    if (node->form == TIMESTAMP)
+        return put_timestamp(run, at, text, bytes);
+    reason = bytes == 10 ? days_of(text, &days) : NOT_DATE;
+    return reason ? reason : put_number(run, at, days);
+}
+
+/* A field's value, or an element's; a fault of a struct's field is the field's. */
+static int decode_part(struct run *run, int64_t at)
+{
+    int reason;
+    if (peek(run) == 'n' && take_word(run, "null", 4))
+        reason = run->nodes[at].flags & NULLABLE ? put_null(run, at) : IS_NULL;
+    else
+        reason = decode(run, at);
+    return reason && run->fault.node < 0 ? at_node(run, at, reason) : reason;
+}
+
+static int64_t child_of(const struct run *run, const struct node *node, int64_t hint, const uint8_t *name, int64_t bytes)
+{
+    for (int64_t n = 0; n < node->count; n++) {
+        int64_t child = hint + n < node->count ? hint + n : hint + n - node->count;
+        int32_t start = end_of(run->text_ends, node->text + child);
+        if (end_of(run->text_ends, node->text + child + 1) - start == bytes &&
+            !memcmp(run->texts + start, name, (size_t)bytes))
+            return child;
+    }
+    return -1;
+}
+
+/* Nulls for the fields of an object that were not there. */
+static int end_object(struct run *run, int64_t at, const uint64_t *seen)
+{
+    const struct node *node = run->nodes + at;
+    for (int64_t child = 0; child < node->count; child++) {
+        if (seen[child >> 6] >> (child & 63) & 1)
+            continue;
+        if (run->nodes[node->first + child].flags & REQUIRED)
+            return at_node(run, node->first + child, MISSING);
+        if (put_null(run, node->first + child))
+            return NO_MEMORY;
+    }
+    return put_struct(run, at);
+}
+
+static int decode_object(struct run *run, int64_t at)
+{
+    const struct node *node = run->nodes + at;
+    uint64_t seen[FIELDS_MAX / 64];
+    int64_t next = 0;
+    memset(seen, 0, (size_t)(node->count + 63) / 64 * 8);
+    if (take(run, '}'))
+        return end_object(run, at, seen);
+    do {
+        const uint8_t *name;
+        int64_t bytes;
+        int escapes, reason = peek(run) == '"' ? read_raw(run, &name, &bytes, &escapes) : NOT_JSON;
+        if (reason || escapes)
+            return reason ? reason : ASK;
+        if (!take(run, ':'))
+            return NOT_JSON;
+        int64_t child = child_of(run, node, next, name, bytes);
+        if (child < 0) {
+            if (node->flags & CLOSED) {
+                run->fault.name = name - run->begin;
+                run->fault.name_bytes = bytes;
+                return at_node(run, at, UNKNOWN_FIELD);
+            }
+            reason = skip(run, 0);
+        } else if (seen[child >> 6] >> (child & 63) & 1) {
+            return at_node(run, node->first + child, REPEATED);
+        } else {
+            seen[child >> 6] |= (uint64_t)1 << (child & 63);
+            next = child + 1;
+            reason = decode_part(run, node->first + child);
+        }
+        if (reason)
+            return reason;
+    } while (take(run, ','));
+    return take(run, '}') ? end_object(run, at, seen) : NOT_JSON;
+}
+
+/* A map's entry; a name that repeats one of many is the twin's to find. */
+static int decode_entry(struct run *run, int64_t entry, int64_t first)
+{
+    const uint8_t *name;
+    int64_t bytes, key = run->nodes[entry].first;
+    const struct column *keys = run->columns + key;
+    int escapes, reason = peek(run) == '"' ? read_raw(run, &name, &bytes, &escapes) : NOT_JSON;
+    if (reason || escapes || keys->count - first > KEYS_COMPARED_MAX)
+        return reason ? reason : ASK;
+    if (!take(run, ':'))
+        return NOT_JSON;
+    for (int64_t other = first; other < keys->count; other++) {
+        int32_t start = ends_in(keys)[other];
+        if (ends_in(keys)[other + 1] - start == bytes && !memcmp(keys->data + start, name, (size_t)bytes))
+            return ASK;
+    }
+    reason = put_text(run, key, name, bytes);
+    if (!reason)
+        reason = decode_part(run, key + 1);
+    return reason ? in_element(run, -1, reason) : put_struct(run, entry);
+}
+
+static int decode_elements(struct run *run, int64_t at, uint8_t close)
+{
+    const struct node *node = run->nodes + at;
+    int64_t first = run->columns[node->first].count;
+    if (take(run, close))
+        return put_list(run, at);
+    do {
+        int reason = take_cells(run, at, 1);
+        if (reason)
+            return reason;
+        if (node->form == MAP) {
+            reason = decode_entry(run, node->first, first);
+            if (reason)
+                return reason;
+            continue;
+        }
+        reason = decode_part(run, node->first);
+        if (reason)
+            return in_element(run, run->columns[node->first].count - first, reason);
+    } while (take(run, ','));
+    return take(run, close) ? put_list(run, at) : NOT_JSON;
+}
+
+static int decode(struct run *run, int64_t at)
+{
+    const struct node *node = run->nodes + at;
+    uint8_t sign = peek(run);
+    if (!sign)
+        return NOT_JSON;
+    switch (node->form) {
+    case BOOLEAN:
+        if (take_word(run, "true", 4))
+            return put_bit(run, at, 1);
+        return take_word(run, "false", 5) ? put_bit(run, at, 0) : NOT_BOOLEAN;
+    case WHOLE:
+    case REAL:
+    case DECIMAL:
+        return decode_number(run, at);
+    case OBJECT:
+        return take(run, '{') ? decode_object(run, at) : NOT_OBJECT;
+    case MAP:
+        return take(run, '{') ? decode_elements(run, at, '}') : NOT_OBJECT;
+    case ARRAY:
+        return take(run, '[') ? decode_elements(run, at, ']') : NOT_ARRAY;
+    case ANY:
+        return ASK;
+    default:
+        return decode_string(run, at);
+    }
+}
+
+static int decode_body(struct run *run)
+{
+    const uint8_t *start = run->at;
+    if (!is_text(start, run->end - start))
+        return at_node(run, 0, NOT_UTF8);
+    int reason = decode(run, 0);
+    if (!reason && !peek(run))
+        reason = run->at < run->end ? MORE_JSON : FITS;
+    else if (!reason)
+        reason = MORE_JSON;
+    if (reason <= ASK)
+        return reason;
+    /* whatever else is wrong, a body that is not JSON is that in the first place */
+    run->at = start;
+    int syntax = skip(run, 0);
+    skip_space(run);
+    if (!syntax && run->at < run->end)
+        syntax = MORE_JSON;
+    if (syntax) {
+        run->fault.places = 0;
+        return at_node(run, 0, syntax);
+    }
+    return run->fault.node < 0 ? at_node(run, 0, reason) : reason;
+}

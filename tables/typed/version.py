@@ -1,0 +1,102 @@
+"""Bodies that one version of a schema wrote, as its columns: compiled where that is possible, row by row where not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from deltamq.tables.typed.columns import INVALID
+from deltamq.tables.typed.misfit import Misfit
+from deltamq.tables.typed.native import Decoded, native_decoder
+from deltamq.tables.typed.node import Node
+from deltamq.tables.typed.plain import READERS, Row, row_of
+from deltamq.tables.typed.rows import in_order
+
+
+class Judged:
+    """What became of bodies that do not fit."""
+
+    def __init__(self) -> None:
+        #: Many bodies have the same fault: its number, by place, and the numbers of faults.
+        self._invalid: dict[int, int] = {}
+        self._faults: dict[tuple[str, str, str, int | None], int] = {}
+        self._rescued: dict[int, str] = {}
+
+    def add(self, position: int, row: Row, schema_id: int | None) -> None:
+        """Note what became of a body."""
+        if row.misfit is not None:
+            self.add_fault(row.misfit, (position,), schema_id)
+        if row.rescued is not None:
+            self._rescued[position] = row.rescued
+
+    def add_fault(self, misfit: Misfit, positions: Iterable[int], schema_id: int | None) -> None:
+        """Note the fault that some bodies have."""
+        fault = misfit.code, misfit.field, misfit.reason, schema_id
+        self._invalid.update(dict.fromkeys(positions, self._faults.setdefault(fault, len(self._faults))))
+
+    def invalid(self, count: int) -> pa.StructArray | None:
+        """Return the column `invalid` of all bodies; None if every one fits."""
+        faults = pa.array(list(self._faults), INVALID).take(pa.array(list(self._invalid.values()), pa.int64()))
+        return _column(list(self._invalid), faults, count)
+
+    def rescued(self, count: int) -> pa.StringArray | None:
+        """Return the column `rescued` of all bodies; None if every one fits."""
+        return _column(list(self._rescued), pa.array(list(self._rescued.values()), pa.string()), count)
+
+
+def _column(positions: list[int], values: pa.Array, count: int) -> pa.Array | None:
+    return in_order([(positions, values)], count, values.type) if positions else None
+
+
+class VersionDecoder:
+    """Decodes the bodies that one version wrote."""
+
+    def __init__(self, form: str, root: Node, schema_id: int, header: bytes, *, rescues: bool, compiled: bool) -> None:
+        self._kind = root.arrow
+        self._schema_id = schema_id
+        self._header = header
+        self._rescues = rescues
+        self._read = READERS[form](root)
+        self._native = native_decoder(form, root) if compiled else None
+
+    def decode(self, bodies: pa.BinaryArray, positions: Sequence[int], judged: Judged) -> tuple[pa.Array, list[int]]:
+        """Return the columns of bodies, and where in `bodies` there are some with another header.
+
+        `positions` are those of the bodies among all that `judged` is about.
+        """
+        if self._native is None:
+            values, others = self._by_row(bodies, range(len(bodies)), positions, judged)
+            return in_order([values], len(bodies), self._kind), others
+        decoded: Decoded = self._native.decode(bodies, self._header)
+        asked = decoded.asked
+        if self._rescues:
+            asked = sorted(asked + [row for _, rows in decoded.faults for row in rows])
+        else:
+            for misfit, rows in decoded.faults:
+                judged.add_fault(misfit, (positions[row] for row in rows), self._schema_id)
+        if not asked:
+            return decoded.values, decoded.others
+        values, _ = self._by_row(bodies, asked, positions, judged)
+        return in_order([(range(len(bodies)), decoded.values), values], len(bodies), self._kind), decoded.others
+
+    def _by_row(
+        self, bodies: pa.BinaryArray, rows: Sequence[int], positions: Sequence[int], judged: Judged
+    ) -> tuple[tuple[list[int], pa.StructArray], list[int]]:
+        some = bodies if len(rows) == len(bodies) else bodies.take(pa.array(rows, pa.int64()))
+        places: list[int] = []
+        values: list[Any] = []
+        others: list[int] = []
+        for row, body in zip(rows, some.to_pylist(), strict=True):
+            if not body:
+                continue
+            if not body.startswith(self._header):
+                others.append(row)
+                continue
+            judgement = row_of(self._read, body, len(self._header), rescues=self._rescues)
+            judged.add(positions[row], judgement, self._schema_id)
+            if judgement.value is not None:
+                places.append(row)
+                values.append(judgement.value)
+        return (places, pa.array(values, self._kind)), others
