@@ -27,6 +27,9 @@ from deltamq.api.routes.handles import HandlesEndpoint
 from deltamq.api.routes.pop import PopEndpoint
 from deltamq.api.routes.pop_elsewhere import PopForwarder
 from deltamq.api.routes.produce import ProduceEndpoint
+from deltamq.api.schemas.endpoint import CALLS as SCHEMA_CALLS
+from deltamq.api.schemas.endpoint import SchemasEndpoint
+from deltamq.api.schemas.registry import Registry
 from deltamq.api.sending.commit_defaults import CommitDefaults
 from deltamq.api.sending.global_sender import GlobalSender
 from deltamq.api.sending.request_appender import RequestAppender
@@ -152,7 +155,7 @@ def _served(app: FastAPI) -> list[str]:
         for route in router.routes:
             assert isinstance(route, APIRoute), "our routers have nothing else"
             served += [f"{method} {route.path}" for method in route.methods or ()]
-    return [*served, *HOT_CALLS]
+    return [*served, *HOT_CALLS, *SCHEMA_CALLS]
 
 
 def _hot_calls(service: Service) -> HotCalls:
@@ -165,6 +168,7 @@ def _hot_calls(service: Service) -> HotCalls:
         _fetch(service),
         _pop(service),
         _handles(service),
+        SchemasEndpoint(Registry(service.meta, service.owners)),
         service.meta,
         service.metrics,
         guard,

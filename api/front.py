@@ -4,6 +4,7 @@
     GET  /v1/topics/{topic}/partitions/{partition}/messages   -> FetchEndpoint
     POST /v1/groups/{group}/topics/{topic}/pop                -> PopEndpoint
     POST /v1/groups/{group}/ack | invisible | nack | dead     -> HandlesEndpoint
+    /schemas...                                               -> SchemasEndpoint
     anything else                                             -> FastAPI (topics, groups, cluster, health, console)
 
 FastAPI's dependency machinery costs more than a whole produce request here. `api.openapi.messages` and
@@ -35,6 +36,8 @@ from deltamq.api.routes.fetch import FetchEndpoint
 from deltamq.api.routes.handles import CALLS, HandlesEndpoint
 from deltamq.api.routes.pop import PopEndpoint
 from deltamq.api.routes.produce import ProduceEndpoint
+from deltamq.api.schemas.confluent import as_confluent, is_registry
+from deltamq.api.schemas.endpoint import SchemasEndpoint
 from deltamq.api.wire.answer import Answer, answer_of, as_deltamq_error, method_not_allowed, send_answer
 from deltamq.api.wire.request import REFUSAL, ClientDisconnected, Receive, Scope, Send, body_too_slow
 from deltamq.mq.errors import DeltaMQError, Forbidden, TooLarge, Unauthenticated, Unavailable
@@ -78,6 +81,8 @@ class HotCalls(NamedTuple):
     fetch: FetchEndpoint
     pop: PopEndpoint
     handles: HandlesEndpoint
+    #: The schema registry, which is no hot call and not in FastAPI either.
+    schemas: SchemasEndpoint
     #: The metadata, which a forwarded request may need to be read further.
     meta: HostedMeta
     metrics: Metrics
@@ -109,6 +114,8 @@ class Front:
         if scope["method"] == "HEAD":
             # The protocol writes no body of it. What has no end, such as a stream of events, ends with its headers.
             scope, receive, send = {**scope, "method": "GET"}, *_headers_alone(receive, send)
+        if is_registry(scope["raw_path"]):
+            scope, send = as_confluent(scope, send)
         if self._is_guarded:
             try:
                 await self._check_metadata(scope)
@@ -152,18 +159,21 @@ class Front:
             if len(path) == 5 and path[4] in CALLS:
                 await self._on_handles(path[3], path[4], scope, receive, send)
                 return
-        await self._run_other(scope, _bounded(receive, self._within_ms), send)
+        app = self._others
+        if is_registry(scope["raw_path"]) and self.calls is not None:
+            app = self.calls.schemas
+        await self._run_other(app, scope, _bounded(receive, self._within_ms), send)
 
-    async def _run_other(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _run_other(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Run a call that is not hot; an administrative act is recorded before and after (SPEC SEC-40)."""
         audit = None if self.calls is None else self.calls.audit
         # A client that goes in the middle of its request gets no answer, and is no failure.
         with suppress(ClientDisconnect, ClientDisconnected):
             if audit is None:
-                await self._others(scope, receive, send)
+                await app(scope, receive, send)
             else:
                 watched = send if is_forwarded(scope["headers"]) else audit.watched(scope, send)
-                await audit.calls.run(scope, receive, watched, self._others)
+                await audit.calls.run(scope, receive, watched, app)
 
     async def _refuse(self, scope: Scope, send: Send, error: DeltaMQError) -> None:
         answer, calls = answer_of(error), self.calls

@@ -20,6 +20,7 @@ from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import REFUSAL_MINUTES_MAX, REFUSALS_COUNTED_MAX, RESOURCES_MAX, SHOWN_BYTES_MAX
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.group_settings import GroupSettings
+from deltamq.mq.schemas.registry import RegistryState, SubjectRules
 from deltamq.mq.statistics import MINUTE_MS
 from deltamq.mq.stored_json import Form, corrupt_when_damaged, forms_of, to_json
 
@@ -233,6 +234,8 @@ def _state(meta: Meta, key: str) -> Any:
             return _group(meta, name)
         case "access":
             return _access(meta, name)
+        case "schemas":
+            return _subject(meta.schemas, name)
         case "moves" | "mapping" | "segments":
             topic = next(
                 (entry.name for entry in meta.topics.topics.values() if entry.id == name.partition("/")[0]), None
@@ -284,6 +287,14 @@ def _group(meta: Meta, name: str) -> Any:
 def _resets(meta: Meta, name: str) -> Any:
     starts = {lane: start for lane, start in meta.groups.resets.items() if lane.group == name}
     return {lane.partition: {"epoch": start.epoch, "offset": start.offset} for lane, start in starts.items()}
+
+
+def _subject(state: RegistryState, name: str) -> Any:
+    """Texts appear by id only."""
+    versions = [
+        {"version": one.version, "id": one.id, "deleted": one.deleted} for one in state.versions(name, deleted=True)
+    ]
+    return {"versions": versions, "rules": msgspec.to_builtins(state.rules.get(name, SubjectRules()))}
 
 
 def _access(meta: Meta, name: str) -> Any:

@@ -153,12 +153,14 @@ SHOWN_FIELDS: Final = frozenset(
         # who may do what
         *("note", "principal", "resource", "verbs", "pattern", "effect"),
         *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
+        # schemas
+        *("compatibility", "permanent", "normalize", "schemaType", "references", "version", "id"),
         # what was applied from files
         *("topics", "groups", "principals", "replace"),
     )
 )
 #: The names in paths that name the thing that an act changes, the most specific first.
-_RESOURCES: Final = ("acl_id", "key_id", "principal", "broker", "group", "topic")
+_RESOURCES: Final = ("acl_id", "key_id", "principal", "broker", "group", "topic", "subject")
 _KINDS: Final = {"acl_id": "acl", "key_id": "key"}
 
 

@@ -23,6 +23,7 @@ from urllib.parse import unquote_to_bytes
 
 from deltamq.mq.auth.principals import CLUSTER, Resource, Verb
 from deltamq.mq.names import split_member
+from deltamq.mq.schemas.registry import topic_of_subject
 
 #: What each call needs, by method and path template.
 CALLS: Final[Mapping[str, str]] = {
@@ -76,6 +77,37 @@ CALLS: Final[Mapping[str, str]] = {
     "GET /v1/groups/{group}/dead-letters/counts": "group subscribe",
     "POST /v1/groups/{group}/dead-letters/replay": "group subscribe; audited",
     "DELETE /v1/groups/{group}/dead-letters": "group subscribe; audited",
+    # schemas, under Confluent's paths; a subject has the access rules of its topic
+    "GET /schemas": "any",
+    "GET /schemas/contexts": "any",
+    "GET /schemas/subjects": "any",
+    "POST /schemas/subjects/{subject}": "topic describe; not audited",
+    "DELETE /schemas/subjects/{subject}": "topic delete; audited",
+    "GET /schemas/subjects/{subject}/versions": "topic describe",
+    "POST /schemas/subjects/{subject}/versions": "topic alter|create; audited",
+    "GET /schemas/subjects/{subject}/versions/{version}": "topic describe",
+    "DELETE /schemas/subjects/{subject}/versions/{version}": "topic delete; audited",
+    "GET /schemas/subjects/{subject}/versions/{version}/schema": "topic describe",
+    "GET /schemas/subjects/{subject}/versions/{version}/referencedby": "topic describe",
+    "GET /schemas/schemas": "any",
+    "GET /schemas/schemas/types": "any",
+    "GET /schemas/schemas/ids/{id}": "any",
+    "GET /schemas/schemas/ids/{id}/schema": "any",
+    "GET /schemas/schemas/ids/{id}/subjects": "any",
+    "GET /schemas/schemas/ids/{id}/versions": "any",
+    "POST /schemas/compatibility/subjects/{subject}/versions": "topic describe; not audited",
+    "POST /schemas/compatibility/subjects/{subject}/versions/{version}": "topic describe; not audited",
+    "GET /schemas/config": "any",
+    "PUT /schemas/config": "cluster admin; audited",
+    "DELETE /schemas/config": "cluster admin; audited",
+    "GET /schemas/config/{subject}": "topic describe",
+    "PUT /schemas/config/{subject}": "topic alter; audited",
+    "DELETE /schemas/config/{subject}": "topic alter; audited",
+    "GET /schemas/mode": "any",
+    "PUT /schemas/mode": "cluster admin; audited",
+    "GET /schemas/mode/{subject}": "topic describe",
+    "PUT /schemas/mode/{subject}": "topic alter; audited",
+    "DELETE /schemas/mode/{subject}": "topic alter; audited",
     # who may do what
     "GET /v1/auth/principals": "cluster admin",
     "GET /v1/auth/principals/{principal}": "cluster admin",
@@ -127,6 +159,8 @@ BY_CLUSTERS: Final = frozenset(
         "DELETE /v1/topics/{topic}",
     }
 )
+#: The first segment of paths whose parameters may have slashes, since the paths are split as they were sent.
+_SPLIT_AS_SENT: Final = "schemas"
 #: The entry of a call that needs no key.
 OPEN: Final = "open"
 _ANY: Final = "any"
@@ -274,7 +308,7 @@ def call_of(method: str, raw_path: bytes) -> FoundCall | None:
         if node.rest and at < len(segments):
             call = node.rest.get(method)
             return None if call is None else FoundCall(*call, values)
-        if "/" in segment:  # it would be routed as two
+        if "/" in segment and segments[0] != _SPLIT_AS_SENT:  # it would be routed as two
             return None
         if segment in node.literal:
             node = node.literal[segment]
@@ -300,6 +334,8 @@ def _named(call: CallNeeds, values: Mapping[str, str]) -> Required:
 def _name(resource: Resource, values: Mapping[str, str]) -> str:
     if resource == "cluster":
         return CLUSTER
+    if resource == "topic" and "subject" in values:
+        return topic_of_subject(values["subject"])
     return named_by(resource, values[resource])
 
 

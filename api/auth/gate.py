@@ -13,6 +13,8 @@ authenticate its callers would be an open door.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -279,7 +281,12 @@ class Gate:
         if shown is not None:
             known = _Known(self.credentials.checked(shown))
         else:
-            known = _Known(self.credentials.of(_bearer(sent)))
+            user, token = _shown_in(sent)
+            credential = self.credentials.of(token)
+            key_id = None if credential.key is None else credential.key.id
+            if user not in (None, credential.principal, key_id):
+                raise not_valid()
+            known = _Known(credential)
             if known.credential.key is not None and len(sent) > REMEMBERED_BYTES_MAX:
                 return known  # a key is short; the caller chooses the rest of such a header
         if self._known_bytes + len(sent) > CREDENTIALS_BYTES_MAX or len(self._known) >= DECISIONS_CACHED_MAX:
@@ -364,11 +371,21 @@ def _authorization(headers: Collection[Header]) -> bytes | None:
     return sent
 
 
-def _bearer(sent: bytes) -> str:
+def _shown_in(sent: bytes) -> tuple[str | None, str]:
+    """Return user and key or token of an `Authorization`; no user for a bearer's.
+
+    As with Kafka's PLAIN, the user is the principal or the id of its key.
+    """
     scheme, _, text = sent.partition(b" ")
-    if scheme.lower() != b"bearer" or len(sent) > AUTHORIZATION_BYTES_MAX:
-        raise Unauthenticated("send a key or token: `Authorization: Bearer ...`", field="Authorization")
-    return text.strip().decode("latin-1")
+    if len(sent) <= AUTHORIZATION_BYTES_MAX and scheme.lower() == b"bearer":
+        return None, text.strip().decode("latin-1")
+    if len(sent) <= AUTHORIZATION_BYTES_MAX and scheme.lower() == b"basic":
+        try:
+            user, _, token = base64.b64decode(text.strip(), validate=True).decode().partition(":")
+            return user, token
+        except (binascii.Error, UnicodeDecodeError):
+            pass
+    raise Unauthenticated("send a key or token: `Authorization: Bearer ...`", field="Authorization")
 
 
 def is_guarded(meta: Meta) -> bool:

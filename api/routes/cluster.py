@@ -11,7 +11,7 @@ import hashlib
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -392,16 +392,12 @@ async def upgrade(service: Running) -> Response:
     responses=answers(UpgradeInfo, 500, 503, 507),
 )
 async def switch_on(service: Running) -> Response:
-    meta = await service.meta.submit_any(lambda meta: decide_upgrade(meta.features, _known(meta)))
+    meta = await service.meta.submit_any(lambda meta: decide_upgrade(meta.features, meta.brokers.features))
     return json_answer(_upgrade(meta))
 
 
-def _known(meta: Meta) -> Mapping[str, Sequence[str]]:
-    return {host.address or host.id: host.features for host in meta.brokers.hosts.values()}
-
-
 def _upgrade(meta: Meta) -> UpgradeInfo:
-    plan = upgrade_of(meta.features, _known(meta))
+    plan = upgrade_of(meta.features, meta.brokers.features)
     return UpgradeInfo(
         on=tuple(FeatureInfo(feature=name, says=says) for name, says in meta.features.on.items()),
         ready=tuple(FeatureInfo(feature=name, says=says) for name, says in plan.ready.items()),

@@ -25,7 +25,7 @@ keep it out (SPEC META-8).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
@@ -185,6 +185,11 @@ class BrokersState:
     def available(self) -> tuple[str, ...]:
         """The brokers that are hosted now: new partitions go to these."""
         return tuple(broker for broker in self.brokers if self.roles[broker].host is not None)
+
+    @property
+    def features(self) -> Mapping[str, Sequence[str]]:
+        """The features that the release of each live process knows, by its address."""
+        return {host.address or host.id: host.features for host in self.hosts.values()}
 
     def owner(self, role: str) -> Host | None:
         """Return the host of a broker or of the meta role; None when it has none."""

@@ -331,6 +331,11 @@ class _Changing:
             del self.ids[self.schemas.pop(id_)]
 
 
+def topic_of_subject(subject: str) -> str:
+    """Return the topic whose access rules a subject has: `orders` for `orders-key` and `orders-value`."""
+    return subject.removesuffix("-key") if subject.endswith("-key") else subject.removesuffix("-value")
+
+
 def check_subject(subject: str) -> str:
     """Return `subject` if it is a legal name of a subject, else raise `Unprocessable` (`invalid_subject`)."""
     if not subject or len(subject) > SUBJECT_LENGTH_MAX or not subject.isprintable() or subject.startswith(_RESERVED):

@@ -1,0 +1,140 @@
+"""The registry of one process: reads what it knows, checks what is new, and stores it in the metadata (SPEC TYPE-20).
+
+register:  known already? -> its id
+           else read the newest metadata, check the text and its compatibility on a thread, and store both the
+           schema and what the check stood on: a subject that another process changed meanwhile is checked again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.owners import Owners
+from deltamq.api.host.peers import Call
+from deltamq.api.schemas.texts import incompatible, rules_of, stored_form, texts_of
+from deltamq.mq.errors import Conflict
+from deltamq.mq.meta.features import decide_use
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.schemas.changes import decide_register, resolved
+from deltamq.mq.schemas.registry import Basis, RegistryState, Schema, SchemaEvent, Version
+
+log = logging.getLogger("deltamq.api")
+
+T = TypeVar("T")
+
+#: Times that a registration is checked again, because another one was faster.
+_CHECKS_MAX: Final = 10
+FEATURE: Final = "schemas"
+
+
+class Registry:
+    """Subjects and schemas; used on the event loop."""
+
+    def __init__(self, meta: HostedMeta, owners: Owners) -> None:
+        self._meta = meta
+        self._owners = owners
+        # One check at a time: each may take a second of the interpreter, and memory for two large schemas.
+        self._checking = asyncio.Lock()
+
+    @property
+    def state(self) -> RegistryState:
+        """What this process knows."""
+        return self._meta.now.schemas
+
+    async def look(self, look: Callable[[RegistryState], T | None]) -> T | None:
+        """Return what `look` sees, by the newest metadata if it sees nothing in what this process knows."""
+        seen = look(self.state)
+        return seen if seen else look((await self._meta.refresh()).schemas)
+
+    async def newest(self) -> RegistryState:
+        """Return the newest state."""
+        return (await self._meta.refresh()).schemas
+
+    async def change(self, decide: Callable[[RegistryState], Sequence[SchemaEvent]], call: Call) -> RegistryState:
+        """Store what `decide` returns for the newest state, and let other processes read it; return the new state."""
+
+        def deciding(meta: Meta) -> Sequence[AnyEvent]:
+            events = decide(meta.schemas)
+            return (*decide_use(meta.features, meta.brokers.features, FEATURE), *events) if events else ()
+
+        meta = await self._meta.submit_any(deciding)
+        log.info("event=schemas_changed call=%r by=%r", call.target.decode("ascii", "replace"), call.principal)
+        await self._owners.tell(meta.brokers.brokers, call)
+        return meta.schemas
+
+    def stored(self, schema: Schema, *, normalize: bool) -> Schema:
+        """Return a schema in the form in which it would be stored."""
+        text = stored_form(schema.schema_type, schema.schema, normalize=normalize)
+        return Schema(schema_type=schema.schema_type, schema=text, references=schema.references)
+
+    async def register(
+        self, subject: str, schema: Schema, *, id_: int | None, number: int | None, call: Call
+    ) -> Version:
+        """Return the version of a subject that a schema is; register it if there is none yet.
+
+        Raises
+        ------
+        Conflict
+            `incompatible_schema`, with the reasons; `registry_changed`: others change the subject all the time.
+        DeltaMQError
+            What `resolved` and `decide_register` raise, and the rules of its type about its text.
+        """
+        if id_ is None and number is None and (known := self.state.find(subject, schema)) is not None:
+            return known
+        for _ in range(_CHECKS_MAX):
+            state = await self.newest()
+            version = resolved(state, subject, schema)
+            whole = Schema(schema_type=schema.schema_type, schema=schema.schema, references=version.references)
+            basis = None
+            if state.find(subject, whole) is None:
+                basis = await self.check(state, version)
+            try:
+                after = await self.change(
+                    lambda state, basis=basis, whole=whole: decide_register(  # type: ignore[misc] # bound at once
+                        state, subject, whole, basis=basis, id_=id_, number=number
+                    ),
+                    call,
+                )
+            except Conflict as error:
+                if error.code != "registry_changed":
+                    raise
+                continue
+            registered = after.find(subject, whole)
+            assert registered is not None, "it was stored, or was there"
+            return registered
+        raise Conflict(f"subject {subject} is changed by others all the time; try again", code="registry_changed")
+
+    async def check(self, state: RegistryState, version: Version) -> Basis:
+        """Check a schema's text, and that it is compatible with what its subject asks for; return what this stands on.
+
+        Raises
+        ------
+        Unprocessable
+            `invalid_schema`.
+        Conflict
+            `incompatible_schema`.
+        """
+        basis = Basis("NONE", ()) if state.mode(version.subject) == "IMPORT" else state.basis(version.subject)
+        reasons = await self.differences(state, version, basis)
+        if reasons:
+            raise Conflict(
+                f"Schema being registered is incompatible with an earlier schema for subject {version.subject!r} "
+                f"(compatibility {basis.compatibility}): {'; '.join(reasons)}",
+                code="incompatible_schema",
+                field="schema",
+            )
+        return basis
+
+    async def differences(self, state: RegistryState, version: Version, basis: Basis) -> Sequence[str]:
+        """Return why a schema is not compatible; raise `Unprocessable` (`invalid_schema`) if its text is none."""
+        async with self._checking:
+            return await asyncio.to_thread(_checked, state, version, basis)
+
+
+def _checked(state: RegistryState, version: Version, basis: Basis) -> list[str]:
+    rules_of(version.schema_type).parsed(texts_of(state, version))
+    return incompatible(state, version, basis)

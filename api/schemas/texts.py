@@ -1,0 +1,132 @@
+"""A schema's text: checked, in the form that is stored, and compared with others (SPEC TYPE-21, TYPE-24).
+
+    Version and what it refers to -> Texts -> parsed by its type -.
+    the same of an earlier version ------------------------------+-> what a reader of one cannot read of the other
+
+Each type has a module with `parsed` and `differences`; a module is loaded when its type is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from deltamq.mq.errors import Unprocessable
+from deltamq.mq.limits import SCHEMA_FIELDS_MAX
+from deltamq.mq.schemas.registry import Basis, RegistryState, Version
+
+#: Differences that are listed of one comparison.
+DIFFERENCES_MAX: Final = 20
+#: Values in the text of a JSON document: more than SCHEMA_FIELDS_MAX fields have.
+_VALUES_MAX: Final = 20 * SCHEMA_FIELDS_MAX
+_JSON: Final = ("AVRO", "JSON")
+
+
+class Texts(NamedTuple):
+    """A schema's text with the texts of all that it refers to."""
+
+    schema: str
+    #: The texts that it refers to, directly or not, by the names that schemas have for them; a text comes behind all
+    #: that it refers to.
+    references: Mapping[str, str]
+
+
+class Rules(Protocol):
+    """What is particular to one type of schema."""
+
+    def parsed(self, texts: Texts) -> Any:
+        """Return a schema as `differences` takes it; raise `Unprocessable` (`invalid_schema`) if it is none."""
+
+    def differences(self, reader: Any, writer: Any) -> list[str]:
+        """Return what a reader of one schema cannot read of what was written with another; few, each with its place."""
+
+
+def rules_of(schema_type: str) -> Rules:
+    """Return the rules of a type of schema."""
+    module: Any = importlib.import_module(f"deltamq.api.schemas.{schema_type.lower()}_rules")
+    rules: Rules = module
+    return rules
+
+
+def texts_of(state: RegistryState, version: Version) -> Texts:
+    """Return the text of a version, with the texts of what it refers to."""
+    every = state.with_references(version)
+    names = {(used.subject, used.version): used.name for one in every for used in one.references}
+    return Texts(version.schema, {names[one.subject, one.version]: one.schema for one in every[:-1]})
+
+
+def stored_form(schema_type: str, text: str, *, normalize: bool) -> str:
+    """Return the text that is stored, so that equal schemas are equal texts: JSON without spaces.
+
+    With `normalize` the attributes of JSON's objects are sorted as well. Other texts are stored as they are, without
+    space around them.
+
+    Raises
+    ------
+    Unprocessable
+        `invalid_schema`: it is not JSON, though the type is written in JSON.
+    """
+    if schema_type not in _JSON:
+        return text.strip()
+    return json.dumps(json_of(text), separators=(",", ":"), ensure_ascii=False, sort_keys=normalize)
+
+
+def json_of(text: str) -> Any:
+    """Return a JSON document; raise `Unprocessable` (`invalid_schema`) with where it is wrong."""
+    try:
+        value = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once_each)
+        text.encode()
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise invalid(f"not JSON: {why[:500]}") from None
+    if text.count(",") > _VALUES_MAX:
+        raise invalid(f"it has more than {_VALUES_MAX} values")
+    return value
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has {twice[:100]!r} twice")
+    return value
+
+
+def incompatible(state: RegistryState, version: Version, basis: Basis) -> list[str]:
+    """Return why a schema is not compatible with the versions of a basis, at its level; an empty list if it is."""
+    if not basis.versions or basis.compatibility == "NONE":
+        return []
+    rules = rules_of(version.schema_type)
+    new = rules.parsed(texts_of(state, version))
+    level = basis.compatibility.removesuffix("_TRANSITIVE") if version.schema_type != "COLUMNS" else "BACKWARD"
+    found: list[str] = []
+    for place in reversed(basis.versions):
+        old = state.version(*place)
+        assert old is not None, "a basis names versions of its state"
+        if old.schema_type != version.schema_type:
+            found.append(f"version {old.version} is of type {old.schema_type}, not {version.schema_type}")
+            continue
+        before = rules.parsed(texts_of(state, old))
+        if level in ("BACKWARD", "FULL"):
+            found += _said(rules.differences(new, before), f"the new schema cannot read version {old.version}")
+        if level in ("FORWARD", "FULL"):
+            found += _said(rules.differences(before, new), f"version {old.version} cannot read the new schema")
+        if len(found) >= DIFFERENCES_MAX:
+            break
+    return found
+
+
+def _said(differences: Sequence[str], what: str) -> list[str]:
+    return [f"{what}: {one[:500]}" for one in differences[:DIFFERENCES_MAX]]
+
+
+def invalid(why: str) -> Unprocessable:
+    """Return the error of a text that is no schema."""
+    return Unprocessable(f"schema: {why}", code="invalid_schema", field="schema")
