@@ -40,8 +40,9 @@ def parsed(texts: Texts) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of logical types that it does not know
-            for name, text in texts.references.items():
-                _made(json_of(text), names, f"{name}: ")
+            # A text that schemas have two names for defines its types once.
+            for text in dict.fromkeys(texts.references.values()):
+                _made(json_of(text), names, "a reference: ")
             return _made(json_of(texts.schema), names, "")
     except RecursionError:
         raise invalid("it is nested too deeply") from None
@@ -131,7 +132,7 @@ class _Checker(ReaderWriterCompatibilityChecker):
         self._fields: dict[int, dict[str, Any]] = {}
 
     def calculate_compatibility(self, reader: Any, writer: Any, location: list[str]) -> Any:
-        self._pairs += 1
+        self._pairs += 1 + len(getattr(reader, "symbols", ())) + len(getattr(writer, "symbols", ()))
         if self._pairs > _PAIRS_MAX:
             raise Unprocessable(
                 f"schema: its unions are too large: more than {_PAIRS_MAX} pairs of parts would have to be compared",

@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar, get_args
+from typing import Any, Final, get_args
 from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
-from deltamq.api.auth.caller import Caller, caller_of
+from deltamq.api.auth.caller import caller_of
 from deltamq.api.auth.calls import call_of
 from deltamq.api.host.peers import Call
+from deltamq.api.schemas.ask import Ask, CompatibilityBody, ModeBody, SchemaBody
 from deltamq.api.schemas.confluent import CONTENT_TYPE
 from deltamq.api.schemas.registry import Registry
 from deltamq.api.schemas.texts import texts_of
 from deltamq.api.wire.answer import Answer, answer_of, as_deltamq_error, send_answer
 from deltamq.api.wire.request import Receive, Scope, Send, headers_of, media_type
-from deltamq.mq.errors import NotFound, Refused, Unprocessable, UnsupportedMedia
+from deltamq.mq.errors import NotFound, Unprocessable, UnsupportedMedia
 from deltamq.mq.schemas.changes import (
     decide_compatibility,
     decide_delete_subject,
@@ -38,115 +39,17 @@ from deltamq.mq.schemas.changes import (
 from deltamq.mq.schemas.registry import (
     ALL_SUBJECTS,
     Basis,
-    Compatibility,
-    Mode,
     Reference,
     RegistryState,
     Schema,
     SchemaType,
     SubjectVersion,
     Version,
-    check_subject,
-    topic_of_subject,
 )
-
-S = TypeVar("S", bound=msgspec.Struct)
 
 _VERSION_MAX: Final = 2**31 - 1
 _MEDIA: Final = ("", "application/json", "application/octet-stream")
 _VENDOR: Final = "application/vnd.schemaregistry"
-
-
-class _Reference(msgspec.Struct):
-    name: str
-    subject: str
-    version: int
-
-
-class _SchemaBody(msgspec.Struct):
-    schema: str
-    schemaType: SchemaType | None = "AVRO"
-    references: list[_Reference] | None = None
-    id: int | None = None
-    version: int | None = None
-    metadata: Any = None
-    ruleSet: Any = None
-
-    def read(self) -> Schema:
-        if self.metadata or self.ruleSet:
-            raise Unprocessable(
-                "metadata and ruleSet are not supported: nothing would carry the rules out",
-                code="rules_not_supported",
-                field="ruleSet" if self.ruleSet else "metadata",
-            )
-        references = tuple(Reference(one.name, one.subject, one.version) for one in self.references or ())
-        return Schema(schema_type=self.schemaType or "AVRO", schema=self.schema, references=references)
-
-
-class _CompatibilityBody(msgspec.Struct, forbid_unknown_fields=True):
-    compatibility: Compatibility
-
-
-class _ModeBody(msgspec.Struct, forbid_unknown_fields=True):
-    mode: Mode
-
-
-#: The decoder of each body, and the code of one in which a word is wrong.
-_BODIES: Final[dict[type, tuple[Any, str]]] = {
-    _SchemaBody: (msgspec.json.Decoder(_SchemaBody), "invalid_schema"),
-    _CompatibilityBody: (msgspec.json.Decoder(_CompatibilityBody), "invalid_compatibility"),
-    _ModeBody: (msgspec.json.Decoder(_ModeBody), "invalid_mode"),
-}
-
-
-class Ask(NamedTuple):
-    """One request."""
-
-    registry: Registry
-    caller: Caller
-    #: What the path names, and what the query says.
-    path: Mapping[str, str]
-    query: Mapping[str, str]
-    body: bytes
-    call: Call
-
-    @property
-    def subject(self) -> str:
-        return check_subject(self.path["subject"])
-
-    def flag(self, name: str) -> bool:
-        """Return a yes or no of the query."""
-        return self.query.get(name, "").lower() == "true"
-
-    @property
-    def only_deleted(self) -> bool:
-        """Return whether only what is deleted is asked for; Confluent's Python client writes it in its own way."""
-        return self.flag("deletedOnly") or self.flag("deleted_only")
-
-    def read(self, kind: type[S]) -> S:
-        """Return the body; null counts as a field left out."""
-        decoder, code = _BODIES[kind]
-        try:
-            read: S = decoder.decode(self.body)
-            return read
-        except msgspec.ValidationError as error:
-            raise Unprocessable(f"body: {error}", code=code, field="body") from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Refused(f"body: not JSON: {error}", code="invalid_json", field="body") from None
-
-    def page(self, items: Sequence[Any]) -> Sequence[Any]:
-        """Return the part of a list that `offset` and `limit` ask for."""
-        try:
-            offset, limit = int(self.query.get("offset", 0)), int(self.query.get("limit", -1))
-        except ValueError:
-            raise Unprocessable("offset and limit are whole numbers", field="offset") from None
-        return items[max(offset, 0) :][: limit if limit >= 0 else None]
-
-    def may_see(self, subject: str) -> bool:
-        return self.caller.allows("topic", topic_of_subject(subject), "describe")
-
-    async def changed(self, decide: Callable[[RegistryState], Any]) -> RegistryState:
-        return await self.registry.change(decide, self.call)
 
 
 # Subjects and versions.
@@ -213,7 +116,7 @@ def _number(text: str) -> int:
 
 
 async def _register(ask: Ask) -> Any:
-    body = ask.read(_SchemaBody)
+    body = ask.read(SchemaBody)
     schema = ask.registry.stored(body.read(), normalize=ask.flag("normalize"))
     # Clients write -1 for what they leave out.
     id_, number = (None if given in (None, -1, 0) else given for given in (body.id, body.version))
@@ -232,7 +135,7 @@ async def _lookup(ask: Ask) -> Any:
 
 
 def _asked_schema(ask: Ask) -> Schema:
-    return ask.registry.stored(ask.read(_SchemaBody).read(), normalize=ask.flag("normalize"))
+    return ask.registry.stored(ask.read(SchemaBody).read(), normalize=ask.flag("normalize"))
 
 
 def _latest_known(state: RegistryState, schema: Schema) -> Schema:
@@ -383,7 +286,7 @@ async def _config_of(ask: Ask) -> Any:
 
 
 async def _put_config(ask: Ask) -> Any:
-    subject, level = _subject_or_all(ask), ask.read(_CompatibilityBody).compatibility
+    subject, level = _subject_or_all(ask), ask.read(CompatibilityBody).compatibility
     await ask.changed(lambda state: decide_compatibility(state, subject, level))
     return {"compatibility": level}
 
@@ -405,7 +308,7 @@ async def _mode_of(ask: Ask) -> Any:
 
 
 async def _put_mode(ask: Ask) -> Any:
-    subject, mode, force = _subject_or_all(ask), ask.read(_ModeBody).mode, ask.flag("force")
+    subject, mode, force = _subject_or_all(ask), ask.read(ModeBody).mode, ask.flag("force")
     await ask.changed(lambda state: decide_mode(state, subject, mode, force=force))
     return {"mode": mode}
 

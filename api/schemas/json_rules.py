@@ -21,9 +21,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from deltamq.api.schemas.texts import DIFFERENCES_MAX, Texts, invalid, json_of
 from deltamq.mq.limits import SCHEMA_DEPTH_MAX, SCHEMA_FIELDS_MAX
@@ -202,6 +206,8 @@ class _Part(NamedTuple):
     schema: dict[str, Any]
     #: Of a choice.
     branches: tuple[Any, ...] = ()
+    #: What a comparison of its keywords costs.
+    size: int = 0
 
 
 @dataclass
@@ -214,7 +220,8 @@ class _Parts:
     def of(self, schema: Any) -> list[_Part]:
         if id(schema) not in self.made:
             self.made[id(schema)] = (schema, [])  # a schema that refers to itself asks for nothing more
-            self.made[id(schema)] = (schema, list(self._split(schema)))
+            # A part that is asked for twice counts once: else lists of schemas that double would fill the memory.
+            self.made[id(schema)] = (schema, list({id(part): part for part in self._split(schema)}.values()))
         return self.made[id(schema)][1]
 
     def _split(self, schema: Any) -> Iterator[_Part]:
@@ -239,7 +246,8 @@ class _Parts:
             yield _Part("choice", {}, tuple({**own, "type": one} for one in types))
             return
         if own:
-            yield _Part("plain", _normal(own))
+            size = sum(len(value) for value in own.values() if isinstance(value, list | dict | str))
+            yield _Part("plain", _normal(own), size=len(own) + size)
 
     def _choice(self, branches: tuple[Any, ...]) -> Iterator[_Part]:
         if len(branches) == 1:
@@ -283,6 +291,11 @@ class _Comparison:
             self._seen[pair] = self._all_parts(self._readers.of(reader), self._writers.of(writer), at)
         return self._seen[pair]
 
+    def _spend(self, cost: int) -> None:
+        self._budget[0] -= cost
+        if self._budget[0] < 0:
+            raise invalid(f"its choices are too large: more than {_PAIRS_MAX} pairs of parts would be compared")
+
     def _all_parts(self, readers: list[_Part], writers: list[_Part], at: str) -> list[str]:
         if any(part.kind == "choice" and not part.branches for part in writers):
             return []  # nothing was ever written
@@ -298,9 +311,7 @@ class _Comparison:
         return found if len(writers) == 1 else [f"{at}: no part of the writer's schema asks for {_named(reader)}"]
 
     def _pair(self, reader: _Part, writer: _Part, at: str) -> list[str]:
-        self._budget[0] -= 1
-        if self._budget[0] < 0:
-            raise invalid(f"its choices are too large: more than {_PAIRS_MAX} pairs of parts would be compared")
+        self._spend(1 + reader.size + writer.size)
         if writer.kind == "choice":
             whole = reader.branches if reader.kind == "choice" else None
             for branch in writer.branches:
@@ -354,9 +365,9 @@ class _Comparison:
             if name in ours and name in theirs:
                 yield from self.compare(ours[name], theirs[name], inner)
             elif name in theirs:
-                yield from self._model(self.compare, _beside(reader, name), theirs[name], inner, "removed")
+                yield from self._model(self.compare, self._beside(reader, name), theirs[name], inner, "removed")
             else:
-                beside = _beside(writer, name)
+                beside = self._beside(writer, name)
                 yield from self._model(self.compare, ours[name], beside, inner, "added")
         for name in required - was_required:
             if not _has_default(ours.get(name)):
@@ -369,6 +380,15 @@ class _Comparison:
             yield from self.compare(schema, was, f"{at}/patternProperties/{pattern[:100]}")
         if "propertyNames" in reader:
             yield from self.compare(reader["propertyNames"], writer.get("propertyNames", True), f"{at}/propertyNames")
+
+    def _beside(self, schema: Mapping[str, Any], name: str) -> Any:
+        """Return the schema of a property that is not named: by a pattern, or by what is additional."""
+        for pattern, matched in schema.get("patternProperties", {}).items():
+            self._spend(1)
+            with suppress(pa.ArrowInvalid):  # RE2, whose time is bounded, does not know all of JavaScript's patterns
+                if pc.match_substring_regex(pa.scalar(name), pattern).as_py():
+                    return matched
+        return schema.get("additionalProperties", True)
 
     @staticmethod
     def _model(
@@ -460,17 +480,6 @@ def _required(schema: Mapping[str, Any]) -> set[str]:
 
 def _has_default(schema: Any) -> bool:
     return isinstance(schema, dict) and "default" in schema
-
-
-def _beside(schema: Mapping[str, Any], name: str) -> Any:
-    """Return the schema of a property that is not named: by a pattern, or by what is additional."""
-    for pattern, matched in schema.get("patternProperties", {}).items():
-        try:
-            if re.search(pattern, name):
-                return matched
-        except (re.error, RecursionError):
-            continue
-    return schema.get("additionalProperties", True)
 
 
 def _depending(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -34,52 +34,63 @@ def differences(reader: Any, writer: Any) -> list[str]:
     """Return why what was written by one file is not read by another."""
     if reader.package != writer.package:
         return [f"package {reader.package or '(none)'} was {writer.package or '(none)'}"]
-    found: list[str] = []
-    compared: set[tuple[str, str]] = set()
-    for one in _messages(reader.message_types_by_name, writer.message_types_by_name, compared):
-        found.append(one)
-        if len(found) >= DIFFERENCES_MAX:
-            break
-    return found
+    pairs = _Pairs()
+    found = list(_removed(reader.message_types_by_name, writer.message_types_by_name, pairs))
+    while pairs.todo and len(found) < DIFFERENCES_MAX:
+        found += _message(*pairs.todo.pop(), pairs)
+    return found[:DIFFERENCES_MAX]
 
 
-def _messages(reader: Any, writer: Any, compared: set[tuple[str, str]]) -> Iterator[str]:
+class _Pairs:
+    """The messages that are still to be compared, reader's and writer's: each pair once, however often it is used."""
+
+    def __init__(self) -> None:
+        self.todo: list[tuple[Any, Any]] = []
+        self._seen: set[tuple[str, str]] = set()
+
+    def add(self, reader: Any, writer: Any) -> None:
+        names = reader.full_name, writer.full_name
+        if names not in self._seen:
+            self._seen.add(names)
+            self.todo.append((reader, writer))
+
+
+def _removed(reader: Any, writer: Any, pairs: _Pairs) -> Iterator[str]:
+    """Add the messages of both files, and yield which are not there any more."""
     for name, old in writer.items():
         if name in reader:
-            yield from _message(reader[name], old, compared)
+            pairs.add(reader[name], old)
         elif not old.GetOptions().map_entry:
             yield f"message {old.full_name} was removed"
 
 
-def _message(reader: Any, writer: Any, compared: set[tuple[str, str]]) -> Iterator[str]:
-    if (reader.full_name, writer.full_name) in compared:
-        return
-    compared.add((reader.full_name, writer.full_name))
-    yield from _messages(reader.nested_types_by_name, writer.nested_types_by_name, compared)
+def _message(reader: Any, writer: Any, pairs: _Pairs) -> Iterator[str]:
+    yield from _removed(reader.nested_types_by_name, writer.nested_types_by_name, pairs)
     ours, theirs = reader.fields_by_number, writer.fields_by_number
+    surviving = {_oneof(field) for number, field in theirs.items() if number in ours}
     for number, field in theirs.items():
         where = f"{writer.full_name}.{field.name}"
         if number in ours:
-            yield from _field(ours[number], field, where, compared)
+            yield from _field(ours[number], field, where, pairs)
         elif field.is_required:
             yield f"{where}: a required field was removed"
-        elif any(other.number in ours for other in _choice(field)):
+        elif field.containing_oneof is not None and _oneof(field) in surviving:
             yield f"{where}: it was removed from oneof {field.containing_oneof.name}"
     for number, field in ours.items():
         if number not in theirs and field.is_required:
             yield f"{reader.full_name}.{field.name}: a required field was added"
     for oneof in reader.oneofs:
-        before = [theirs[field.number] for field in oneof.fields if field.number in theirs]
-        if any(field not in _choice(before[0]) for field in before[1:]):
+        if len({_oneof(theirs[field.number]) for field in oneof.fields if field.number in theirs}) > 1:
             yield f"{reader.full_name}.{oneof.name}: several of its fields could be set at once before"
 
 
-def _choice(field: Any) -> list[Any]:
-    """Return the fields of which only one is set, with this one; none if it stands by itself."""
-    return list(field.containing_oneof.fields) if field.containing_oneof is not None else []
+def _oneof(field: Any) -> str | int:
+    """Return the name of the `oneof` around a field; without one, its own number."""
+    name: str | int = field.number if field.containing_oneof is None else field.containing_oneof.name
+    return name
 
 
-def _field(reader: Any, writer: Any, where: str, compared: set[tuple[str, str]]) -> Iterator[str]:
+def _field(reader: Any, writer: Any, where: str, pairs: _Pairs) -> Iterator[str]:
     (ours, kind), (theirs, was) = _KIND[reader.type], _KIND[writer.type]
     if ours != theirs:
         yield f"{where}: type {kind} was {was}"
@@ -90,7 +101,7 @@ def _field(reader: Any, writer: Any, where: str, compared: set[tuple[str, str]])
         elif not is_map and _own_name(reader.message_type) != _own_name(writer.message_type):
             yield f"{where}: message {reader.message_type.full_name} was {writer.message_type.full_name}"
         else:
-            yield from _message(reader.message_type, writer.message_type, compared)
+            pairs.add(reader.message_type, writer.message_type)
     elif reader.is_repeated != writer.is_repeated and kind not in ("string", "bytes"):
         yield f"{where}: a number and a list of numbers do not replace each other"
     if reader.is_required and not writer.is_required:

@@ -53,8 +53,14 @@ def rules_of(schema_type: str) -> Rules:
 def texts_of(state: RegistryState, version: Version) -> Texts:
     """Return the text of a version, with the texts of what it refers to."""
     every = state.with_references(version)
-    names = {(used.subject, used.version): used.name for one in every for used in one.references}
-    return Texts(version.schema, {names[one.subject, one.version]: one.schema for one in every[:-1]})
+    named = {(used.name, used.subject, used.version) for one in every for used in one.references}
+    texts = {
+        name: one.schema
+        for one in every[:-1]
+        for name, subject, number in sorted(named)
+        if (subject, number) == (one.subject, one.version)
+    }
+    return Texts(version.schema, texts)
 
 
 def stored_form(schema_type: str, text: str, *, normalize: bool) -> str:

@@ -236,3 +236,17 @@ def test_type_24_choices_of_choices_end() -> None:
     many = {"anyOf": [{"enum": [at]} for at in range(1_000)]}
     with pytest.raises(Unprocessable, match="its choices are too large"):
         differences(many, many)
+
+
+def test_type_24_lists_of_schemas_that_double_fill_no_memory() -> None:
+    defs = {f"a{at}": {"allOf": [{"$ref": f"#/$defs/a{at + 1}"}] * 2} for at in range(60)}
+    doubling = {"$ref": "#/$defs/a0", "$defs": {**defs, "a60": TEXT}}
+    assert differences(doubling, doubling) == [] and differences({**doubling, "maxLength": 3}, doubling) != []
+
+
+def test_type_24_patterns_are_matched_in_bounded_time() -> None:
+    slow = {"patternProperties": {"(a+)+$": INT}, **CLOSED}
+    assert differences(slow, {**obj(**{"a" * 50_000 + "b": INT}), **CLOSED}) != []
+    names = {"properties": {f"a{at}": {} for at in range(2_000)}}
+    with pytest.raises(Unprocessable, match="its choices are too large"):
+        differences(names, {"patternProperties": {f"b{at}": TEXT for at in range(2_000)}})

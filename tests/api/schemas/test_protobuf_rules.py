@@ -111,6 +111,15 @@ def test_type_21_the_package_stays_but_for_imported_files() -> None:
     assert protobuf_rules.differences(readers[2], readers[0]) == ["one.N.x: type string was int32"]
 
 
+def test_type_24_large_files_are_compared() -> None:
+    ring = HEAD + "".join(f"message M{at} {{ M{(at + 1) % 4_000} next = 1; }}" for at in range(4_000))
+    assert differences(ring, ring) == []
+    fields = "".join(f"int32 f{at} = {at + 1};" for at in range(9_000))
+    assert differences(HEAD + m(f"oneof o {{ {fields} }}"), HEAD + m(fields)) == [
+        "shop.M.o: several of its fields could be set at once before"
+    ]
+
+
 COLUMNS = "id BIGINT NOT NULL, address STRUCT<city: STRING, zip: INT>, tags ARRAY<STRING>"
 
 
