@@ -24,6 +24,7 @@ SOURCES: Final = (
     "tables/delta/small_parquet.c",
     "tables/typed/avro.c",
     "tables/typed/json.c",
+    "tables/typed/protobuf.c",
     "api/kafka/records/decode.c",
     "api/kafka/records/encode.c",
 )

@@ -11,10 +11,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from deltamq.tables.delta.varints import zigzag
-from deltamq.tables.typed.json_types import SIMPLE
 from deltamq.tables.typed.json_value import Budget, converter
 from deltamq.tables.typed.misfit import Misfit, Reason, place
-from deltamq.tables.typed.node import Child, Node
+from deltamq.tables.typed.node import SIMPLE, Child, Node
 
 #: Appends a value to a body; raises `Misfit`.
 Write = Callable[[Any, bytearray], None]
@@ -183,11 +182,16 @@ def _write_boolean(value: bool, body: bytearray) -> None:
     body.append(value)
 
 
+def as_float(value: float) -> float:
+    """Return the float of 32 bits that a double stands for; raise `Misfit` if it has more digits than that keeps.
+
+    A column has doubles: 0.1 fits, since the float next to it is 0.1 in as many digits.
+    """
+    return float(_float(Decimal(repr(value)), Budget(0))) if math.isfinite(value) else value
+
+
 def _write_float(value: float, body: bytearray) -> None:
-    # A column has doubles: 0.1 fits, since the float next to it is 0.1 in as many digits.
-    if math.isfinite(value):
-        value = _float(Decimal(repr(value)), Budget(0))
-    body += _struct.pack("<f", value)
+    body += _struct.pack("<f", as_float(value))
 
 
 def _write_double(value: float, body: bytearray) -> None:

@@ -1,14 +1,14 @@
 """A typed topic's bodies as columns, and columns as bodies (SPEC TYPE-10).
 
-bodies --> the version that wrote each --> values of that version --> columns of all versions
-            (header, or the newest)          (version.py)               (columns.py)
+bodies -> the version that wrote each -> values of that version -> columns of all versions
+          (wire.py, or the newest)       (version.py)              (columns.py)
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -16,45 +16,19 @@ import pyarrow as pa
 from deltamq.mq.errors import Unprocessable
 from deltamq.mq.schemas.registry import Version
 from deltamq.mq.schemas.setting import SchemaSetting
-from deltamq.tables.typed.avro_schema import parse_avro
-from deltamq.tables.typed.avro_write import avro_writer
 from deltamq.tables.typed.columns import Names, TypedColumns, columns_of, fitted
-from deltamq.tables.typed.ddl import parse_ddl
-from deltamq.tables.typed.json_schema import parse_json_schema
 from deltamq.tables.typed.json_text import json_writer
-from deltamq.tables.typed.json_types import json_node
 from deltamq.tables.typed.json_value import Budget, converter, parsed
 from deltamq.tables.typed.misfit import Misfit, Reason
-from deltamq.tables.typed.node import Node, invalid_schema
+from deltamq.tables.typed.node import json_node
 from deltamq.tables.typed.plain import unfit
 from deltamq.tables.typed.rows import in_order, projected, rows_of
+from deltamq.tables.typed.schema import WRITERS, Schema, schema_of
 from deltamq.tables.typed.version import Judged, VersionDecoder
+from deltamq.tables.typed.wire import header_of, id_of, indexes_of, whole_header
 
 ById = Callable[[int], Version | None]
 References = Callable[[Version], Sequence[Version]]
-
-#: Confluent's header: a zero byte and the schema's id in four bytes.
-_HEADER_BYTES: Final = 5
-
-
-def root_of(version: Version, references: Sequence[Version]) -> Node:
-    """Return the tree of a version's schema; `references` are the schemas that it refers to, each behind its own.
-
-    Raises
-    ------
-    Unprocessable
-        `invalid_schema`: the text is no such schema, or its values have no columns.
-    """
-    others = [one for one in references if (one.subject, one.version) != (version.subject, version.version)]
-    if version.schema_type == "AVRO":
-        return parse_avro(version.schema, [one.schema for one in others])
-    if version.schema_type == "JSON":
-        texts = {(one.subject, one.version): one.schema for one in others}
-        named = {use.name: (use.subject, use.version) for one in (*others, version) for use in one.references}
-        return parse_json_schema(version.schema, {name: texts[at] for name, at in named.items() if at in texts})
-    if version.schema_type == "COLUMNS":
-        return parse_ddl(version.schema)
-    raise invalid_schema("Protobuf is not supported yet; use avro, json or columns")
 
 
 class Codec:
@@ -73,9 +47,9 @@ class Codec:
         self._setting = setting
         self._by_id = by_id
         self._references = references
-        self._roots = {version.id: root_of(version, references(version)) for version in versions}
+        self._schemas = {version.id: schema_of(version, references(version), setting.message) for version in versions}
         self._newest = versions[-1]
-        columns = columns_of([(version.version, self._roots[version.id]) for version in versions])
+        columns = columns_of([(version.version, self._schemas[version.id].root) for version in versions])
         #: The columns of all versions.
         self.value_type: pa.StructType = columns.value_type
         self._names: Names = columns.names
@@ -105,58 +79,56 @@ class Codec:
             is_first = False
         return TypedColumns(in_order(groups, count, self.value_type), judged.invalid(count), judged.rescued(count))
 
+    def _header_of(self, body: bytes) -> bytes:
+        return header_of(body, has_indexes=self._setting.format == "protobuf")
+
     def _first_header(self, bodies: pa.BinaryArray) -> bytes:
         if self._setting.wire == "none":
             return b""
-        return next((body.as_py()[:_HEADER_BYTES] for body in bodies if body.as_py()), b"")
+        return next((self._header_of(body.as_py()) for body in bodies if body.as_py()), b"")
 
     def _by_header(self, bodies: pa.BinaryArray, rows: Sequence[int]) -> dict[bytes, list[int]]:
         """The places among `rows` of the bodies that are not empty, by their headers."""
         groups: dict[bytes, list[int]] = {}
         for row, body in zip(rows, bodies.take(pa.array(rows, pa.int64())).to_pylist(), strict=True):
             if body:
-                groups.setdefault(body[:_HEADER_BYTES], []).append(row)
+                groups.setdefault(self._header_of(body), []).append(row)
         return groups
 
     def _reject(self, header: bytes, bodies: pa.BinaryArray, positions: Sequence[int], judged: Judged) -> None:
-        why = Reason.OTHER_SCHEMA if len(header) == _HEADER_BYTES else Reason.TRUNCATED
-        misfit = Misfit(why if header[0] == 0 else Reason.NO_HEADER)
+        id_ = id_of(header)
+        why = Reason.OTHER_SCHEMA if id_ is not None else Reason.NO_HEADER if header[0] else Reason.TRUNCATED
         # The column has numbers of 32 bits with a sign.
-        schema_id = int.from_bytes(header[1:], "big") if misfit.why == Reason.OTHER_SCHEMA and header[1] < 128 else None
+        schema_id = id_ if id_ is not None and id_ < 1 << 31 else None
         for position, body in zip(positions, bodies.to_pylist(), strict=True):
-            judged.add(position, unfit(misfit, body, rescues=self._rescues), schema_id)
+            judged.add(position, unfit(Misfit(why), body, rescues=self._rescues), schema_id)
 
     def _decoder(self, header: bytes) -> VersionDecoder | None:
         """Return the decoder of the bodies with a header; None: no schema of the topic has it."""
         if header not in self._decoders:
-            if self._setting.wire == "none":
-                id_ = self._newest.id
-            elif len(header) < _HEADER_BYTES or header[0] != 0:
-                return None
-            else:
-                id_ = int.from_bytes(header[1:], "big")
-            root = self._root(id_)
-            if root is None:
+            id_ = self._newest.id if self._setting.wire == "none" else id_of(header)
+            schema = None if id_ is None else self._schema(id_)
+            if schema is None or (self._setting.wire != "none" and indexes_of(header) != schema.indexes):
                 # Not kept: it may be registered the next moment.
                 return None
             self._decoders[header] = VersionDecoder(
-                self._setting.format, root, id_, header, rescues=self._rescues, compiled=self._compiled
+                self._setting.format, schema.root, schema.id, header, rescues=self._rescues, compiled=self._compiled
             )
         return self._decoders[header]
 
-    def _root(self, id_: int) -> Node | None:
-        """Return the tree of a schema of the topic; None: it is of another, or has fields without columns here."""
-        if id_ in self._roots:
-            return self._roots[id_]
+    def _schema(self, id_: int) -> Schema | None:
+        """Return a schema of the topic; None: it is of another, or has fields without columns here."""
+        if id_ in self._schemas:
+            return self._schemas[id_]
         version = self._by_id(id_)
         if version is None or version.subject != self._setting.subject:
             return None
         try:
-            root = root_of(version, self._references(version))
-            fitted(pa.array([], root.arrow), self.value_type, self._names)
+            schema = schema_of(version, self._references(version), self._setting.message)
+            fitted(pa.array([], schema.root.arrow), self.value_type, self._names)
         except (Unprocessable, AssertionError):
             return None
-        return root
+        return schema
 
     # Columns to bodies.
 
@@ -170,15 +142,15 @@ class Codec:
         Unprocessable
             `invalid_value`: a value has no exact body in the topic's format; names its place and the field.
         """
-        root = self._roots[self._newest.id]
-        kind = root.arrow
+        schema = self._schemas[self._newest.id]
+        kind = schema.root.arrow
         columns = projected(values, kind) if isinstance(values, pa.Array) else _columns_of_objects(values, kind)
-        header = b"\0" + self._newest.id.to_bytes(4, "big") if self._setting.wire == "confluent" else b""
-        write = _body_writer(self._setting.format, root)
+        start = b"" if self._setting.wire == "none" else whole_header(schema.id, schema.indexes)
+        write = WRITERS[self._setting.format](schema.root)
         bodies = []
         for position, row in enumerate(rows_of(columns)):
             try:
-                bodies.append(None if row is None else header + write(row))
+                bodies.append(None if row is None else start + write(row))
             except Misfit as misfit:
                 raise _no_body(misfit, position) from None
         return pa.array(bodies, pa.binary())
@@ -225,20 +197,6 @@ def codec_of(
         `schema_conflict`: a field whose type changed can have no second column.
     """
     return Codec(setting, versions, by_id, references, compiled=compiled)
-
-
-def _body_writer(form: str, root: Node) -> Callable[[Any], bytes]:
-    if form == "avro":
-        write = avro_writer(root)
-
-        def body_of(value: Any) -> bytes:
-            body = bytearray()
-            write(value, body)
-            return bytes(body)
-
-        return body_of
-    text = json_writer(root)
-    return lambda value: text(value).encode()
 
 
 def _columns_of_objects(values: Sequence[Any], kind: pa.StructType) -> pa.StructArray:

@@ -42,7 +42,7 @@ enum reason {
     NO_DIGITS,
     OTHER_SCHEMA
 };
-enum flag { NULLABLE = 1, REQUIRED = 2, CLOSED = 4, DEFAULTED = 8 };
+enum flag { NULLABLE = 1, REQUIRED = 2, CLOSED = 4, WRAPPED = 8 };
 enum layout { STRUCT = 0, BITS = -1, TEXT = -2, LIST = -3 }; /* or the bytes of a value */
 enum { PLACES = 4 };
 #define NO_UNION (-2)
@@ -61,6 +61,7 @@ struct node {
     int64_t text, texts; /* the names of a struct's fields, or an enum's symbols */
     int64_t leaves;
     int64_t is_below_list;
+    int64_t number, group; /* Protobuf: of the field, and of its oneof or 0 */
 };
 
 struct column {

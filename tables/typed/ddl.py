@@ -8,8 +8,18 @@ from typing import Final
 import pyarrow as pa
 
 from deltamq.mq.errors import Unprocessable
-from deltamq.tables.typed.json_types import SIMPLE, decimal_of
-from deltamq.tables.typed.node import Child, Growth, Node, check_columns, invalid_schema, list_of, map_of, struct
+from deltamq.tables.typed.node import (
+    SIMPLE,
+    Child,
+    Growth,
+    Node,
+    check_columns,
+    decimal_of,
+    invalid_schema,
+    list_of,
+    map_of,
+    struct,
+)
 
 _TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.)*')|(\w+)|(.))", re.DOTALL)
 _TYPES: Final[dict[str, pa.DataType]] = {

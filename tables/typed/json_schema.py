@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from deltamq.tables.typed.json_types import ANY, SIMPLE
 from deltamq.tables.typed.node import (
+    ANY,
+    SIMPLE,
     TIMESTAMP,
     Child,
     Growth,

@@ -6,6 +6,7 @@ once for each encoding. `form` says how the body holds a value:
     all formats    struct, list, map, boolean, string
     Avro           int, long, float, double, binary, fixed, enum, nullable, union, decimal, date, time-millis, ...
     JSON           whole, real, decimal, base64, date, timestamp, json
+    Protobuf       bool, int32, uint64, sfixed32, float, bytes, enum, timestamp, wrapper, ...
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Child(NamedTuple):
     aliases: tuple[str, ...] = ()
     #: The field's number (Protobuf).
     number: int = 0
+    #: Fields of one group, of which a message has at most one (Protobuf's oneof); 0: none.
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +56,8 @@ class Node:
     size: int = 0
     #: `enum`: its names.
     symbols: tuple[str, ...] = ()
+    #: `enum` of Protobuf: their numbers.
+    numbers: tuple[int, ...] = ()
     #: JSON's `struct`: whether other fields are a fault.
     closed: bool = False
     #: Columns below it that are no struct.
@@ -139,3 +144,37 @@ def _check_names(node: Node, at: str) -> None:
             raise invalid_schema(
                 f"{where} has fields {other[:100]} and {name[:100]}: tables ignore upper and lower case; rename one"
             )
+
+
+# The JSON of columns (SPEC TYPE-13).
+
+#: The node of each type of a column that JSON has values for.
+SIMPLE: Final[dict[pa.DataType, Node]] = {
+    pa.bool_(): Node("boolean", pa.bool_()),
+    **{kind: Node("whole", kind) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    **{kind: Node("real", kind) for kind in (pa.float32(), pa.float64())},
+    pa.string(): Node("string", pa.string()),
+    pa.binary(): Node("base64", pa.binary()),
+    pa.date32(): Node("date", pa.date32()),
+    TIMESTAMP: Node("timestamp", TIMESTAMP),
+}
+#: Any value, kept as JSON text.
+ANY: Final = Node("json", pa.string())
+
+
+def decimal_of(precision: int, scale: int) -> Node:
+    """Return the node of a decimal number."""
+    return Node("decimal", pa.decimal128(precision, scale))
+
+
+def json_node(kind: pa.DataType) -> Node:
+    """Return the node of a column's values in JSON."""
+    if pa.types.is_struct(kind):
+        return struct([Child(field.name, json_node(field.type)) for field in kind], closed=True)
+    if pa.types.is_list(kind):
+        return list_of(json_node(kind.value_type))
+    if pa.types.is_map(kind):
+        return map_of(json_node(kind.item_type))
+    if pa.types.is_decimal(kind):
+        return decimal_of(kind.precision, kind.scale)
+    return SIMPLE[kind]

@@ -17,6 +17,7 @@ from deltamq.tables.typed.avro_value import Input, avro_reader
 from deltamq.tables.typed.json_value import Budget, converter, parsed, text_of
 from deltamq.tables.typed.misfit import Misfit, Reason
 from deltamq.tables.typed.node import Node
+from deltamq.tables.typed.protobuf_value import message_reader
 
 #: Returns the value of a body from a position on, in Arrow's form; raises `Misfit`.
 Read = Callable[[bytes, int, Budget], Any]
@@ -43,7 +44,7 @@ def json_reader(root: Node) -> Read:
     return read
 
 
-def binary_reader(root: Node) -> Read:
+def avro_body_reader(root: Node) -> Read:
     """Return the function that reads bodies of Avro."""
     inner = avro_reader(root)
 
@@ -57,10 +58,17 @@ def binary_reader(root: Node) -> Read:
     return read
 
 
+def protobuf_reader(root: Node) -> Read:
+    """Return the function that reads bodies of Protobuf."""
+    inner = message_reader(root)
+    return lambda body, start, budget: inner(body[start:], budget)
+
+
 READERS: Final[dict[str, Callable[[Node], Read]]] = {
     "json": json_reader,
     "columns": json_reader,
-    "avro": binary_reader,
+    "avro": avro_body_reader,
+    "protobuf": protobuf_reader,
 }
 
 

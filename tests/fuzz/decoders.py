@@ -295,7 +295,12 @@ _TYPED_AVRO: Final = record(
     ("f", {"type": "map", "values": ["int", {"type": "bytes", "logicalType": "decimal", "precision": 9}]}),
     ("g", {"type": "enum", "name": "G", "symbols": ["X", "Y"]}),
 )
+_TYPED_PROTOBUF: Final = (
+    'syntax = "proto3"; message A { int64 a = 1; repeated string b = 2; map<string, A.B> c = 3; oneof d { B e = 4; '
+    "fixed32 f = 5; } repeated sint32 g = 6; message B { double h = 1; bytes i = 2; } }"
+)
 _TYPED: Final[dict[Format, tuple[Codec, Codec]]] = {
+    "protobuf": both("protobuf", _TYPED_PROTOBUF),
     "columns": both("columns", _TYPED_DDL),
     "avro": both("avro", _TYPED_AVRO),
 }
@@ -308,7 +313,7 @@ def _typed(form: Format) -> Decoder:
 
 def _schema(data: bytes) -> None:
     kind, _, text = data.decode("utf-8", "replace").partition("\n")
-    form = cast(Format, kind if kind in ("avro", "json", "columns") else "columns")
+    form = cast(Format, kind if kind in ("avro", "json", "protobuf", "columns") else "columns")
     made = codec(form, text)
     made.decode(bodies(b"{}", b"\0\0"))
 
@@ -352,6 +357,7 @@ DECODERS: Final[Mapping[str, Decoder]] = {
     "kafka_sasl": _kafka_sasl,
     "typed_json": _typed("columns"),
     "typed_avro": _typed("avro"),
+    "typed_protobuf": _typed("protobuf"),
     "typed_schema": _schema,
     "revive_record": _tagged(record_from_json),
     "delay_mark": _tagged(mark_from_json),

@@ -188,7 +188,12 @@ SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
         b"\x02\x02\x02x\x04\x02\x04\0\x02\x02k\x02\x02\x07\0\x02",
         b"\x7f\0\x01\x04\x7f\0\x02\x02k\0\x04\0\0",
     ),
+    "typed_protobuf": (
+        b"\x08\x05\x12\x01x\x12\x00\x1a\x0e\x0a\x01k\x12\x09\x09" + bytes(8) + b"\x32\x02\x01\x02",
+        b"\x2d\x01\x02\x03\x04\x30\x07\x22\x03\x12\x01y\x7a\x01z",
+    ),
     "typed_schema": (
+        b'protobuf\nsyntax = "proto3"; message A { enum E { X = 0; } map<int32, E> m = 1; optional double d = 2; }',
         b"columns\na BIGINT NOT NULL COMMENT 'x', `b c` ARRAY<STRUCT<d: DECIMAL(9, 2)>>, f MAP<STRING, INT>",
         b"avro\n" + record(("a", ["null", "long"]), ("b", {"type": "map", "values": "string"})).encode(),
         b'json\n{"type":"object","properties":{"a":{"$ref":"#/$defs/A"}},"$defs":{"A":{"type":["null","integer"]}}}',
