@@ -80,6 +80,7 @@ CALLS: Final[Mapping[str, str]] = {
     # schemas, under Confluent's paths; a subject has the access rules of its topic
     "GET /schemas": "any",
     "GET /schemas/contexts": "any",
+    "GET /schemas/associations/resources/{namespace}/{topic}": "topic describe",
     "GET /schemas/subjects": "any",
     "POST /schemas/subjects/{subject}": "topic describe; not audited",
     "DELETE /schemas/subjects/{subject}": "topic delete; audited",

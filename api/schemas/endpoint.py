@@ -349,6 +349,10 @@ async def _contexts(ask: Ask) -> Any:
     return ask.page(["."])
 
 
+async def _associations(ask: Ask) -> Any:
+    return []  # serializers ask first whether a topic has other subjects than those of its name
+
+
 async def _types(ask: Ask) -> Any:
     return list(get_args(SchemaType))
 
@@ -359,6 +363,7 @@ _ID: Final = "/schemas/schemas/ids/{id}"
 CALLS: Final[Mapping[str, Callable[[Ask], Awaitable[Any]]]] = {
     "GET /schemas": _root,
     "GET /schemas/contexts": _contexts,
+    "GET /schemas/associations/resources/{namespace}/{topic}": _associations,
     "GET /schemas/subjects": _subjects,
     "POST /schemas/subjects/{subject}": _lookup,
     "DELETE /schemas/subjects/{subject}": _delete_subject,

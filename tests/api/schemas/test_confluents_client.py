@@ -241,20 +241,23 @@ def test_type_26_a_subject_has_the_access_rules_of_its_topic(admin: Guarded) -> 
 
 
 def test_type_20_serializers_of_each_format_write_what_their_deserializers_read(admin: Guarded) -> None:
+    sender = admin.caller("sender", ("topic", "wire*", "publish", "create"))
+    reader = admin.caller("receiver", ("topic", "wire*", "subscribe"))
+    sends, reads = client_of(sender, **{"basic.auth.user.info": f"sender:{sender.token}"}), client_of(reader)
     written = SerializationContext("wire", MessageField.VALUE)
     order = {"id": 5, "note": "größe"}
-    avro = AvroSerializer(client_of(admin), V2.schema_str)(order, written)
-    assert avro[:1] == b"\0" and AvroDeserializer(client_of(admin))(avro, written) == order
+    avro = AvroSerializer(sends, V2.schema_str)(order, written)
+    assert avro[:1] == b"\0" and AvroDeserializer(reads)(avro, written) == order
     text = json.dumps({"title": "Order", "type": "object", "properties": {"id": {"type": "integer"}}})
     in_json = SerializationContext("wire-json", MessageField.VALUE)
-    body = JSONSerializer(text, client_of(admin))(order, in_json)
-    assert JSONDeserializer(None, schema_registry_client=client_of(admin))(body, in_json) == order
+    body = JSONSerializer(text, sends)(order, in_json)
+    assert JSONDeserializer(None, schema_registry_client=reads)(body, in_json) == order
     in_proto = SerializationContext("wire-proto", MessageField.VALUE)
     status = Status(code=7, message="größe")
-    proto = ProtobufSerializer(Status, client_of(admin), {"use.deprecated.format": False})(status, in_proto)
-    reader = ProtobufDeserializer(Status, {"use.deprecated.format": False}, client_of(admin))
-    assert reader(proto, in_proto) == status
-    assert client_of(admin).get_latest_version("wire-proto-value").schema.schema_type == "PROTOBUF"
+    proto = ProtobufSerializer(Status, sends, {"use.deprecated.format": False})(status, in_proto)
+    assert ProtobufDeserializer(Status, {"use.deprecated.format": False}, reads)(proto, in_proto) == status
+    assert reads.get_latest_version("wire-proto-value").schema.schema_type == "PROTOBUF"
+    assert reads.get_associations_by_resource_name("wire", "-", "topic", ["value"]) == []
 
 
 def test_type_24_protobuf_in_text_is_given_as_a_descriptor_if_asked(admin: Guarded) -> None:
