@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+from msgspec import structs
 from pyspark.sql import SparkSession
 
 from deltamq.jobs.merge.state_tables import frame_of, signed
@@ -33,6 +34,7 @@ from deltamq.tables.state.schema import (
     QUEUE_MAPPINGS,
     QUOTAS,
     ROUTES,
+    SCHEMAS,
     STATE_TABLES,
     TOPICS,
 )
@@ -313,6 +315,13 @@ def _quotas(meta: Meta) -> Iterator[Row]:
         }
 
 
+def _schemas(meta: Meta) -> Iterator[Row]:
+    for subject in sorted(meta.schemas.subjects):
+        for version in meta.schemas.versions(subject, deleted=True):
+            references = [{"name": r.name, "subject": r.subject, "version": r.version} for r in version.references]
+            yield {**structs.asdict(version), "references": references}
+
+
 def _time(ms: int) -> datetime:
     """A time outside the calendar becomes the nearest that it has."""
     return _EPOCH + timedelta(milliseconds=min(max(ms, _LEAST_MS), _GREATEST_MS))
@@ -338,4 +347,5 @@ META_TABLES: Final = {
     KEYS: _Kind(_keys, ("auth",)),
     ACLS: _Kind(_acls, ("auth",)),
     QUOTAS: _Kind(_quotas, ("auth",)),
+    SCHEMAS: _Kind(_schemas, ("schemas",)),
 }

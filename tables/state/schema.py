@@ -43,6 +43,7 @@ PRINCIPALS: Final = "state/principals"
 KEYS: Final = "state/keys"
 ACLS: Final = "state/acls"
 QUOTAS: Final = "state/quotas"
+SCHEMAS: Final = "state/schemas"
 MOVES: Final = "state/moves"
 QUEUE_MAPPINGS: Final = "state/queue_mappings"
 
@@ -305,6 +306,24 @@ QUOTAS_SCHEMA: Final = pa.schema(
     ]
 )
 
+SCHEMAS_SCHEMA: Final = pa.schema(
+    [
+        _required("subject", pa.string()),
+        _required("version", pa.int32()),
+        # The id that messages carry: one for each text.
+        _required("id", pa.int32()),
+        # AVRO, JSON, PROTOBUF or COLUMNS.
+        _required("schema_type", pa.string()),
+        _required("schema", pa.string()),
+        _required(
+            "references",
+            pa.list_(pa.struct([("name", pa.string()), ("subject", pa.string()), ("version", pa.int32())])),
+        ),
+        # Whether it is deleted, but not for good.
+        _required("deleted", pa.bool_()),
+    ]
+)
+
 MOVES_SCHEMA: Final = pa.schema(
     [
         _required("topic", pa.string()),
@@ -368,4 +387,5 @@ STATE_TABLES: Final = {
     KEYS: KEYS_SCHEMA,
     ACLS: ACLS_SCHEMA,
     QUOTAS: QUOTAS_SCHEMA,
+    SCHEMAS: SCHEMAS_SCHEMA,
 }

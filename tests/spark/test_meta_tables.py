@@ -31,6 +31,7 @@ from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic, decide_put_topic
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed, OffsetRecord
+from deltamq.mq.schemas.registry import Reference, Schema, SchemaDeleted, SchemaRegistered
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.records import rows_of_offset_records
@@ -46,6 +47,7 @@ from deltamq.tables.state.schema import (
     PRINCIPALS,
     QUOTAS,
     ROUTES,
+    SCHEMAS,
     TOPICS,
 )
 from deltamq.tables.state.table import read_state_log
@@ -332,6 +334,31 @@ def test_sec_19_the_table_of_principals_says_since_when_one_is_disabled() -> Non
     since = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
     told = {"principal": "reports", "note": "Ada", "created_time": since - timedelta(seconds=1)}
     assert meta_rows(PRINCIPALS, meta).to_pylist() == [{**told, "disabled_time": since}]
+
+
+def test_type_20_subjects_and_their_versions_are_a_table() -> None:
+    events = [
+        SchemaRegistered(subject="orders-value", version=1, id=1, schema=Schema(schema='"int"')),
+        SchemaRegistered(
+            subject="refunds-value",
+            version=1,
+            id=2,
+            schema=Schema(schema_type="JSON", schema="{}", references=(Reference("o", "orders-value", 1),)),
+        ),
+        SchemaDeleted(subject="refunds-value", versions=(1,), permanent=False),
+    ]
+    first, second = meta_rows(SCHEMAS, Meta().apply_all(events)).to_pylist()
+    assert first == {
+        "subject": "orders-value",
+        "version": 1,
+        "id": 1,
+        "schema_type": "AVRO",
+        "schema": '"int"',
+        "references": [],
+        "deleted": False,
+    }
+    assert (second["schema_type"], second["deleted"]) == ("JSON", True)
+    assert second["references"] == [{"name": "o", "subject": "orders-value", "version": 1}]
 
 
 def test_sec_03_who_may_do_what_is_in_tables_without_any_secret_or_its_hash() -> None:
