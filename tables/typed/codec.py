@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from deltamq.mq.errors import Unprocessable
 from deltamq.mq.schemas.registry import Version
@@ -24,6 +26,7 @@ from deltamq.tables.typed.node import json_node
 from deltamq.tables.typed.plain import unfit
 from deltamq.tables.typed.rows import in_order, projected, rows_of
 from deltamq.tables.typed.schema import WRITERS, Schema, schema_of
+from deltamq.tables.typed.sent import taken
 from deltamq.tables.typed.version import Judged, VersionDecoder
 from deltamq.tables.typed.wire import header_of, id_of, indexes_of, whole_header
 
@@ -74,7 +77,7 @@ class Codec:
                 groups.append((positions, fitted(values, self.value_type, self._names)))
             elif not is_first:
                 self._reject(header, some, positions, judged)
-            if is_first:
+            if is_first and others:
                 pending.extend(self._by_header(bodies, others).items())
             is_first = False
         return TypedColumns(in_order(groups, count, self.value_type), judged.invalid(count), judged.rescued(count))
@@ -130,7 +133,25 @@ class Codec:
             return None
         return schema
 
-    # Columns to bodies.
+    # Columns that were sent, and columns to bodies.
+
+    def check(self, values: pa.StructArray) -> TypedColumns:
+        """Return values that were sent as Arrow in the topic's columns; rows that do not fit are null and `invalid`.
+
+        Raises
+        ------
+        Unprocessable
+            `invalid_value`: a column has a type that has no exact values in the topic's column; names it.
+        """
+        schema, judged = self._schemas[self._newest.id], Judged()
+        columns, faults = taken(values, schema.root)
+        bad = np.zeros(len(values), np.bool_)
+        for rows, misfit in faults:
+            judged.add_fault(misfit, np.flatnonzero(rows & ~bad).tolist(), schema.id)
+            bad |= rows
+        if bad.any():
+            columns = pc.if_else(pa.array(~bad), columns, pa.scalar(None, columns.type))
+        return TypedColumns(fitted(columns, self.value_type, self._names), judged.invalid(len(values)))
 
     def encode(self, values: pa.StructArray | Sequence[Any]) -> pa.BinaryArray:
         """Return the bodies of values in the newest version: columns, or what becomes an object of JSON for each.
@@ -144,7 +165,10 @@ class Codec:
         """
         schema = self._schemas[self._newest.id]
         kind = schema.root.arrow
-        columns = projected(values, kind) if isinstance(values, pa.Array) else _columns_of_objects(values, kind)
+        if isinstance(values, pa.Array):
+            columns = projected(values, kind) if values.type == self.value_type else self._checked(values, schema)
+        else:
+            columns = _columns_of_objects(values, kind)
         start = b"" if self._setting.wire == "none" else whole_header(schema.id, schema.indexes)
         write = WRITERS[self._setting.format](schema.root)
         bodies = []
@@ -154,6 +178,12 @@ class Codec:
             except Misfit as misfit:
                 raise _no_body(misfit, position) from None
         return pa.array(bodies, pa.binary())
+
+    def _checked(self, values: pa.StructArray, schema: Schema) -> pa.StructArray:
+        columns, faults = taken(values, schema.root)
+        for rows, misfit in faults:
+            raise _no_body(misfit, int(np.flatnonzero(rows)[0]))
+        return columns
 
     def render(self, values: pa.StructArray) -> pa.BinaryArray:
         """Return values as JSON (SPEC TYPE-16); null for null."""

@@ -38,16 +38,17 @@ class Judged:
 
     def invalid(self, count: int) -> pa.StructArray | None:
         """Return the column `invalid` of all bodies; None if every one fits."""
+        if not self._invalid:
+            return None
         faults = pa.array(list(self._faults), INVALID).take(pa.array(list(self._invalid.values()), pa.int64()))
-        return _column(list(self._invalid), faults, count)
+        return in_order([(list(self._invalid), faults)], count, INVALID)
 
     def rescued(self, count: int) -> pa.StringArray | None:
         """Return the column `rescued` of all bodies; None if every one fits."""
-        return _column(list(self._rescued), pa.array(list(self._rescued.values()), pa.string()), count)
-
-
-def _column(positions: list[int], values: pa.Array, count: int) -> pa.Array | None:
-    return in_order([(positions, values)], count, values.type) if positions else None
+        if not self._rescued:
+            return None
+        texts = pa.array(list(self._rescued.values()), pa.string())
+        return in_order([(list(self._rescued), texts)], count, pa.string())
 
 
 class VersionDecoder:
