@@ -1,4 +1,4 @@
-"""Every limit of the system, with its unit and its reason: the log, the queue, exclusive groups, access, the audit.
+"""Limits with units and reasons: the log, the queue, exclusive groups, access, the audit; schemas have their own.
 
 A limit that users may change is only the default here; the setting's bounds are its `_MIN` and `_MAX`. Relations
 between limits are asserted at the end of each part: a change that breaks one fails at import.
@@ -29,9 +29,8 @@ PRODUCER_ID_LENGTH_MAX: Final = 127
 # A topic's message type is a word that lists show.
 MESSAGE_TYPE_LENGTH_MAX: Final = 64
 
-# A bearer token: one that names many groups has a few KiB. The service takes 64 KiB of headers.
+# A bearer token (one that names many groups has a few KiB), and what a client reads of an identity provider's answer.
 TOKEN_BYTES_MAX: Final = 16 * KIB
-# Largest answer of an identity provider that a client reads.
 TOKEN_ANSWER_BYTES_MAX: Final = 64 * KIB
 
 # Brokers that one request may name: more than a cluster has.
@@ -52,14 +51,6 @@ ARROW_MESSAGES_MAX: Final = 1_000_000
 # Each record batch of a request costs Python time, however few rows it has.
 ARROW_BATCHES_MAX: Final = 4_096
 JSON_DEPTH_MAX: Final = 32
-# A typed topic's columns (SPEC TYPE-12): each costs memory for each row, whatever the row has, and a place in each
-# file.
-TYPED_COLUMNS_MAX: Final = 1_000
-TYPED_DEPTH_MAX: Final = 32
-# One body's elements of lists and maps, times the columns below each: an element may take a byte of a body, and eight
-# bytes of each of its columns.
-TYPED_CELLS_MIN: Final = 1_024
-TYPED_CELLS_PER_BYTE_MAX: Final = 16
 # One request's path, header names and header values together, and the number of its headers: each costs an object.
 HEADER_SECTION_BYTES_MAX: Final = 64 * KIB
 HEADER_LINES_MAX: Final = 128
@@ -107,17 +98,6 @@ OFFSET_MAX: Final = 2**63 - 1
 JSON_INTEGER_MAX: Final = 2**53 - 1
 PRODUCER_SEQ_MAX: Final = 2**62
 
-# Schemas (SPEC TYPE-20): all of them are in the metadata of every process, and in each snapshot.
-SUBJECT_LENGTH_MAX: Final = 255
-#: A schema with all that it refers to.
-SCHEMA_BYTES_MAX: Final = 1 * MIB
-SCHEMA_REFERENCES_MAX: Final = 100
-SCHEMA_FIELDS_MAX: Final = 10_000
-SCHEMA_DEPTH_MAX: Final = 100
-#: Versions of all subjects, and the characters of all schemas.
-SCHEMA_VERSIONS_MAX: Final = 20_000
-REGISTRY_BYTES_MAX: Final = 32 * MIB
-
 # Duplicate window of idempotent producers (SPEC SEND-5).
 PRODUCER_WINDOW_MS: Final = 24 * 3600 * 1000
 PRODUCERS_MAX: Final = 100_000
@@ -129,7 +109,6 @@ RETENTION_MS_MIN: Final = 1_000
 RETENTION_MS_MAX: Final = 10 * 365 * 24 * 3600 * 1000
 
 assert MESSAGE_BYTES_MAX < REQUEST_BYTES_MAX, "a request must be able to hold the largest message"
-assert REGISTRY_BYTES_MAX <= COMMIT_BYTES_MAX, "a snapshot of the metadata is one message"
 assert FETCH_BYTES_MAX > MESSAGE_BYTES_MAX, "one fetch must be able to return the largest message"
 assert REQUEST_MESSAGES_MAX <= ARROW_MESSAGES_MAX
 assert TOKEN_BYTES_MAX * 2 < HEADER_SECTION_BYTES_MAX, "a token must fit into the headers, beside others"

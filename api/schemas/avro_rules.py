@@ -26,7 +26,7 @@ from avro.schema import make_avsc_object
 
 from deltamq.api.schemas.texts import DIFFERENCES_MAX, Texts, invalid, json_of
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.limits import SCHEMA_DEPTH_MAX, SCHEMA_FIELDS_MAX
+from deltamq.mq.schemas.limits import SCHEMA_DEPTH_MAX, SCHEMA_FIELDS_MAX
 
 #: Pairs of schemas that one comparison looks at: as many as two schemas of the most fields have, unions apart.
 _PAIRS_MAX: Final = 20 * SCHEMA_FIELDS_MAX

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltamq.api.schemas.texts import DIFFERENCES_MAX, Texts, invalid, json_of
-from deltamq.mq.limits import SCHEMA_DEPTH_MAX, SCHEMA_FIELDS_MAX
+from deltamq.mq.schemas.limits import SCHEMA_DEPTH_MAX, SCHEMA_FIELDS_MAX
 
 _PAIRS_MAX: Final = 20 * SCHEMA_FIELDS_MAX
 _TYPES: Final = ("null", "boolean", "object", "array", "number", "string", "integer")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.limits import SCHEMA_FIELDS_MAX
+from deltamq.mq.schemas.limits import SCHEMA_FIELDS_MAX
 from deltamq.mq.schemas.registry import Basis, RegistryState, Version
 
 #: Differences that are listed of one comparison.

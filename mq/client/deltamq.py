@@ -105,6 +105,8 @@ if TYPE_CHECKING:
     from deltamq.mq.wire.groups import GroupTopic as GroupTopic
     from deltamq.mq.wire.groups import TopicStatistics as TopicStatistics
     from deltamq.mq.wire.pop import FailedHandle as FailedHandle
+    from deltamq.mq.wire.schemas import SchemaReference as SchemaReference
+    from deltamq.mq.wire.schemas import SchemaVersion as SchemaVersion
     from deltamq.mq.wire.stored import MessageOrigin as MessageOrigin
     from deltamq.mq.wire.topics import FaultInfo as FaultInfo
     from deltamq.mq.wire.topics import MappingInfo as MappingInfo
@@ -158,6 +160,7 @@ _NAMES: Final = {
     "mq.wire.cluster": "BrokerInfo ClusterInfo FeatureInfo HostInfo MissingJob StoppedPartition UpgradeInfo",
     "mq.wire.groups": "GroupInfo GroupMember GroupPartition GroupStatistics GroupTopic TopicStatistics",
     "mq.wire.pop": "FailedHandle",
+    "mq.wire.schemas": "SchemaReference SchemaVersion",
     "mq.wire.stored": "MessageOrigin",
     "mq.wire.topics": (
         "FaultInfo MappingInfo MovedQueue PartitionInfo QueueInfo Remapping SegmentInfo"

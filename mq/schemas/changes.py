@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from deltamq.mq.errors import Conflict, NotFound, Unprocessable
-from deltamq.mq.limits import REGISTRY_BYTES_MAX, SCHEMA_BYTES_MAX, SCHEMA_REFERENCES_MAX, SCHEMA_VERSIONS_MAX
+from deltamq.mq.schemas.limits import REGISTRY_BYTES_MAX, SCHEMA_BYTES_MAX, SCHEMA_REFERENCES_MAX, SCHEMA_VERSIONS_MAX
 from deltamq.mq.schemas.registry import (
     ALL_SUBJECTS,
     Basis,

@@ -27,7 +27,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.limits import SCHEMA_DEPTH_MAX, SCHEMA_FIELDS_MAX
+from deltamq.mq.schemas.limits import SCHEMA_DEPTH_MAX, SCHEMA_FIELDS_MAX
 
 _TOKEN: Final = re.compile(
     r"(?P<space>\s+|//[^\n]*|/\*.*?\*/)"

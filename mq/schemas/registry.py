@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.limits import SUBJECT_LENGTH_MAX
+from deltamq.mq.schemas.limits import SUBJECT_LENGTH_MAX
 from deltamq.mq.stored_json import Form, check_event, forms_of
 
 SchemaType: TypeAlias = Literal["AVRO", "JSON", "PROTOBUF", "COLUMNS"]

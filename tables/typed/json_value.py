@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from deltamq.mq.limits import TYPED_CELLS_MIN, TYPED_CELLS_PER_BYTE_MAX
+from deltamq.mq.schemas.limits import TYPED_CELLS_MIN, TYPED_CELLS_PER_BYTE_MAX
 from deltamq.tables.typed.misfit import Misfit, Reason, place, senders_name
 from deltamq.tables.typed.node import Node
 

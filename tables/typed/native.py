@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from deltamq.mq.limits import TYPED_CELLS_MIN, TYPED_CELLS_PER_BYTE_MAX
+from deltamq.mq.schemas.limits import TYPED_CELLS_MIN, TYPED_CELLS_PER_BYTE_MAX
 from deltamq.tables.compiled import library_path
 from deltamq.tables.typed.json_value import END_US, FIRST_DAY, FIRST_US, LAST_DAY
 from deltamq.tables.typed.misfit import Misfit, Reason, place, senders_name

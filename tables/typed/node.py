@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.limits import TYPED_COLUMNS_MAX, TYPED_DEPTH_MAX
+from deltamq.mq.schemas.limits import TYPED_COLUMNS_MAX, TYPED_DEPTH_MAX
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 

@@ -11,6 +11,7 @@ import msgspec
 from deltamq.mq.client.admin.auth_admin import AuditAdmin, AuthAdmin
 from deltamq.mq.client.admin.group_admin import GroupAdmin
 from deltamq.mq.client.admin.inspection_admin import InspectionAdmin
+from deltamq.mq.client.admin.schema_admin import SchemaAdmin
 from deltamq.mq.client.admin.topic_admin import StaticAdmin
 from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
@@ -80,7 +81,7 @@ class AccessAdmin(Calls):
 _CREATED: Final = 201
 
 
-class AdminCalls(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, InspectionAdmin):
+class AdminCalls(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, InspectionAdmin, SchemaAdmin):
     """The calls of `Admin` and `AsyncAdmin`."""
 
     # Topics -----------------------------------------------------------------------------------------------------

@@ -40,10 +40,11 @@ _OWN: Final = {
     "broker": ("deltamq.mq.client.cli.cluster:broker", "Show brokers, close and open them for writes and reads."),
     "consume": ("deltamq.mq.client.cli.consume:consume", "Print the messages of a topic, for a group or without one."),
     "tail": ("deltamq.mq.client.cli.consume:tail", "Print the last messages of a topic, and new ones as they come."),
+    "schema": ("deltamq.mq.client.cli.schemas:schema", "List, show, register, check and delete schemas."),
     "search": ("deltamq.mq.client.cli.search:search", "Find messages by key, id, tag, header, text or time."),
     "deliveries": ("deltamq.mq.client.cli.search:deliveries", "Show what each group did with a message."),
     "history": ("deltamq.mq.client.cli.history:history", "Show lag, rates and other gauges over the last day."),
-    "delayed": ("deltamq.mq.client.cli.delayed:delayed", "List delayed messages, cancel one."),
+    "delayed": ("deltamq.mq.client.cli.search:delayed", "List delayed messages, cancel one."),
     "group": ("deltamq.mq.client.cli.groups:group", "Create, list, show, reset and delete consumer groups."),
     "outbox": ("deltamq.mq.client.cli.outbox:outbox", "Send what applications have committed in their database."),
     "dead-letters": (

@@ -138,7 +138,7 @@ def _facts(document: Mapping[str, object]) -> dict[str, Extra]:
 
 
 def _detail(status: int, document: Mapping[str, object], body: bytes) -> str:
-    for name in ("detail", "title"):
+    for name in ("detail", "message", "title"):  # the registry's errors are Confluent's, with a message
         text = document.get(name)
         if isinstance(text, str) and text:
             return text

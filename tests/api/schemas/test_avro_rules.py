@@ -10,7 +10,7 @@ import pytest
 from deltamq.api.schemas import avro_rules
 from deltamq.api.schemas.texts import Texts, stored_form
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.limits import SCHEMA_DEPTH_MAX, SCHEMA_FIELDS_MAX
+from deltamq.mq.schemas.limits import SCHEMA_DEPTH_MAX, SCHEMA_FIELDS_MAX
 
 NOTHING = object()
 

@@ -16,7 +16,7 @@ import pytest
 from deltamq.api.schemas import json_rules
 from deltamq.api.schemas.texts import Texts
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.limits import SCHEMA_DEPTH_MAX, SCHEMA_FIELDS_MAX
+from deltamq.mq.schemas.limits import SCHEMA_DEPTH_MAX, SCHEMA_FIELDS_MAX
 
 A = {"type": "object", "properties": {"a": {"type": "string"}}}
 CLOSED = {"additionalProperties": False}

@@ -90,6 +90,8 @@ def test_the_names_that_users_import_are_pinned() -> None:
         "RelayStats",
         "Remapping",
         "Result",
+        "SchemaReference",
+        "SchemaVersion",
         "SegmentInfo",
         "Sent",
         "SentBatch",

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.limits import SCHEMA_DEPTH_MAX, SCHEMA_FIELDS_MAX
+from deltamq.mq.schemas.limits import SCHEMA_DEPTH_MAX, SCHEMA_FIELDS_MAX
 from deltamq.mq.schemas.proto_file import built, message_of, proto_file
 
 #: Texts that Google ships beside what its compiler made of them.

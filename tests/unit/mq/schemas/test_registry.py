@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec import UNSET
 
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unprocessable
-from deltamq.mq.limits import SCHEMA_BYTES_MAX, SCHEMA_REFERENCES_MAX
 from deltamq.mq.meta.features import FeaturesState, decide_use
 from deltamq.mq.meta.fold import Meta, event_from_json, event_to_json
 from deltamq.mq.meta.snapshot import MetaSnapshot
@@ -24,6 +23,7 @@ from deltamq.mq.schemas.changes import (
     decide_register,
     resolved,
 )
+from deltamq.mq.schemas.limits import SCHEMA_BYTES_MAX, SCHEMA_REFERENCES_MAX
 from deltamq.mq.schemas.registry import (
     ALL_SUBJECTS,
     Reference,
