@@ -29,7 +29,6 @@ from deltamq.api.routes.pop_elsewhere import PopForwarder
 from deltamq.api.routes.produce import ProduceEndpoint
 from deltamq.api.schemas.endpoint import CALLS as SCHEMA_CALLS
 from deltamq.api.schemas.endpoint import SchemasEndpoint
-from deltamq.api.schemas.registry import Registry
 from deltamq.api.sending.commit_defaults import CommitDefaults
 from deltamq.api.sending.global_sender import GlobalSender
 from deltamq.api.sending.request_appender import RequestAppender
@@ -168,7 +167,7 @@ def _hot_calls(service: Service) -> HotCalls:
         _fetch(service),
         _pop(service),
         _handles(service),
-        SchemasEndpoint(Registry(service.meta, service.owners)),
+        SchemasEndpoint(service.registry),
         service.meta,
         service.metrics,
         guard,
@@ -197,6 +196,7 @@ def _produce(service: Service) -> ProduceEndpoint:
         within_ms=service.settings.request_ms,
         now_ms=service.now_ms,
         global_sender=GlobalSender(appender, service.global_copies),
+        codecs=service.codecs,
     )
 
 
@@ -212,6 +212,7 @@ def _fetch(service: Service) -> FetchEndpoint:
         partitions=service.partitions,
         metrics=service.metrics,
         admission=service.answers,
+        codecs=service.codecs,
     )
 
 
@@ -241,6 +242,7 @@ def _pop(service: Service) -> PopEndpoint:
         admission=service.pops,
         answers=service.answers,
         invisible=service.invisible,
+        codecs=service.codecs,
         within_ms=service.settings.request_ms,
         now_ms=service.now_ms,
     )

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, Self
 
-Extra = str | int | float | bool | None | list[str] | list[int]
+Extra = str | int | float | bool | None | list[str] | list[int] | list[dict[str, str | int | None]]
 
 #: What became of a message that was sent, or of another change that a call asked for: an acknowledgement, an offset, a
 #: topic. A call that raises an error has stored nothing for certain, or it is not known; `PartlySent` says of each

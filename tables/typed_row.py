@@ -189,3 +189,9 @@ def _leaves(kind: pa.DataType, path: str) -> list[str]:
     if pa.types.is_map(kind):
         return [f"{path}.key_value.key", *_leaves(kind.item_type, f"{path}.key_value.value")]
     return [path]
+
+
+def untyped(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows without typed columns, for logs of other rows than the topic's: they get them when they come back."""
+    names = [name for name in rows.schema.names if name not in TYPED]
+    return rows if len(names) == rows.num_columns else rows.select(names)

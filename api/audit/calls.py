@@ -143,7 +143,7 @@ SHOWN_FIELDS: Final = frozenset(
     (
         # topics
         *("partitions", "routes", "order_strategy", "retention_ms", "retention_bytes", "message_type"),
-        *("flush", "commit_window_ms", "partitioner", "static"),
+        *("flush", "commit_window_ms", "partitioner", "schema", "static"),
         *("total_queues", "scope", "clusters", "brokers", "mode", "queues", "plan", "force", "world", "settings"),
         # brokers and partitions
         *("readable", "writable", "reason", "until", "overlap_ms", "level", "logger"),

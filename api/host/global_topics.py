@@ -29,7 +29,8 @@ from deltamq.mq.meta.global_topics import decide_create_global, decide_move, dec
 from deltamq.mq.meta.static_topics import RemapMode, StaticRequest
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.static.global_queues import GlobalQueues
-from deltamq.mq.wire.topics import FaultInfo, TopicInfo
+from deltamq.mq.wire.static_topics import FaultInfo
+from deltamq.mq.wire.topics import TopicInfo
 from deltamq.tables.failpoints import failpoint
 
 log = logging.getLogger("deltamq.api")

@@ -18,6 +18,7 @@ from deltamq.api.host.access_in_force import AccessInForce, wake_readers
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.producers import ProducerGate
 from deltamq.api.host.tables import Tables
+from deltamq.api.host.typed_topics import WantedSchema, with_schema
 from deltamq.api.log.partition import Partition, Partitions
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
 from deltamq.mq.meta.access import AccessState
@@ -28,6 +29,7 @@ from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
 from deltamq.mq.meta.topics import MetaState, Topic, TopicPut, decide_delete_topic, decide_put_topic
 from deltamq.mq.names import broker_of, check_topic
 from deltamq.mq.routing import Route
+from deltamq.mq.schemas.registry import RegistryState
 from deltamq.mq.static.global_queues import shown_queue
 from deltamq.mq.static.logical_queue import UNDECIDED, LogicalQueue, ShownQueue, TopicQueues
 from deltamq.mq.static.mappings import TopicMappings
@@ -233,6 +235,11 @@ class Topics:
         self._in_force = AccessInForce(now_ms)
 
     @property
+    def schemas(self) -> RegistryState:
+        """The schema registry, as far as this process knows."""
+        return self._meta.now.schemas
+
+    @property
     def access(self) -> AccessState:
         """What may not be read or written to now, as far as this process knows (SPEC ROUTE-9)."""
         stored = self._meta.now.access
@@ -359,8 +366,11 @@ class Topics:
         *,
         only_new: bool = False,
         permit: Callable[[bool], None],
+        schema: Callable[[MetaState], WantedSchema] | None = None,
     ) -> tuple[HostedTopic, bool]:
         """Create or change a topic and make its tables; return it, and True if it was created.
+
+        `schema` says what schema the topic gets, by the topics that are changed.
 
         `check` sees the route of a topic that is about to be created, and may raise. With `only_new` a topic that
         another process has created meanwhile stays as it is; it may be static. `permit` is called with whether the
@@ -375,12 +385,13 @@ class Topics:
             permit(name in meta.topics.topics)
             if request.routes is not None:
                 check_routes(meta, name, request.routes, self._now_ms())
-            events = decide_put_topic(meta.topics, name, request, self.available(meta, name), new_id, now_ms)
+            asked, before = with_schema(meta, name, request, schema)
+            events = decide_put_topic(meta.topics, name, asked, self.available(meta, name), new_id, now_ms)
             for event in events:
                 if check is not None and isinstance(event, TopicPut) and event.topic.id == new_id:
                     check(event.topic.route)
             # The moves come first: a reader of only some of the events must not see the new route without them.
-            return [*moves_of(meta.topics, events), *events]
+            return [*before, *moves_of(meta.topics, events), *events]
 
         topic = (await self._meta.submit_any(decide)).topics.topic(name)
         hosted = self._host(topic)

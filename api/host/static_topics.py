@@ -10,6 +10,7 @@ Logical queues are shown beside the topic's physical partitions: `queue_states` 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -20,6 +21,7 @@ from msgspec.structs import replace
 from deltamq.api.host.fences import Sealer
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.typed_topics import WantedSchema, with_schema
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.static_topics import (
     RemapMode,
@@ -30,21 +32,13 @@ from deltamq.mq.meta.static_topics import (
     queues_of,
     static_faults,
 )
-from deltamq.mq.meta.topics import Topic, TopicPut
+from deltamq.mq.meta.topics import MetaState, Topic, TopicPut
 from deltamq.mq.names import broker_of
 from deltamq.mq.static.completeness import MappingFault
 from deltamq.mq.static.logical_queue import LogicalQueue, Segment, TopicQueues
 from deltamq.mq.static.mappings import MappingPut, MappingRemoved
-from deltamq.mq.wire.topics import (
-    FaultInfo,
-    MappingInfo,
-    MovedQueue,
-    QueueInfo,
-    Remapping,
-    SegmentInfo,
-    TopicCheck,
-    TopicRepair,
-)
+from deltamq.mq.wire.static_topics import FaultInfo, MappingInfo, MovedQueue, Remapping, TopicCheck, TopicRepair
+from deltamq.mq.wire.topics import QueueInfo, SegmentInfo
 
 log = logging.getLogger("deltamq.api")
 
@@ -59,7 +53,13 @@ class StaticTopics:
         self._sealer = sealer
         self._now_ms = now_ms
 
-    async def put(self, name: str, request: StaticRequest, permit: Callable[[bool], None]) -> tuple[HostedTopic, bool]:
+    async def put(
+        self,
+        name: str,
+        request: StaticRequest,
+        permit: Callable[[bool], None],
+        schema: Callable[[MetaState], WantedSchema] | None = None,
+    ) -> tuple[HostedTopic, bool]:
         """Create a static topic or add queues to it, and make its tables; return it, and True if it was created.
 
         `permit` is called with whether the topic exists, and raises if the caller may not change it, or make it.
@@ -68,7 +68,9 @@ class StaticTopics:
 
         def decide(meta: Meta) -> Sequence[AnyEvent]:
             permit(name in meta.topics.topics)
-            return decide_put_static(meta, name, request, self._topics.available(meta, name), new_id, now_ms)
+            settings, before = with_schema(meta, name, request.settings, schema)
+            asked = dataclasses.replace(request, settings=settings)
+            return [*before, *decide_put_static(meta, name, asked, self._topics.available(meta, name), new_id, now_ms)]
 
         await self._meta.submit_any(decide)
         hosted = await self._topics.require(name)

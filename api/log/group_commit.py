@@ -41,6 +41,7 @@ from deltamq.mq.limits import COMMIT_BYTES_MAX, COMMIT_MESSAGES_MAX, KIB
 from deltamq.tables.log.appender import Coming
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.store.calls import on_a_thread
+from deltamq.tables.typed.codec import Codec
 
 log = logging.getLogger("deltamq.api")
 
@@ -183,7 +184,7 @@ class CommitQueue:
     def _start(self) -> None:
         """Commit what waits, or store its data while a commit is under way."""
         if self._committing is None and not self._ahead:
-            self._commit(Window(self._take()))
+            self._commit(Window(self._take(), self._owner.codec))
         else:
             self._put_ahead()
 
@@ -221,7 +222,7 @@ class CommitQueue:
         log, coming = self._owner.log, self._coming
         if log is not None and coming is not None:
             before = frozenset[str]().union(*(one.producers for one in (self._committing, *self._ahead) if one))
-            window = Window(self._take())
+            window = Window(self._take(), self._owner.codec)
             self._ahead.append(window)
             self._coming = None
             if window.producers & before:
@@ -297,6 +298,9 @@ class Owner(Protocol):
 
     def open(self) -> PartitionLog:
         """Return the log, opened if need be; blocking."""
+
+    def codec(self) -> Codec | None:
+        """Return the codec of a typed topic's partition; None for rows without a schema."""
 
     def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
         """Note a commit, and its seconds, for waiting readers, upkeep and metrics; called on the event loop."""

@@ -33,6 +33,7 @@ from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.placement import FenceEpochs
+from deltamq.tables.typed.codec import Codec
 
 log = logging.getLogger("deltamq.api")
 
@@ -174,6 +175,10 @@ class Partition:
     def fencing(self) -> FenceEpochsOf | None:
         """The fence epochs of appends here; None in a process without fences."""
         return self._owner.fencing
+
+    def codec(self) -> Codec | None:
+        """Return the codec of a typed topic's partition, for the next rows; raise `Conflict` if it cannot be made."""
+        return self._owner.codecs(self.ref)
 
     def close(self) -> None:
         """End a deleted topic's partition: refuse later calls and what waits. The warehouse closes the log."""
@@ -351,6 +356,8 @@ class Partitions:
         self.metrics = metrics
         #: The fence epochs of appends; None in a process without fences.
         self.fencing: FenceEpochsOf | None = None
+        #: The codecs of typed topics' partitions.
+        self.codecs: Callable[[PartitionRef], Codec | None] = no_codec
         self._work = threads.work
         self._known: dict[PartitionRef, Partition] = {}
         self.is_far = warehouse.is_far
@@ -416,6 +423,11 @@ class Partitions:
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._known.values()))
+
+
+def no_codec(ref: PartitionRef) -> Codec | None:
+    """Return that a partition's rows are not typed."""
+    return None
 
 
 def fence_not_known(partition: str, error: Fenced) -> Unavailable:

@@ -27,6 +27,7 @@ from deltamq.tables.log.batch import Appended
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.settings import Flush
 from deltamq.tables.store.calls import StoreCall, Work, on_a_thread
+from deltamq.tables.typed.codec import Codec
 
 Record = TypeVar("Record")
 #: Approximate bytes of a record, for the bounds of a commit.
@@ -148,10 +149,12 @@ _Joined: TypeAlias = "tuple[pa.RecordBatch, list[RowsPart]]"
 class Window:
     """Parts that are committed together. Its coroutines await store calls only."""
 
-    __slots__ = ("_ahead", "_joined", "is_stored", "parts")
+    __slots__ = ("_ahead", "_codec", "_joined", "is_stored", "parts")
 
-    def __init__(self, parts: list[RequestPart]) -> None:
+    def __init__(self, parts: list[RequestPart], codec: Callable[[], Codec | None]) -> None:
+        """`codec` returns the codec of the partition's rows, or raises why there is none now."""
         self.parts = parts
+        self._codec = codec
         self._joined: _Joined | None = None
         self._ahead: Ahead | None = None
         #: Whether `put_ahead` has ended.
@@ -167,7 +170,7 @@ class Window:
         if len(_runs(self.parts)) == 1 and self.parts[0].expected_offset is None:
             # an error shows again in `commit`, which knows whom it concerns
             with contextlib.suppress(Exception):
-                self._joined = await _joined(self.parts)
+                self._joined = await _joined(self.parts, self._codec)
                 self._ahead = await opened.put_ahead(*self._joined, coming, on_coming)
         self.is_stored = True
 
@@ -192,7 +195,7 @@ class Window:
         joined, ahead = self._joined, self._ahead
         self._joined = self._ahead = None
         try:
-            rows, spans = joined or await _joined(parts)
+            rows, spans = joined or await _joined(parts, self._codec)
         except Exception as error:
             await self._commit_each(opened, parts, error)
             return
@@ -301,17 +304,19 @@ def flush_of(parts: Sequence[RequestPart]) -> Flush:
     return Flush.SYNC if any(part.flush is Flush.SYNC for part in parts) else Flush.ASYNC
 
 
-async def _joined(parts: list[RequestPart]) -> _Joined:
+async def _joined(parts: list[RequestPart], codec: Callable[[], Codec | None]) -> _Joined:
     """Return all rows as one batch, and the numbers of rows that belong to each stamp."""
     is_long = sum(part.messages.nbytes for part in parts) > LONG_BYTES
-    join = partial(_join, parts)
+    join = partial(_join, parts, codec())
     return await on_a_thread(join) if is_long else join()
 
 
-def _join(parts: list[RequestPart]) -> _Joined:
+def _join(parts: list[RequestPart], codec: Codec | None) -> _Joined:
     batches: list[pa.RecordBatch] = []
     for _, group in groupby((p.messages for p in parts), key=type):
         batches += _batches(list(group))
+    if codec is not None:
+        batches = [codec.typed(batch) for batch in batches]
     spans = []
     for stamped, among in groupby(parts, key=lambda p: p.stamp is not None):
         if stamped:

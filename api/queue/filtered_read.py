@@ -18,6 +18,8 @@ from deltamq.mq.queue.checkpoint import Attempts
 from deltamq.tables.log.fetch import Fetched, FetchStatus, cut_to_bytes
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.row_filter import MessageFilter
+from deltamq.tables.schema import MESSAGE_COLUMNS
+from deltamq.tables.typed_row import INVALID
 
 #: One step covers at least these bounds, so that rare messages are found in few steps ...
 _MESSAGES: Final = 20_000
@@ -44,7 +46,7 @@ class Scanned(NamedTuple):
 def scan_filtered(
     log: PartitionLog,
     start: int,
-    wanted: MessageFilter,
+    wanted: MessageFilter | None,
     *,
     max_messages: int,
     max_bytes: int,
@@ -52,7 +54,8 @@ def scan_filtered(
 ) -> Scanned:
     """Return the first messages of the offsets `[start, limit)` that pass the filter; blocking.
 
-    At least one message is kept if one is found, whatever its bytes.
+    Messages whose bodies did not fit their schema pass no filter (SPEC TYPE-3). At least one message is kept if one is
+    found, whatever its bytes.
     """
     at, fetched = start, None
     step, step_bytes = max(max_messages, _MESSAGES), max(max_bytes, _BYTES)
@@ -60,16 +63,23 @@ def scan_filtered(
         room = step if limit is None else min(step, limit - at)
         if room <= 0:
             break
-        fetched = log.read(at, max_messages=room, max_bytes=step_bytes)
+        columns = (*MESSAGE_COLUMNS, INVALID) if log.has_invalid(at, at + room) else None
+        fetched = log.read(at, max_messages=room, max_bytes=step_bytes, columns=columns)
         if fetched.status is not FetchStatus.FOUND:
             break
-        matching = wanted.matching(fetched.rows)
+        rows = fetched.rows if columns is None else _fitting(fetched.rows)
+        matching = rows if wanted is None else wanted.matching(rows)
         at = fetched.next_offset
         if matching.num_rows:
             kept, weight = cut_to_bytes(matching.slice(0, max_messages), max_bytes, at_least=1)
             rest = matching.column("offset")[kept.num_rows].as_py() if kept.num_rows < matching.num_rows else None
             return Scanned(fetched, kept, at, rest, weight)
     return Scanned(fetched, None, at)
+
+
+def _fitting(rows: pa.Table) -> pa.Table:
+    at = rows.schema.get_field_index(INVALID)
+    return rows if at < 0 else rows.filter(rows.column(at).is_null()).remove_column(at)
 
 
 class ReadRows(NamedTuple):
@@ -86,12 +96,14 @@ def look_now(request: LanePopRequest, start: int, limit: int | None, most: int) 
     """Return at most `most` messages of the offsets `[start, limit)` from memory; None if a thread must read them."""
     if request.whole.filter is not None or not request.log.in_memory(start, most):
         return None
+    if request.log.has_invalid(start, start + most):
+        return None
     return _plain(request, start, limit, most)
 
 
 def look(request: LanePopRequest, start: int, limit: int | None, most: int) -> ReadRows:
     """Return at most `most` messages of the offsets `[start, limit)` that pass the filter; blocking."""
-    if request.whole.filter is None:
+    if request.whole.filter is None and not request.log.has_invalid(start, start + most):
         return _plain(request, start, limit, most)
     return _filtered(request, start, limit, most, request.whole.filter)
 
@@ -105,7 +117,9 @@ def _plain(request: LanePopRequest, start: int, limit: int | None, most: int) ->
     return ReadRows(fetched.rows, range(start, fetched.next_offset), fetched.next_offset, fetched.weight)
 
 
-def _filtered(request: LanePopRequest, start: int, limit: int | None, most: int, wanted: MessageFilter) -> ReadRows:
+def _filtered(
+    request: LanePopRequest, start: int, limit: int | None, most: int, wanted: MessageFilter | None
+) -> ReadRows:
     """Return messages that pass the filter; the other messages count as consumed (SPEC CONS-3, CONS-9)."""
     log = request.log
     scanned = scan_filtered(log, start, wanted, max_messages=most, max_bytes=request.max_bytes, limit=limit)

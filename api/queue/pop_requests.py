@@ -32,6 +32,7 @@ from deltamq.mq.wire.pop import FAILED_KEY, FailedHandle, PopAnswer, PoppedMessa
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.row_filter import MessageFilter
 from deltamq.tables.schema import MESSAGE_SCHEMA
+from deltamq.tables.typed_row import TYPED, conformed_rows, value_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +204,9 @@ def arrow_answer(
     """Return the answer as record batches. Other fields are in `Mq-*` headers; handles that were not acknowledged are
     in the schema's metadata, since there may be too many for a header.
     """
-    schema = _SCHEMA.with_metadata({FAILED_KEY: msgspec.json.encode(failed)}) if failed else _SCHEMA
+    typed = [part.rows.schema for part in taken if value_type(part.rows.schema) is not None]
+    schema = _typed_schema(typed) if typed else _SCHEMA
+    schema = schema.with_metadata({FAILED_KEY: msgspec.json.encode(failed)}) if failed else schema
     batches = [batch for part in taken for batch in _batches(part, schema)]
     weight = sum(part.nbytes for part in taken)
     body = _stream(schema, batches) if weight <= _WHOLE_BYTES_MAX else ArrowPieces(pa.Table.from_batches(batches))
@@ -219,6 +222,13 @@ def arrow_answer(
     return Answer(200, headers, body)
 
 
+def _typed_schema(parts: Sequence[pa.Schema]) -> pa.Schema:
+    """Return the schema of an answer with values; the rows of all parts have the same type."""
+    fields = {field.name: field for part in parts for field in part if field.name in TYPED}
+    *rows, handle, attempt = _SCHEMA
+    return pa.schema([*rows, *(fields[name] for name in TYPED if name in fields), handle, attempt])
+
+
 def _stream(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
     head = _SCHEMA_BYTES if schema is _SCHEMA else memoryview(schema.serialize())
     return b"".join([head, *(memoryview(batch.serialize()) for batch in batches), _END])
@@ -227,7 +237,10 @@ def _stream(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
 def _batches(part: Taken, schema: pa.Schema) -> list[pa.RecordBatch]:
     batches = []
     at = 0
-    rows = part.rows if part.rows.column(0).num_chunks == 1 else part.rows.combine_chunks()
+    rows = part.rows
+    if len(schema) > len(_SCHEMA):
+        rows = conformed_rows(rows, pa.schema(list(schema)[1:-2]))
+    rows = rows if rows.column(0).num_chunks == 1 else rows.combine_chunks()
     for batch in rows.to_batches():
         count = batch.num_rows
         attempts: Any = part.attempts

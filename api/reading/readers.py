@@ -120,7 +120,7 @@ class PartitionReader:
     async def look(self, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int) -> Fetched:
         """Read once without waiting, after `_brought_up` has refreshed the log."""
         await self._brought_up(partition, log, query, offset)
-        if query.filter is not None:
+        if query.filter is not None or log.has_invalid(offset, offset + query.max_messages):
             return await self._partitions.run(partial(_filtered, log, query.filter, query, offset))
         work = partial(
             log.read, offset, max_messages=query.max_messages, max_bytes=query.max_bytes, columns=query.columns
@@ -151,7 +151,7 @@ def _reaches_beyond(log: PartitionLog, offset: int) -> bool:
     return log.end_offset > offset
 
 
-def _filtered(log: PartitionLog, wanted: MessageFilter, query: FetchQuery, offset: int) -> Fetched:
+def _filtered(log: PartitionLog, wanted: MessageFilter | None, query: FetchQuery, offset: int) -> Fetched:
     """Return rows that pass the filter; the other rows count as consumed (SPEC CONS-3, CONS-9)."""
     scanned = scan_filtered(log, offset, wanted, max_messages=query.max_messages, max_bytes=query.max_bytes)
     last = scanned.last

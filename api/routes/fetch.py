@@ -29,6 +29,7 @@ from deltamq.api.host.global_topics import refuse_global
 from deltamq.api.host.hosted_group import Groups
 from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
 from deltamq.api.host.peers import Call, Peers
+from deltamq.api.host.typed_topics import TopicCodecs
 from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.order.pull_gate import Gate, Gates
@@ -40,7 +41,7 @@ from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.arrow_body import ArrowPieces
 from deltamq.api.wire.cloud_events import BATCHED, asked_events, fetched_events
 from deltamq.api.wire.fields import message_filter
-from deltamq.api.wire.message_json import stored_messages
+from deltamq.api.wire.message_json import stored_messages, with_values
 from deltamq.api.wire.request import (
     Admission,
     Client,
@@ -70,6 +71,7 @@ from deltamq.mq.meta.topics import Topic, no_partition
 from deltamq.mq.static.logical_queue import queue_index
 from deltamq.mq.wire.stored import FetchAnswer
 from deltamq.tables.log.fetch import Fetched, FetchStatus
+from deltamq.tables.typed.codec import Codec
 
 JSON_TYPE: Final = "application/json"
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
@@ -77,7 +79,7 @@ EVENTS_TYPE: Final = "text/event-stream"
 #: Media types of the answer.
 _ANSWERS: Final = (JSON_TYPE, ARROW_TYPE, EVENTS_TYPE)
 _PARAMETERS: Final = frozenset(
-    {"offset", "max_messages", "max_bytes", "wait_ms", "tags", "filter", "group", "client_id", "topic_id"}
+    {"offset", "max_messages", "max_bytes", "wait_ms", "tags", "filter", "group", "client_id", "topic_id", "typed"}
 )
 #: Number of rows above which a JSON answer is encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200
@@ -109,9 +111,11 @@ class FetchEndpoint:
         partitions: Partitions,
         metrics: Metrics,
         admission: Admission,
+        codecs: TopicCodecs,
     ) -> None:
         """`admission` bounds the bytes of rows that are being sent."""
         self._topics = topics
+        self._codecs = codecs
         self._groups = groups
         self._reader = reader
         self._queues = queues
@@ -176,6 +180,7 @@ class FetchEndpoint:
             raise no_partition(topic_name, partition_name)
         headers = headers_of(scope)
         kind = preferred(headers, _ANSWERS)
+        codec = self._codecs.asked(topic.topic, parameters)
         client = Client(scope, receive)
         try:
             if "group" in parameters:
@@ -187,13 +192,14 @@ class FetchEndpoint:
                 elsewhere = await self._peers.elsewhere(broker, call, client)
                 if elsewhere is not None:
                     return elsewhere
+            read = self._typed(partial(self._read, topic, partition_name, client=client, gate=gate), codec)
             if kind == EVENTS_TYPE:
                 resumed = header_text(headers, b"last-event-id")
-                read = self._explained(topic, partial(self._read, topic, partition_name, client=client, gate=gate))
-                ids = EventIds.of(topic.topic, partition_name)
+                ids = EventIds.of(topic.topic, partition_name, typed=codec is not None)
+                read = self._explained(topic, read)
                 await self._stream(read, ids, query, resumed, client, send)
                 return None
-            fetched = await self._read(topic, partition_name, query, client=client, gate=gate)
+            fetched = await read(query)
         except GONE as error:
             raise await self._topics.explained(topic, error) from error
         finally:
@@ -204,6 +210,21 @@ class FetchEndpoint:
         self._metrics.fetched_bytes[topic_name] += answer.size
         self._metrics.fetch_seconds.observe(time.perf_counter() - began)
         return answer
+
+    def _typed(
+        self, read: Callable[[FetchQuery], Awaitable[Fetched]], codec: Codec | None
+    ) -> Callable[[FetchQuery], Awaitable[Fetched]]:
+        """Return a `read` whose rows have values, if a codec is given."""
+        if codec is None:
+            return read
+
+        async def typed(query: FetchQuery) -> Fetched:
+            fetched = await read(query)
+            work = partial(with_values, fetched.rows, codec)
+            is_small = fetched.rows.num_rows <= _JSON_INLINE_ROWS
+            return replace(fetched, rows=work() if is_small else await self._partitions.run(work))
+
+        return typed
 
     async def _of_global(
         self,
@@ -354,9 +375,11 @@ class EventIds(NamedTuple):
     life: tuple[str, str]
 
     @classmethod
-    def of(cls, topic: Topic, partition: str) -> EventIds:
+    def of(cls, topic: Topic, partition: str, *, typed: bool = False) -> EventIds:
+        """Return the ids of a stream; those of values are shared with no stream of bodies."""
         topic_id = topic.id if topic.world is None else topic.world.id
-        return cls(partition, f"{topic_id}:{partition}" if topic.generation else partition, (topic_id, partition))
+        prefix = f"{topic_id}:{partition}" if topic.generation else partition
+        return cls(partition, prefix, (topic_id, f"{partition}?typed" if typed else partition))
 
     def resumed(self, last_event_id: str | None) -> int | None:
         """Return the offset after the client's last event; None if it had none.

@@ -31,6 +31,7 @@ from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.host.owners import Relayed
 from deltamq.api.host.peers import Call, Peer, is_forwarded
+from deltamq.api.host.typed_topics import TopicCodecs
 from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.queue.handle_calls import HandleCalls
@@ -45,6 +46,7 @@ from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.cloud_events import BATCHED, asked_events, popped_events
 from deltamq.api.wire.fields import message_filter
 from deltamq.api.wire.json_body import BODY_BYTES_MAX, decode_pop
+from deltamq.api.wire.message_json import with_values
 from deltamq.api.wire.request import (
     Admission,
     Client,
@@ -67,6 +69,7 @@ from deltamq.mq.queue.ordered_pop import check_attempt_id
 from deltamq.mq.static.logical_queue import TopicQueues
 from deltamq.mq.wire.pop import POP_MESSAGES_DEFAULT, FailedHandle, PopRequest
 from deltamq.tables.failpoints import failpoint
+from deltamq.tables.typed.codec import Codec
 
 #: Number of rows above which a JSON answer is encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200
@@ -97,10 +100,12 @@ class PopEndpoint:
         invisible: InvisibleBounds,
         within_ms: int,
         now_ms: Callable[[], int],
+        codecs: TopicCodecs,
     ) -> None:
         """`admission` bounds bodies, which must be there `within_ms`; `answers` bounds rows that are being sent."""
         self._topics = topics
         self._groups = groups
+        self._codecs = codecs
         self._popper = popper
         self._handles = handles
         self._hosting = hosting
@@ -140,7 +145,7 @@ class PopEndpoint:
         group_name, topic_name = unquoted(group_segment, "group"), unquoted(topic_segment, "topic")
         ticket = until_sent.enter_context(self._answers.enter())
         began = time.perf_counter()
-        parse_query(scope["query_string"], ())
+        parameters = parse_query(scope["query_string"], ("typed",))
         headers = headers_of(scope)
         with self._admission.enter() as reserved:
             body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=self._within_ms)
@@ -152,6 +157,7 @@ class PopEndpoint:
         may_make = request.retry is None or from_cluster(scope["headers"])
         group = await (self._groups.for_use(group_name) if may_make else self._groups.reader(group_name))
         queues = self._topics.queues(topic)
+        codec = self._codecs.asked(topic.topic, parameters)
         wanted = _checked(topic, queues, group, request, self._invisible, ticket)
         if request.client_id is not None:
             subscription = Subscription(
@@ -179,6 +185,8 @@ class PopEndpoint:
             # It was asked for while there was room; a client that did not get it would not have its messages.
             ticket.settle(answer.size)
             return answer
+        if codec is not None:
+            await self._add_values(popped, codec)
         answer = await self._encoded(wanted, popped, failed, scope)
         self._count(wanted, popped, len(acks) - len(refused), request.client_id)
         self._metrics.pop_seconds.observe(time.perf_counter() - began)
@@ -287,6 +295,15 @@ class PopEndpoint:
             if is_over or _is_found(popped) or (isinstance(popped, Answer) and popped.status != _OK):
                 return popped
             way = await self._forwarder.way(wanted, self._topics.queues(topic), call)
+
+    async def _add_values(self, popped: Popped, codec: Codec) -> None:
+        """Give the popped messages their values, retried ones too."""
+        count = sum(len(taken.handles) for taken in popped.taken)
+
+        def typed() -> list[Taken]:
+            return [taken._replace(rows=with_values(taken.rows, codec)) for taken in popped.taken]
+
+        popped.taken = typed() if count <= _JSON_INLINE_ROWS else await self._partitions.run(typed)
 
     async def _encoded(
         self, wanted: TopicPopRequest, popped: Popped, refused: list[FailedHandle], scope: Scope

@@ -19,13 +19,15 @@ import pyarrow as pa
 
 from deltamq.api.auth.caller import caller_of, permit_put
 from deltamq.api.host.clusters import from_cluster, unknown_here
-from deltamq.api.host.hosted_topic import GONE, Topics
+from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
 from deltamq.api.host.peers import Call
+from deltamq.api.host.typed_topics import TopicCodecs
 from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.sending.global_sender import GlobalSender
 from deltamq.api.sending.request_appender import INLINE_BYTES, RequestAppender
 from deltamq.api.sending.store_request import StoreRequest, check_new
+from deltamq.api.sending.typed_bodies import check_bytes, typed_body
 from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.arrow_body import decode_arrow
 from deltamq.api.wire.cloud_events import BATCHED, STRUCTURED, binary_decoder, decode_batch, decode_structured
@@ -75,8 +77,10 @@ class ProduceEndpoint:
         within_ms: int,
         now_ms: Callable[[], int],
         global_sender: GlobalSender,
+        codecs: TopicCodecs,
     ) -> None:
         """`bytes_max` bounds a body, which must be there `within_ms`; delays count from `now_ms`."""
+        self._codecs = codecs
         self._topics = topics
         self._appender = appender
         self._partitions = partitions
@@ -120,6 +124,7 @@ class ProduceEndpoint:
                     topic_name, partial(check_new, topic_name, request), permit_put(caller_of(scope), topic_name)
                 )
             elsewhere: Answer | None = None
+            await self._typed(topic, body)
             try:
                 if topic.topic.world is not None:
                     call = Call.of(scope, raw, wait_ms=self._appender.window_of(topic, request))
@@ -136,6 +141,16 @@ class ProduceEndpoint:
             metrics.produced_bytes[topic_name] += body.rows.nbytes
         failpoint("ack.before_respond")
         return _answer(answer) if elsewhere is None else elsewhere
+
+    async def _typed(self, topic: HostedTopic, body: Decoded) -> None:
+        """Make and check the bodies of a request to a typed topic; raise as `typed_body` does."""
+        codec = self._codecs.of(topic.topic)
+        if codec is None:
+            check_bytes(topic.name, body)
+        elif body.rows.nbytes <= INLINE_BYTES:
+            typed_body(codec, body)
+        else:
+            await self._partitions.run(partial(typed_body, codec, body))
 
     async def _decoded(
         self, headers: Headers, receive: Receive, ticket: Ticket, now_ms: int

@@ -29,7 +29,7 @@ from deltamq.mq.meta.global_topics import GlobalCopy, require_world
 from deltamq.mq.meta.static_topics import RemapMode
 from deltamq.mq.meta.topic_settings import TopicSettings
 from deltamq.mq.static.global_queues import GlobalQueues
-from deltamq.mq.wire.topics import MovedQueue, Remapping, TopicCheck, TopicRepair
+from deltamq.mq.wire.static_topics import MovedQueue, Remapping, TopicCheck, TopicRepair
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -13,11 +13,14 @@ from msgspec.structs import replace
 
 from deltamq.api.auth.caller import permit_put
 from deltamq.api.host.clusters import from_cluster
+from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.peers import Call
 from deltamq.api.host.static_topics import UNSERVED, queue_states
+from deltamq.api.host.typed_topics import WantedSchema, check_wanted, wanted_schema
 from deltamq.api.log.partition import Partition
 from deltamq.api.progress.times import brought_up
+from deltamq.api.schemas.registry import Registry
 from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.fields import After, Limit, access_fields, json_answer, moment, moment_us, page, parse_time
 from deltamq.api.wire.json_body import JsonBody
@@ -35,11 +38,22 @@ from deltamq.mq.limits import (
 )
 from deltamq.mq.meta.access import Access, AccessState
 from deltamq.mq.meta.static_topics import StaticRequest
-from deltamq.mq.meta.topic_settings import NO_LIMIT, FlushMode, OrderStrategy, TopicRequest, limit_of, window_of
+from deltamq.mq.meta.topic_settings import (
+    NO_LIMIT,
+    FlushMode,
+    OrderStrategy,
+    TopicRequest,
+    limit_of,
+    schema_of,
+    window_of,
+)
+from deltamq.mq.meta.topics import MetaState, Topic
 from deltamq.mq.names import broker_of, check_client_topic
 from deltamq.mq.partitioners import Partitioner
+from deltamq.mq.schemas.registry import Reference, RegistryState
 from deltamq.mq.static.global_queues import GlobalQueues, global_queue_name
-from deltamq.mq.wire.topics import OffsetsByTime, PartitionInfo, QueueInfo, TopicInfo, TopicList
+from deltamq.mq.wire.schemas import SchemaPut
+from deltamq.mq.wire.topics import OffsetsByTime, PartitionInfo, QueueInfo, SchemaInfo, TopicInfo, TopicList
 from deltamq.tables.log.warehouse import Warehouse
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"])
@@ -83,6 +97,10 @@ class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
             description="The hash that takes keys to partitions: `lp` (the default) as in Spark SQL, `kafka` as in "
             "Kafka's default partitioner. Set when the topic is made, and never changed; not with `static`."
         ),
+    ] = None
+    schema: Annotated[
+        SchemaPut | None,
+        Meta(description="What messages are written in: their fields are columns of the partitions' tables."),
     ] = None
     static: Annotated[bool | None, Meta(description="Whether the topic has logical queues.")] = None
     total_queues: Annotated[
@@ -148,6 +166,48 @@ def _static_of(asked: TopicPutRequest) -> StaticRequest | None:
     return StaticRequest(total_queues=asked.total_queues, brokers=brokers, settings=wanted)
 
 
+def _schema_of(topic: str, asked: TopicPutRequest) -> Callable[[MetaState], WantedSchema] | None:
+    """Return what schema the request asks for, by the topics that are there; None if it asks for none."""
+    given = asked.schema
+    if given is None:
+        return None
+    references = tuple(Reference(used.name, used.subject, used.version) for used in given.references)
+
+    def wanted(topics: MetaState) -> WantedSchema:
+        present = topics.topics.get(topic)
+        return wanted_schema(
+            topic,
+            None if present is None else schema_of(present.settings),
+            format=given.format,
+            subject=given.subject,
+            schema=given.schema,
+            references=references,
+            message=given.message,
+            wire=given.wire,
+            on_invalid=given.on_invalid,
+            unwrap=given.unwrap,
+        )
+
+    return wanted
+
+
+async def _register(
+    hosted: HostedMeta,
+    registry: Registry,
+    topic: str,
+    schema: Callable[[MetaState], WantedSchema],
+    permit: Callable[[bool], None],
+    call: Call,
+) -> None:
+    """Register the version that a request brings of its topic's subject, once all else about it is right."""
+    meta = await hosted.refresh()
+    permit(topic in meta.topics.topics)
+    wanted = schema(meta.topics)
+    check_wanted(meta, topic, wanted)
+    if wanted.schema is not None:
+        await registry.register(wanted.setting.subject, wanted.schema, id_=None, number=None, call=call)
+
+
 @router.get(
     "",
     summary="Names of all topics, or a page of them",
@@ -178,15 +238,19 @@ async def put_topic(topic: TopicName, service: Running, caller: Asking, request:
     check_client_topic(topic)
     asked = await _PUT.read(request)
     static = _static_of(asked)
-    permit = permit_put(caller, topic)
+    permit, schema = permit_put(caller, topic), _schema_of(topic, asked)
+    if schema is not None:
+        await _register(service.meta, service.registry, topic, schema, permit, Call.of(request.scope))
     if static is None:
-        hosted, created = await service.topics.put(topic, _wanted_of(asked), permit=permit)
+        hosted, created = await service.topics.put(topic, _wanted_of(asked), permit=permit, schema=schema)
         await service.sealer.seal(hosted)
     elif asked.clusters is not None:
         clusters = list(dict.fromkeys(asked.clusters))
+        if schema is not None:
+            raise Unprocessable("schema: a topic of scope global has none; leave it out", field="schema")
         hosted, created = await service.global_topics.create(topic, static, clusters, permit)
     else:
-        hosted, created = await service.static_topics.put(topic, static, permit)
+        hosted, created = await service.static_topics.put(topic, static, permit, schema)
     shown = await _shown(hosted, service.topics, service.warehouse, service.settings.refresh_ms)
     return json_answer(shown, 201 if created else 200)
 
@@ -285,6 +349,24 @@ async def _shown(hosted: HostedTopic, topics: Topics, warehouse: Warehouse, refr
         home=None if world is None else world.home,
         clusters=None if world is None else world.clusters,
         logical_queues=None if queues is None else tuple(queues),
+        schema=_schema_info(topic, topics.schemas),
+    )
+
+
+def _schema_info(topic: Topic, registry: RegistryState) -> SchemaInfo | None:
+    setting = schema_of(topic.settings)
+    if setting is None:
+        return None
+    versions = registry.versions(setting.subject)
+    return SchemaInfo(
+        format=setting.format,
+        subject=setting.subject,
+        wire=setting.wire,
+        on_invalid=setting.on_invalid,
+        message=setting.message,
+        unwrap=setting.unwrap,
+        version=versions[-1].version if versions else None,
+        schema_id=versions[-1].id if versions else None,
     )
 
 

@@ -11,16 +11,8 @@ from deltamq.api.auth.caller import Caller
 from deltamq.api.host.peers import Call
 from deltamq.api.schemas.registry import Registry
 from deltamq.mq.errors import Refused, Unprocessable
-from deltamq.mq.schemas.registry import (
-    Compatibility,
-    Mode,
-    Reference,
-    RegistryState,
-    Schema,
-    SchemaType,
-    check_subject,
-    topic_of_subject,
-)
+from deltamq.mq.schemas.registry import Compatibility, Mode, Reference, RegistryState, Schema, topic_of_subject
+from deltamq.mq.schemas.setting import SchemaType, check_subject
 
 S = TypeVar("S", bound=msgspec.Struct)
 

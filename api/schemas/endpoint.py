@@ -36,16 +36,8 @@ from deltamq.mq.schemas.changes import (
     resolved,
     version_not_found,
 )
-from deltamq.mq.schemas.registry import (
-    ALL_SUBJECTS,
-    Basis,
-    Reference,
-    RegistryState,
-    Schema,
-    SchemaType,
-    SubjectVersion,
-    Version,
-)
+from deltamq.mq.schemas.registry import ALL_SUBJECTS, Basis, Reference, RegistryState, Schema, SubjectVersion, Version
+from deltamq.mq.schemas.setting import SchemaType
 
 _VERSION_MAX: Final = 2**31 - 1
 _MEDIA: Final = ("", "application/json", "application/octet-stream")

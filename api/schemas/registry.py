@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Call
+from deltamq.api.host.typed_topics import FEATURE
 from deltamq.api.schemas.texts import incompatible, rules_of, stored_form, texts_of
 from deltamq.mq.errors import Conflict
 from deltamq.mq.meta.features import decide_use
@@ -28,7 +29,6 @@ T = TypeVar("T")
 
 #: Times that a registration is checked again, because another one was faster.
 _CHECKS_MAX: Final = 10
-FEATURE: Final = "schemas"
 
 
 class Registry:

@@ -34,6 +34,7 @@ from deltamq.api.host.pace import LeaseTimes
 from deltamq.api.host.peers import Peers
 from deltamq.api.host.static_topics import StaticTopics
 from deltamq.api.host.tables import Tables
+from deltamq.api.host.typed_topics import TopicCodecs
 from deltamq.api.log.lane import Threads
 from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
@@ -53,6 +54,7 @@ from deltamq.api.queue.popper import Popper
 from deltamq.api.queue.seen_clients import SeenClients
 from deltamq.api.queue.waiting_list import WaitingList
 from deltamq.api.reading.readers import PartitionReader, QueueReader
+from deltamq.api.schemas.registry import Registry
 from deltamq.api.sending.letters import DeadLetterLogs
 from deltamq.api.service.access import ServiceAccess
 from deltamq.api.service.background import Takeover, Watch
@@ -216,6 +218,9 @@ class Service:
             auto_create=settings.auto_create_topics,
             now_ms=self.now_ms,
         )
+        self.codecs = TopicCodecs(self.meta)
+        self.registry = Registry(self.meta, self.owners)
+        self.partitions.codecs = self.codecs.of_partition
         self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts, self.now_ms)
         self.static_topics = StaticTopics(self.meta, self.topics, self.sealer, self.now_ms)
         self.reader = PartitionReader(self.partitions, self.hosting, refresh_s=self._refresh_s)

@@ -28,10 +28,14 @@ from deltamq.mq.limits import (
 from deltamq.tables.message_limits import check_column
 from deltamq.tables.queue.deliver_times import times_of_columns
 from deltamq.tables.schema import HEADERS, INGEST_SCHEMA, TIME
+from deltamq.tables.typed_row import VALUE
 
 _TEXT: Final = (pa.string(), pa.large_string())
 _BYTES: Final = (*_TEXT, pa.binary(), pa.large_binary())
-_COLUMNS: Final = ("body", "key", "tag", "headers", "message_id", "born_time", "partition", "deliver_time", "delay_ms")
+_COLUMNS: Final = (
+    *("body", "key", "tag", "headers", "message_id", "born_time", "partition", "deliver_time", "delay_ms"),
+    VALUE,
+)
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 #: Numbers of the IPC format's flatbuffer: the kind of a message, and the slot of a batch's `compression`.
 _RECORD_BATCH: Final = 3
@@ -54,8 +58,11 @@ def decode_arrow(body: bytes | bytearray, now_ms: int) -> Decoded:
     times = times_of_columns(columns.pop("deliver_time", None), columns.pop("delay_ms", None), now_ms)
     partition = columns.pop("partition", None)
     checked = [(f, _checked(f.name, columns[f.name])) for f in INGEST_SCHEMA if f.name in columns]
-    if "body" not in columns:
+    value = columns.get(VALUE)
+    if "body" not in columns and value is None:
         raise Refused("body: every message needs a body", code="missing_field", field="body")
+    if value is not None:
+        checked.append((pa.field(VALUE, value.type), value))
     rows = pa.RecordBatch.from_arrays([c for _, c in checked], schema=pa.schema([f for f, _ in checked]))
     named = None if partition is None else _cast("partition", partition)
     return Decoded(ArrowRows(rows.num_rows, len(body), rows), named, times)
@@ -140,7 +147,7 @@ def _check_schema(schema: pa.Schema) -> None:
             raise Refused(f"{name} is not a column of a message: {known}", code="unknown_field", field=name)
         if not _type_fits(name, field.type):
             raise Refused(f"{name}: type {field.type} is not taken", code="invalid_type", field=name)
-    if "body" not in schema.names:
+    if "body" not in schema.names and VALUE not in schema.names:
         raise Refused("body: the column body is missing", code="missing_field", field="body")
 
 
@@ -149,6 +156,8 @@ def _type_fits(name: str, kind: pa.DataType) -> bool:
         return name != "body"
     if name == "body":
         return kind in _BYTES or bool(pa.types.is_fixed_size_binary(kind))
+    if name == VALUE:
+        return bool(pa.types.is_struct(kind))
     if name in ("born_time", "deliver_time"):
         return bool(pa.types.is_timestamp(kind) and kind.tz is not None)
     if name == "delay_ms":

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from deltamq.api.wire.rows import Body, Decoded, Rows
 from deltamq.mq.errors import Refused, TooLarge, Unprocessable
@@ -178,6 +179,7 @@ def _is_plain(message: Message, nbytes: int) -> bool:
     """Whether a message has only short texts and a valid time, as most have."""
     return (
         message.body is not None
+        and message.value is UNSET
         and message.body_base64 is None
         and message.deliver_time is None
         and message.delay_ms is None
@@ -218,7 +220,10 @@ def _columns(messages: list[Message], nbytes: int, where: str, now_ms: int) -> D
         message_id=_text([m.message_id for m in messages], "message_id", MESSAGE_ID_BYTES_MAX, where),
         born_time=_born_times(messages, where),
     )
-    return Decoded(rows, _filled([m.partition for m in messages]), _times(messages, now_ms, where))
+    values = [None if m.value is UNSET else m.value for m in messages]
+    return Decoded(
+        rows, _filled([m.partition for m in messages]), _times(messages, now_ms, where), values=_filled(values)
+    )
 
 
 def _filled(column: list[Any]) -> list[Any] | None:
@@ -246,9 +251,12 @@ def _bodies(messages: list[Message], nbytes: int, where: str) -> list[Body]:
 
 
 def _body(message: Message, where: str) -> Body:
-    if (message.body is None) == (message.body_base64 is None):
-        detail = f"{where}.body: exactly one of body and body_base64 is needed"
+    given = (message.body is not None) + (message.body_base64 is not None) + (message.value is not UNSET)
+    if given != 1:
+        detail = f"{where}.body: exactly one of body, body_base64 and value is needed"
         raise Refused(detail, code="invalid_body", field=f"{where}.body")
+    if message.value is not UNSET:
+        return b""  # made of the value when the topic's schema is known
     if message.body_base64 is None:
         assert message.body is not None
         return message.body

@@ -17,14 +17,19 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UNSET, UnsetType
 
 from deltamq.api.wire.fields import rfc3339
 from deltamq.mq.queue.dead_letters import LetterMarks
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER
 from deltamq.mq.static.logical_queue import UNDECIDED, ShownQueue, not_decided
 from deltamq.mq.wire.stored import DeadLetter, MessageOrigin, StoredMessage
+from deltamq.tables.typed.codec import Codec
+from deltamq.tables.typed.json_text import rendered
+from deltamq.tables.typed_row import RESCUED, VALUE
 
 _EPOCH: Final = datetime(1970, 1, 1)
 #: Up to so many values are converted one by one: Arrow's kernels cost as much for one as for a hundred.
@@ -38,7 +43,8 @@ def stored_messages(rows: pa.Table) -> list[StoredMessage]:
 
 def json_columns(rows: pa.Table) -> list[Iterable[Any]]:
     """Return the values of the rows column by column, in the order of `StoredMessage`'s fields."""
-    bodies, encoded = _bodies(rows.column("body"))
+    bodies, encoded = _bodies(_shown_bodies(rows))
+    values, rescued = _typed(rows)
     return [
         rows.column("offset").to_pylist(),
         rows.column("message_id").to_pylist(),
@@ -54,7 +60,33 @@ def json_columns(rows: pa.Table) -> list[Iterable[Any]]:
         _origins(rows.column("origin")),
         _values(rows.column("producer_id")),
         _values(rows.column("producer_seq")),
+        values,
+        rescued,
     ]
+
+
+def with_values(rows: pa.Table, codec: Codec) -> pa.Table:
+    """Return rows with what their bodies are in a topic's columns: then JSON has values in place of bodies."""
+    if not rows.num_rows:
+        return rows
+    typed = codec.decode(rows.column("body").combine_chunks())
+    rows = rows.append_column(VALUE, typed.value)
+    return rows if typed.rescued is None else rows.append_column(RESCUED, typed.rescued)
+
+
+def _typed(rows: pa.Table) -> tuple[Any, Any]:
+    """Return the values and what did not fit, as JSON."""
+    at, rescued_at = rows.schema.get_field_index(VALUE), rows.schema.get_field_index(RESCUED)
+    if at < 0:
+        return repeat(UNSET), repeat(UNSET)
+    values = [_raw(value) for chunk in rows.column(at).chunks for value in rendered(chunk).to_pylist()]
+    if rescued_at < 0:
+        return values, repeat(UNSET)
+    return values, [_raw(None if text is None else text.encode()) for text in rows.column(rescued_at).to_pylist()]
+
+
+def _raw(text: bytes | None) -> msgspec.Raw | UnsetType:
+    return UNSET if text is None else msgspec.Raw(text)
 
 
 def _values(column: pa.ChunkedArray) -> Any:
@@ -90,14 +122,22 @@ def _bodies(column: pa.ChunkedArray) -> tuple[Any, Any]:
     """Return (texts, base64 texts), one of which is None for each message."""
     try:
         if len(column) <= _FEW:
-            return [raw.decode() for raw in column.to_pylist()], repeat(None)
+            return [None if raw is None else raw.decode() for raw in column.to_pylist()], repeat(None)
         return pc.cast(column, pa.string()).to_pylist(), repeat(None)
     except (UnicodeDecodeError, pa.ArrowInvalid):
         pairs = [_body(raw) for raw in column.to_pylist()]
         return [p[0] for p in pairs], [p[1] for p in pairs]
 
 
-def _body(raw: bytes) -> tuple[str | None, str | None]:
+def _shown_bodies(rows: pa.Table) -> pa.ChunkedArray:
+    """Return the bodies of rows that show no value."""
+    body, at = rows.column("body"), rows.schema.get_field_index(VALUE)
+    return body if at < 0 else pc.if_else(rows.column(at).is_valid(), pa.scalar(None, pa.binary()), body)
+
+
+def _body(raw: bytes | None) -> tuple[str | None, str | None]:
+    if raw is None:
+        return None, None
     try:
         return raw.decode(), None
     except UnicodeDecodeError:

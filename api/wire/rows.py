@@ -15,14 +15,17 @@ from datetime import datetime
 from itertools import chain
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from deltamq.mq.wire.produce import Producer
+from deltamq.tables.delta.stamped import one_batch
 from deltamq.tables.few_rows import FEW_ROWS_MAX, binary_column, text_column
 from deltamq.tables.queue.deliver_times import Times
 from deltamq.tables.schema import INGEST_SCHEMA
+from deltamq.tables.typed_row import VALUE
 
 Body = str | bytes
 Headers = dict[str, str]
@@ -42,14 +45,22 @@ class Rows:
     headers: Sequence[Headers | None] | None = None
     message_id: Sequence[str | None] | None = None
     born_time: Sequence[datetime | None] | None = None
+    #: The typed columns of the bodies, if they were decoded already (`tables.typed_row`).
+    typed: pa.RecordBatch | None = None
 
     def take(self, indexes: Indexes) -> Rows:
         """Return the messages at `indexes`, in that order."""
-        return self._each(len(indexes), lambda column: [column[i] for i in indexes])
+        taken = self._each(len(indexes), lambda column: [column[i] for i in indexes])
+        if self.typed is not None:
+            taken.typed = self.typed.take(pa.array(np.asarray(indexes, dtype=np.int64)))
+        return taken
 
     def slice(self, start: int, end: int) -> Rows:
         """Return the messages in `[start, end)`."""
-        return self._each(end - start, lambda column: column[start:end])
+        sliced = self._each(end - start, lambda column: column[start:end])
+        if self.typed is not None:
+            sliced.typed = self.typed.slice(start, end - start)
+        return sliced
 
     def _each(self, count: int, pick: Callable[[Sequence[Any]], Sequence[Any]]) -> Rows:
         def picked(column: Sequence[Any] | None) -> Sequence[Any] | None:
@@ -105,6 +116,11 @@ def to_record_batch(parts: Sequence[Rows]) -> pa.RecordBatch:
         if values is not None:
             columns.append(_array(values, field))
             fields.append(field)
+    typed = [part.typed for part in parts if part.typed is not None]
+    if len(typed) == len(parts):
+        batch = one_batch(typed)
+        columns += batch.columns
+        fields += list(batch.schema)
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
@@ -146,3 +162,11 @@ class Decoded:
     times: Times | None = None
     producer: Producer | None = None
     expected_offset: int | None = None
+    #: The values that messages bring in place of bodies, as JSON; None if no message brings one.
+    values: list[msgspec.Raw | None] | None = None
+
+    @property
+    def has_values(self) -> bool:
+        """Whether messages bring values in place of bodies."""
+        is_typed = isinstance(self.rows, ArrowRows) and self.rows.batch.schema.get_field_index(VALUE) >= 0
+        return self.values is not None or is_typed

@@ -107,17 +107,17 @@ if TYPE_CHECKING:
     from deltamq.mq.wire.pop import FailedHandle as FailedHandle
     from deltamq.mq.wire.schemas import SchemaReference as SchemaReference
     from deltamq.mq.wire.schemas import SchemaVersion as SchemaVersion
+    from deltamq.mq.wire.static_topics import FaultInfo as FaultInfo
+    from deltamq.mq.wire.static_topics import MappingInfo as MappingInfo
+    from deltamq.mq.wire.static_topics import MovedQueue as MovedQueue
+    from deltamq.mq.wire.static_topics import Remapping as Remapping
+    from deltamq.mq.wire.static_topics import TopicCheck as TopicCheck
+    from deltamq.mq.wire.static_topics import TopicRepair as TopicRepair
     from deltamq.mq.wire.stored import MessageOrigin as MessageOrigin
-    from deltamq.mq.wire.topics import FaultInfo as FaultInfo
-    from deltamq.mq.wire.topics import MappingInfo as MappingInfo
-    from deltamq.mq.wire.topics import MovedQueue as MovedQueue
     from deltamq.mq.wire.topics import PartitionInfo as PartitionInfo
     from deltamq.mq.wire.topics import QueueInfo as QueueInfo
-    from deltamq.mq.wire.topics import Remapping as Remapping
     from deltamq.mq.wire.topics import SegmentInfo as SegmentInfo
-    from deltamq.mq.wire.topics import TopicCheck as TopicCheck
     from deltamq.mq.wire.topics import TopicInfo as TopicInfo
-    from deltamq.mq.wire.topics import TopicRepair as TopicRepair
 
 if __name__ != "deltamq":
     raise ImportError("import deltamq: this file is its __init__")
@@ -162,10 +162,8 @@ _NAMES: Final = {
     "mq.wire.pop": "FailedHandle",
     "mq.wire.schemas": "SchemaReference SchemaVersion",
     "mq.wire.stored": "MessageOrigin",
-    "mq.wire.topics": (
-        "FaultInfo MappingInfo MovedQueue PartitionInfo QueueInfo Remapping SegmentInfo"
-        " TopicCheck TopicInfo TopicRepair"
-    ),
+    "mq.wire.static_topics": "FaultInfo MappingInfo MovedQueue Remapping TopicCheck TopicRepair",
+    "mq.wire.topics": "PartitionInfo QueueInfo SegmentInfo TopicInfo",
 }
 _MODULES: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -25,6 +25,7 @@ from msgspec import UNSET, UnsetType
 
 from deltamq.mq.limits import JSON_INTEGER_MAX, RETENTION_MS_DEFAULT, RETENTION_MS_MAX
 from deltamq.mq.partitioners import Partitioner
+from deltamq.mq.schemas.setting import SchemaSetting
 
 #: Kafka's names of the settings that mean something here.
 CLEANUP_POLICY: Final = "cleanup.policy"
@@ -61,6 +62,8 @@ class TopicSettings:
     commit_window_ms: int | UnsetType = UNSET
     #: The hash by which keys go to partitions (SPEC KAFKA-12); set when the topic is made, and never changed.
     partitioner: Partitioner = "lp"
+    #: What messages are written in; unset, and not stored, for a topic whose bodies are bytes (SPEC TYPE-1).
+    schema: SchemaSetting | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,7 @@ class TopicRequest:
     flush: FlushMode | None = None
     commit_window_ms: int | None = None
     partitioner: Partitioner | None = None
+    schema: SchemaSetting | None = None
     #: Settings by Kafka's names, valid ones; None puts one back to its default.
     kafka: Mapping[str, str | None] = field(default_factory=dict)
 
@@ -91,6 +95,7 @@ class TopicRequest:
             flush=self.flush or settings.flush,
             commit_window_ms=settings.commit_window_ms if self.commit_window_ms is None else self.commit_window_ms,
             partitioner=self.partitioner or settings.partitioner,
+            schema=settings.schema if self.schema is None else self.schema,
         )
 
 
@@ -112,6 +117,11 @@ def limit_of(settings: TopicSettings) -> int:
 def window_of(settings: TopicSettings) -> int | None:
     """Return a topic's `commit_window_ms`; None for the service's own setting."""
     return None if settings.commit_window_ms is UNSET else settings.commit_window_ms
+
+
+def schema_of(settings: TopicSettings) -> SchemaSetting | None:
+    """Return what messages of a topic are written in; None for bytes."""
+    return None if settings.schema is UNSET else settings.schema
 
 
 def settings_after(

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from deltamq.mq.errors import Conflict, NotFound
-from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, settings_after
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, schema_of, settings_after
 from deltamq.mq.names import check_client_topic
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.routing import (
@@ -31,6 +31,7 @@ from deltamq.mq.routing import (
     new_route,
     route_by_hand,
 )
+from deltamq.mq.schemas.setting import SchemaSetting
 from deltamq.mq.static.global_queues import GlobalQueues, global_queue_names
 from deltamq.mq.static.logical_queue import queue_names
 from deltamq.mq.stored_json import Form, check_event, form, forms_of
@@ -307,6 +308,27 @@ def check_partitioner(name: str, settings: TopicSettings, wanted: Partitioner) -
             field="partitioner",
             extra={"partitioner": settings.partitioner},
         )
+
+
+def check_schema(name: str, settings: TopicSettings, wanted: SchemaSetting) -> None:
+    """Return if a topic with these settings may have the setting `wanted`.
+
+    With another format or subject, what the topic's columns hold and what its messages say would be two things.
+
+    Raises
+    ------
+    Conflict
+        `schema_fixed`: it has another one.
+    """
+    present = schema_of(settings)
+    if present is None or (present.format, present.subject) == (wanted.format, wanted.subject):
+        return
+    raise Conflict(
+        f"schema: topic {name} has the format {present.format} and the subject {present.subject}, and keeps both; "
+        "register a new version of that subject, or make another topic",
+        code="schema_fixed",
+        field="schema",
+    )
 
 
 def check_may_grow(name: str, settings: TopicSettings, field: str = "partitions") -> None:

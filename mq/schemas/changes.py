@@ -24,8 +24,8 @@ from deltamq.mq.schemas.registry import (
     SubjectRules,
     SubjectRulesPut,
     Version,
-    check_subject,
 )
+from deltamq.mq.schemas.setting import check_subject
 
 #: Registries before this one gave ids of 32 bits: messages carry them so.
 _ID_MAX: Final = 2**31 - 1

@@ -18,11 +18,9 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from deltamq.mq.errors import Unprocessable
-from deltamq.mq.schemas.limits import SUBJECT_LENGTH_MAX
+from deltamq.mq.schemas.setting import SchemaType
 from deltamq.mq.stored_json import Form, check_event, forms_of
 
-SchemaType: TypeAlias = Literal["AVRO", "JSON", "PROTOBUF", "COLUMNS"]
 #: How far a new version may differ from the last one, or (`_TRANSITIVE`) from all.
 Compatibility: TypeAlias = Literal[
     "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE", "NONE"
@@ -31,8 +29,6 @@ Mode: TypeAlias = Literal["READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT"
 
 #: Names the rules for subjects that have none of their own.
 ALL_SUBJECTS: Final = ""
-#: What Confluent's registry means by names that begin so: other registries inside one, and all subjects.
-_RESERVED: Final = (":", "__GLOBAL", "__EMPTY")
 
 
 class Reference(msgspec.Struct, frozen=True, array_like=True):
@@ -334,16 +330,3 @@ class _Changing:
 def topic_of_subject(subject: str) -> str:
     """Return the topic whose access rules a subject has: `orders` for `orders-key` and `orders-value`."""
     return subject.removesuffix("-key") if subject.endswith("-key") else subject.removesuffix("-value")
-
-
-def check_subject(subject: str) -> str:
-    """Return `subject` if it is a legal name of a subject, else raise `Unprocessable` (`invalid_subject`)."""
-    if not subject or len(subject) > SUBJECT_LENGTH_MAX or not subject.isprintable() or subject.startswith(_RESERVED):
-        raise Unprocessable(
-            f"a subject is 1 to {SUBJECT_LENGTH_MAX} characters that can be printed, and begins with none of "
-            f"{', '.join(_RESERVED)} (there is one context only)",
-            code="invalid_subject",
-            field="subject",
-            extra={"limit": SUBJECT_LENGTH_MAX},
-        )
-    return subject

@@ -7,8 +7,9 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.schemas.registry import SchemaType, check_subject
+from deltamq.mq.schemas.limits import SUBJECT_LENGTH_MAX
 
+SchemaType: TypeAlias = Literal["AVRO", "JSON", "PROTOBUF", "COLUMNS"]
 Format: TypeAlias = Literal["avro", "json", "protobuf", "columns"]
 Wire: TypeAlias = Literal["confluent", "none"]
 OnInvalid: TypeAlias = Literal["reject", "quarantine", "rescue"]
@@ -19,6 +20,9 @@ _TYPES: Final[dict[Format, SchemaType]] = {
     "protobuf": "PROTOBUF",
     "columns": "COLUMNS",
 }
+
+#: What Confluent's registry means by names that begin so: other registries inside one, and all subjects.
+_RESERVED: Final = (":", "__GLOBAL", "__EMPTY")
 
 
 def subject_of(topic: str) -> str:
@@ -58,3 +62,16 @@ class SchemaSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 def _refused(field: str, why: str) -> Unprocessable:
     return Unprocessable(f"schema.{field}: {why}", code="invalid_schema_setting", field=f"schema.{field}")
+
+
+def check_subject(subject: str) -> str:
+    """Return `subject` if it is a legal name of a subject, else raise `Unprocessable` (`invalid_subject`)."""
+    if not subject or len(subject) > SUBJECT_LENGTH_MAX or not subject.isprintable() or subject.startswith(_RESERVED):
+        raise Unprocessable(
+            f"a subject is 1 to {SUBJECT_LENGTH_MAX} characters that can be printed, and begins with none of "
+            f"{', '.join(_RESERVED)} (there is one context only)",
+            code="invalid_subject",
+            field="subject",
+            extra={"limit": SUBJECT_LENGTH_MAX},
+        )
+    return subject

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from deltamq.mq.limits import (
     ATTEMPT_ID_LENGTH_MAX,
@@ -21,7 +21,7 @@ from deltamq.mq.limits import (
     WAIT_MS_MAX,
 )
 from deltamq.mq.wire.answers import TimeText
-from deltamq.mq.wire.stored import MessageOrigin, ProducerSeq
+from deltamq.mq.wire.stored import MessageOrigin, ProducerSeq, Rescued, Value
 
 FILTER_DESCRIPTION: Final = (
     "A SQL92 condition over headers, `key` and `tag`, for example `region = 'eu' AND amount > 5`. Messages that it is"
@@ -146,7 +146,7 @@ class PopRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class PoppedMessage(msgspec.Struct, omit_defaults=True, gc=False):
-    """One message, with either `body` or `body_base64`. `handle` names this delivery of it."""
+    """One message, with one of `body`, `body_base64` and `value`. `handle` names this delivery of it."""
 
     partition: str
     handle: str
@@ -165,6 +165,8 @@ class PoppedMessage(msgspec.Struct, omit_defaults=True, gc=False):
     origin: MessageOrigin | None = None
     producer_id: str | None = None
     producer_seq: ProducerSeq = None
+    value: Value | UnsetType = UNSET
+    rescued: Rescued | UnsetType = UNSET
 
 
 class PopAnswer(msgspec.Struct):

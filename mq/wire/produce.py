@@ -34,7 +34,7 @@ class Producer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """One message of a request, with either `body` or `body_base64`."""
+    """One message of a request, with one of `body`, `body_base64`, and in a topic with a schema `value`."""
 
     body: str | None = None
     key: Annotated[str, Meta(max_length=KEY_BYTES_MAX)] | None = None
@@ -46,6 +46,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc
     deliver_time: Annotated[datetime, Meta(tz=True)] | None = None
     delay_ms: Annotated[int, Meta(ge=0)] | None = None
     message_id: Annotated[str, Meta(min_length=1, max_length=MESSAGE_ID_BYTES_MAX)] | None = None
+    value: Annotated[msgspec.Raw, Meta(description="The fields of the topic's schema.")] | UnsetType = UNSET
 
 
 class ProduceRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

@@ -6,7 +6,7 @@ from base64 import b64decode
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, REASON_LENGTH_MAX
 from deltamq.mq.queue.dead_letters import LetterState
@@ -27,8 +27,14 @@ class MessageOrigin(msgspec.Struct, frozen=True, gc=False):
     offset: int | None
 
 
+#: The fields of the topic's schema, if they were asked for; then there is no body.
+Value = Annotated[msgspec.Raw, Meta(description="The fields of the topic's schema, in place of the body.")]
+#: What did not fit the schema, and why (SPEC TYPE-3).
+Rescued = Annotated[msgspec.Raw, Meta(description="What did not fit the topic's schema.")]
+
+
 class StoredMessage(msgspec.Struct, omit_defaults=True, gc=False):
-    """One message, with either `body` or `body_base64`."""
+    """One message, with one of `body`, `body_base64` and `value`."""
 
     offset: Annotated[int, Meta(ge=0)]
     message_id: str | None
@@ -44,6 +50,8 @@ class StoredMessage(msgspec.Struct, omit_defaults=True, gc=False):
     origin: MessageOrigin | None = None
     producer_id: str | None = None
     producer_seq: ProducerSeq = None
+    value: Value | UnsetType = UNSET
+    rescued: Rescued | UnsetType = UNSET
 
     @property
     def payload(self) -> bytes:

@@ -30,7 +30,7 @@ from deltamq.tables.delta.file_stats import decoded_stats, time_ms
 from deltamq.tables.delta.moved_groups import Footer, joined_footer, read_footer
 from deltamq.tables.delta.typed_stats import joined_typed
 from deltamq.tables.paths import data_file_name
-from deltamq.tables.typed_row import VALUE
+from deltamq.tables.typed_row import INVALID, VALUE
 
 _MAGIC: Final = b"PAR1"
 _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
@@ -139,7 +139,7 @@ def _joined_stats(stats: Sequence[str]) -> str:
     nulls = [
         name
         for name in first.nullCount
-        if name != VALUE
+        if name not in (VALUE, INVALID)
         and all(name in file.nullCount and name in file.minValues and name in file.maxValues for file in decoded)
     ]
     if "offset" not in nulls:
@@ -158,7 +158,7 @@ def _joined_stats(stats: Sequence[str]) -> str:
 
 def _typed(parts: Sequence[dict[str, object]], join: str) -> dict[str, object]:
     """Return the statistics of typed values; they come first, as in the files' own."""
-    return joined_typed([{name: part[name] for name in part.keys() & {VALUE}} for part in parts], join)
+    return joined_typed([{name: part[name] for name in part.keys() & {VALUE, INVALID}} for part in parts], join)
 
 
 def _order(value: object) -> int:

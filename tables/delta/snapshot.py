@@ -31,6 +31,8 @@ _CHECKPOINT: Final = re.compile(rf"{_OWN_COPY.pattern}|(\d{{20}})\.checkpoint\.p
 #: Keys of the table's configuration: the least time that a commit file, and a file that no commit names, are kept.
 LOG_KEEP: Final = "mq.log_keep_ms"
 ORPHAN_KEEP: Final = "mq.orphan_keep_ms"
+#: What bodies are made of, in a table that stores values without their bodies.
+BODY: Final = "mq.body"
 #: The columns that have statistics: without this, other engines look only at the first 32.
 _SKIPPING: Final = "delta.dataSkippingStatsColumns"
 _SKIPPED_BY: Final = "offset,born_time,append_time,deliver_time,value"
@@ -92,9 +94,14 @@ class Snapshot:
         """The schema of the rows, as Delta's JSON."""
         return str(self.metadata["schemaString"])
 
-    def with_schema(self, schema_json: str) -> dict[str, object]:
+    @property
+    def is_rendered(self) -> bool:
+        """Whether rows with a value have no body: it is rendered for who wants bytes (SPEC TYPE-4)."""
+        return BODY in self.configuration
+
+    def with_schema(self, schema_json: str, *, rendered: bool) -> dict[str, object]:
         """Return the table's metadata with another schema; engines skip files by its typed columns, too."""
-        configuration = {**self.configuration, _SKIPPING: _SKIPPED_BY}
+        configuration = {**self.configuration, _SKIPPING: _SKIPPED_BY, **({BODY: "value"} if rendered else {})}
         return {**self.metadata, "schemaString": schema_json, "configuration": configuration}
 
     @property

@@ -17,10 +17,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.tables.typed_row import VALUE
+from deltamq.tables.typed_row import INVALID, VALUE
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXT_MAX: Final = 32
+#: In a file's statistics, what stands before the number of rows that fit, if some did not.
+INVALID_MARK: Final = '"invalid":{"code":'
 _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
 
 
@@ -42,6 +44,9 @@ class TypedBounds:
     least: dict[str, Any] = field(default_factory=dict)
     greatest: dict[str, Any] = field(default_factory=dict)
     nulls: dict[str, Any] = field(default_factory=dict)
+    #: The rows of which no body did not fit, and whether there are others.
+    fitting: int = 0
+    has_invalid: bool = False
 
     def joined(self, other: TypedBounds) -> TypedBounds:
         """Return the statistics of the rows of both."""
@@ -49,11 +54,14 @@ class TypedBounds:
             joined_typed((self.least, other.least), "min"),
             joined_typed((self.greatest, other.greatest), "max"),
             joined_typed((self.nulls, other.nulls), "sum"),
+            self.fitting + other.fitting,
+            self.has_invalid or other.has_invalid,
         )
 
     def stats(self) -> TypedStats:
         """Return the statistics as members of Delta's."""
-        return TypedStats(*(_member(values) for values in (self.least, self.greatest, self.nulls)))
+        least, greatest, nulls = (_member(values) for values in (self.least, self.greatest, self.nulls))
+        return TypedStats(least, greatest, nulls + (f"{INVALID_MARK}{self.fitting}}}," if self.has_invalid else ""))
 
 
 def typed_bounds(rows: pa.Table) -> TypedBounds:
@@ -62,6 +70,10 @@ def typed_bounds(rows: pa.Table) -> TypedBounds:
     at = rows.schema.get_field_index(VALUE)
     if at >= 0:
         _collect(rows.column(at).chunks, bounds)
+    at, bounds.fitting = rows.schema.get_field_index(INVALID), rows.num_rows
+    if at >= 0:
+        bounds.fitting = rows.column(at).null_count
+        bounds.has_invalid = bounds.fitting < rows.num_rows
     return bounds
 
 

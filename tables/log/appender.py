@@ -162,7 +162,7 @@ class Appender:
         is_put = ahead is not None or await self._publisher.put_ahead(made.encoded)
         if is_put and on_coming is not None:
             on_coming(made.coming)
-        metadata = self._state.widened(made.stamped.rows.schema)
+        metadata = self._state.widened(made.stamped.rows)
         await self._commit(made, put=None if is_put else made.encoded, durable=durable, metadata=metadata)
         self._tail.add(made.stamped, made.encoded.rows_bytes)
         return MessageIds(made.stamped, 0, made.stamped.count)

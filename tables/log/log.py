@@ -190,6 +190,10 @@ class PartitionLog:
         self._used = True
         return self._reader.read(offset, max_messages=max_messages, max_bytes=max_bytes, columns=columns)
 
+    def has_invalid(self, start: int, stop: int) -> bool:
+        """Whether rows `[start, stop)` may include some whose bodies did not fit their schema (SPEC TYPE-3)."""
+        return self.state.has_invalid(start, stop)
+
     def offset_at(self, time_us: int) -> int:
         """Return the first offset whose append time is at or after `time_us`; the end offset if there is none."""
         self._stop.check()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, TypeVar
 
@@ -30,8 +31,9 @@ from deltamq.tables.delta.reader import FileReader
 from deltamq.tables.log.fetch import Fetched, Weighed, cut_to_bytes, fetched, status_of
 from deltamq.tables.log.state import LogState
 from deltamq.tables.log.tail import Tail
-from deltamq.tables.schema import MESSAGE_SCHEMA
-from deltamq.tables.typed_row import conformed_rows
+from deltamq.tables.schema import MESSAGE_COLUMNS, MESSAGE_SCHEMA
+from deltamq.tables.typed.json_text import with_bodies
+from deltamq.tables.typed_row import VALUE, conformed_rows
 
 T = TypeVar("T")
 Int64s = npt.NDArray[np.int64]
@@ -86,7 +88,12 @@ class LogReader:
             A file does not hold what the log says; the partition stops.
         """
         wanted = self._state.picked(columns)
-        return self._on_live_files(lambda files, end: self._fetch(files, end, offset, max_messages, max_bytes, wanted))
+        fetched = self._on_live_files(
+            lambda files, end: self._fetch(files, end, offset, max_messages, max_bytes, wanted)
+        )
+        # The value was read for the body only.
+        is_extra = wanted is not MESSAGE_SCHEMA and len(wanted) > len(columns or MESSAGE_COLUMNS)
+        return replace(fetched, rows=fetched.rows.drop_columns([VALUE])) if is_extra else fetched
 
     def _fetch(
         self,
@@ -129,6 +136,8 @@ class LogReader:
             rows = self._tail.rows(at, stop, max_bytes, wanted)
             if rows is None:
                 rows = self._from_file(files, at, stop, wanted)
+            if self._state.is_rendered:
+                rows = with_bodies(rows)
             kept, kept_weight = cut_to_bytes(rows, max_bytes, at_least=0 if tables else 1)
             tables.append(kept)
             weight += kept_weight

@@ -5,6 +5,7 @@ The parts of an open partition (appender, reader, fences, rewrites) share this s
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -16,8 +17,9 @@ from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.delta.checkpoint import LogCheckpoint
 from deltamq.tables.delta.commit import CommitLog
 from deltamq.tables.delta.snapshot import Snapshot
+from deltamq.tables.delta.typed_stats import INVALID_MARK
 from deltamq.tables.paths import PartitionRef
-from deltamq.tables.schema import MESSAGE_SCHEMA
+from deltamq.tables.schema import MESSAGE_COLUMNS, MESSAGE_SCHEMA
 from deltamq.tables.stop import StopOnCorrupt
 from deltamq.tables.turn import Turn
 from deltamq.tables.typed_row import (
@@ -74,10 +76,20 @@ class LogState:
         return schema_of(self._commits.snapshot.schema_json)
 
     def picked(self, columns: Sequence[str] | None) -> pa.Schema:
-        """Return the schema of these columns; without `columns`, of those that every message has."""
+        """Return the schema of these columns; without `columns`, of those that every message has.
+
+        The value is among them if bodies are made of it.
+        """
+        if self.is_rendered and (columns is None or ("body" in columns and VALUE not in columns)):
+            columns = [*(columns or MESSAGE_COLUMNS), VALUE]
         return MESSAGE_SCHEMA if columns is None else picked(self._commits.snapshot.schema_json, tuple(columns))
 
-    def widened(self, rows: pa.Schema) -> dict[str, object] | None:
+    @property
+    def is_rendered(self) -> bool:
+        """Whether rows with a value have no body."""
+        return self._commits.snapshot.is_rendered
+
+    def widened(self, rows: pa.RecordBatch) -> dict[str, object] | None:
         """Return the table's metadata with room for the typed columns of `rows`; None if it has room (SPEC TYPE-1).
 
         Raises
@@ -85,12 +97,28 @@ class LogState:
         Conflict
             `schema_conflict`: a field of theirs has another type in the table.
         """
-        more = value_type(rows)
+        more = value_type(rows.schema)
         if more is None:
             return None
         known = value_type(self.row_schema)
         kind = more if known is None else joined(known, more)
-        return None if kind == known else self._commits.snapshot.with_schema(delta_json_of(row_schema(kind)))
+        body = rows.schema.get_field_index("body")
+        rendered = self.is_rendered or body < 0 or rows.column(body).null_count > 0
+        if kind == known and rendered == self.is_rendered:
+            return None
+        return self._commits.snapshot.with_schema(delta_json_of(row_schema(kind)), rendered=rendered)
+
+    def has_invalid(self, start: int, stop: int) -> bool:
+        """Whether rows `[start, stop)` may include some whose bodies did not fit (SPEC TYPE-3)."""
+        if value_type(self.row_schema) is None:
+            return False
+        files = self.files
+        at = bisect_left(files, start + 1, key=lambda file: file.end)
+        while at < len(files) and files[at].start < stop:
+            if INVALID_MARK in files[at].stats:
+                return True
+            at += 1
+        return False
 
     def conformed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows to be appended with all typed fields of the table, so that its newer files have the same type."""

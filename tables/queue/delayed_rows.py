@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from deltamq.mq.meta.topics import Topic
 from deltamq.tables.schema import ORIGIN, TIME
+from deltamq.tables.typed_row import untyped
 
 
 def producer_in_delay(topic_id: str, producer_id: str) -> str:
@@ -31,5 +32,5 @@ def with_destination(rows: pa.RecordBatch, topic: Topic, partitions: pa.Array, a
         fields=list(ORIGIN),
     )
     at_us = pa.array(at_ms.to_numpy(zero_copy_only=False) * 1000, pa.int64())
-    rows = rows.append_column(pa.field("deliver_time", TIME), at_us.cast(TIME))
+    rows = untyped(rows).append_column(pa.field("deliver_time", TIME), at_us.cast(TIME))
     return rows.append_column(pa.field("origin", ORIGIN), origin)

@@ -6,7 +6,6 @@ bodies -> the version that wrote each -> values of that version -> columns of al
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from deltamq.mq.errors import Unprocessable
 from deltamq.mq.schemas.registry import Version
 from deltamq.mq.schemas.setting import SchemaSetting
 from deltamq.tables.typed.columns import Names, TypedColumns, columns_of, fitted
-from deltamq.tables.typed.json_text import json_writer
+from deltamq.tables.typed.json_text import rendered
 from deltamq.tables.typed.json_value import Budget, converter, parsed
 from deltamq.tables.typed.misfit import Misfit, Reason
 from deltamq.tables.typed.node import json_node
@@ -29,6 +28,7 @@ from deltamq.tables.typed.schema import WRITERS, Schema, schema_of
 from deltamq.tables.typed.sent import taken
 from deltamq.tables.typed.version import Judged, VersionDecoder
 from deltamq.tables.typed.wire import header_of, id_of, indexes_of, whole_header
+from deltamq.tables.typed_row import INVALID, RESCUED, VALUE
 
 ById = Callable[[int], Version | None]
 References = Callable[[Version], Sequence[Version]]
@@ -58,6 +58,16 @@ class Codec:
         self._names: Names = columns.names
         self._rescues = setting.on_invalid == "rescue"
         self._decoders: dict[bytes, VersionDecoder] = {}
+
+    @property
+    def is_rendered(self) -> bool:
+        """Whether only the value is stored, and a body is rendered for who wants bytes."""
+        return self._setting.format == "columns"
+
+    @property
+    def rejects(self) -> bool:
+        """Whether a message that does not fit is refused."""
+        return self._setting.on_invalid == "reject"
 
     # Bodies to columns.
 
@@ -185,14 +195,31 @@ class Codec:
             raise _no_body(misfit, int(np.flatnonzero(rows)[0]))
         return columns
 
+    def typed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows as they are stored: with typed columns, those that they have, or what their bodies are.
+
+        Where the value is all that is stored, a body that it renders is left out.
+        """
+        if rows.schema.get_field_index(VALUE) < 0:
+            rows = with_columns(rows, self.decode(rows.column("body")))
+        at = rows.schema.get_field_index("body")
+        if not self.is_rendered or at < 0:
+            return rows
+        values = rows.column(rows.schema.get_field_index(VALUE))
+        bodies = pc.if_else(values.is_valid(), pa.scalar(None, pa.binary()), rows.column(at))
+        return rows.set_column(at, rows.schema.field(at), bodies)
+
     def render(self, values: pa.StructArray) -> pa.BinaryArray:
         """Return values as JSON (SPEC TYPE-16); null for null."""
-        write = self._render
-        return pa.array([None if row is None else write(row).encode() for row in rows_of(values)], pa.binary())
+        return rendered(values)
 
-    @functools.cached_property
-    def _render(self) -> Callable[[Any], str]:
-        return json_writer(json_node(self.value_type))
+
+def with_columns(rows: pa.RecordBatch, typed: TypedColumns) -> pa.RecordBatch:
+    """Return rows with these typed columns behind their own."""
+    for name, column in ((VALUE, typed.value), (INVALID, typed.invalid), (RESCUED, typed.rescued)):
+        if column is not None:
+            rows = rows.append_column(name, column)
+    return rows
 
 
 def codec_of(

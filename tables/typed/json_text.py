@@ -11,6 +11,7 @@ bytes                    base64
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import math
 from collections.abc import Callable
@@ -18,9 +19,13 @@ from datetime import date, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from deltamq.tables.typed.misfit import Misfit, Reason, place
-from deltamq.tables.typed.node import Node
+from deltamq.tables.typed.node import Node, json_node
+from deltamq.tables.typed.rows import rows_of
+from deltamq.tables.typed_row import VALUE
 
 #: Returns the JSON of a value that is not null.
 Write = Callable[[Any], str]
@@ -120,3 +125,27 @@ _WRITERS: Final[dict[str, Write]] = {
     "timestamp": _timestamp,
     "json": lambda value: str(value),
 }
+
+
+# Columns.
+
+
+def rendered(values: pa.StructArray) -> pa.BinaryArray:
+    """Return values as JSON (SPEC TYPE-16); null for null."""
+    write = _writer(values.type)
+    return pa.array([None if row is None else write(row).encode() for row in rows_of(values)], pa.binary())
+
+
+@functools.lru_cache(maxsize=256)
+def _writer(kind: pa.StructType) -> Callable[[Any], str]:
+    return json_writer(json_node(kind))
+
+
+def with_bodies(rows: pa.Table) -> pa.Table:
+    """Return rows whose missing bodies are made of their column `value`."""
+    at, value_at = rows.schema.get_field_index("body"), rows.schema.get_field_index(VALUE)
+    if at < 0 or value_at < 0 or not rows.column(at).null_count:
+        return rows
+    values = [rendered(chunk) for chunk in rows.column(value_at).chunks]
+    bodies = pc.coalesce(rows.column(at), pa.chunked_array(values, pa.binary()))
+    return rows.set_column(at, rows.schema.field(at), bodies)

@@ -12,7 +12,8 @@ from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.client.shells.both import both
 from deltamq.mq.client.shells.shell import Answer
 from deltamq.mq.names import check_client_topic
-from deltamq.mq.wire.topics import RemapMode, Remapping, TopicCheck, TopicInfo, TopicRepair
+from deltamq.mq.wire.static_topics import RemapMode, Remapping, TopicCheck, TopicRepair
+from deltamq.mq.wire.topics import TopicInfo
 
 _CREATED: Final = 201
 

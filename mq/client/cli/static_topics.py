@@ -18,17 +18,8 @@ from deltamq.mq.client.cli.console import LONG_PATIENCE, PATIENCE, print_json, p
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.produce.progress_bar import row_bar
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.wire.topics import (
-    FaultInfo,
-    MovedQueue,
-    PartitionInfo,
-    QueueInfo,
-    RemapMode,
-    Remapping,
-    SegmentInfo,
-    TopicCheck,
-    TopicInfo,
-)
+from deltamq.mq.wire.static_topics import FaultInfo, MovedQueue, RemapMode, Remapping, TopicCheck
+from deltamq.mq.wire.topics import PartitionInfo, QueueInfo, SegmentInfo, TopicInfo
 
 _FAILED: Final = 1
 #: Seconds between two looks at the queues that other processes have to seal.

@@ -24,7 +24,10 @@ class Log:
         self._page = page
         self.reads: list[int] = []
 
-    def read(self, offset: int, *, max_messages: int, max_bytes: int) -> Fetched:
+    def has_invalid(self, start: int, stop: int) -> bool:
+        return False
+
+    def read(self, offset: int, *, max_messages: int, max_bytes: int, columns: None) -> Fetched:
         assert max_messages > 0 and max_bytes > 0
         self.reads.append(offset)
         rows = self._table.slice(offset, min(max_messages, self._page))

@@ -38,6 +38,9 @@ class Bench:
     def open(self) -> PartitionLog:
         return self.log
 
+    def codec(self) -> None:
+        return None
+
     def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
         self.groups.append(len(parts))
 

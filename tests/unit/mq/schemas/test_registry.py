@@ -33,9 +33,8 @@ from deltamq.mq.schemas.registry import (
     SchemaEvent,
     SchemaRegistered,
     Version,
-    check_subject,
 )
-from deltamq.mq.schemas.setting import SchemaSetting, subject_of
+from deltamq.mq.schemas.setting import SchemaSetting, check_subject, subject_of
 
 A, B, C = (Schema(schema=f'"{text}"') for text in ("int", "long", "string"))
 

@@ -1,0 +1,117 @@
+"""Bodies of a request to a typed topic: made of the values that it brings, and checked before anything is stored.
+
+    value ──encode──> body ──decode──> columns      a request is refused as a whole if a message does not fit (reject)
+
+In the other modes bodies become columns in the commit, those of many requests at once (`api.log.parts`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from deltamq.api.wire.rows import ArrowRows, Decoded, Rows
+from deltamq.mq.errors import Unprocessable
+from deltamq.tables.few_rows import binary_column
+from deltamq.tables.typed.codec import Codec, with_columns
+from deltamq.tables.typed_row import TYPED, VALUE
+
+#: Messages that do not fit, of which a refusal says why.
+_SHOWN_MAX: Final = 20
+
+
+def check_bytes(topic: str, body: Decoded) -> None:
+    """Raise `Unprocessable` (`no_schema`) if a request brings values for a topic of bytes."""
+    if body.has_values:
+        raise Unprocessable(
+            f"value: topic {topic} has no schema; send a body, or give the topic a schema",
+            code="no_schema",
+            field="value",
+        )
+
+
+def typed_body(codec: Codec, body: Decoded) -> None:
+    """Make the bodies of values; decode and check all bodies if messages that do not fit are refused.
+
+    Raises
+    ------
+    Unprocessable
+        `invalid_value`: messages do not fit; nothing is stored. `invalid` says of up to twenty which, and why.
+    """
+    rows = body.rows
+    if isinstance(rows, ArrowRows):
+        _fill_arrow(codec, rows, is_delayed=body.times is not None)
+    else:
+        _fill(codec, rows, body.values)
+    body.values = None
+    if not codec.rejects:
+        return
+    columns = rows.batch if isinstance(rows, ArrowRows) else rows.typed
+    if columns is None or columns.schema.get_field_index(VALUE) < 0:
+        decoded = codec.decode(_bodies(rows))
+        if decoded.invalid is not None:
+            raise misfits(decoded.invalid)
+        if isinstance(rows, ArrowRows):
+            rows.batch = with_columns(rows.batch, decoded)
+        else:
+            rows.typed = pa.RecordBatch.from_arrays([decoded.value], names=[VALUE])
+
+
+def misfits(invalid: pa.StructArray) -> Unprocessable:
+    """Return the refusal of messages that do not fit."""
+    shown: list[dict[str, str | int | None]] = []
+    count = 0
+    for index, why in enumerate(invalid.to_pylist()):
+        if why is not None:
+            count += 1
+            if len(shown) < _SHOWN_MAX:
+                shown.append({"index": index, "code": why["code"], "field": why["field"], "reason": why["reason"]})
+    first = shown[0]
+    at = f"messages[{first['index']}]"
+    where = f"{at}.{first['field']}" if first["field"] else at
+    more = f" ({count} messages do not fit)" if count > 1 else ""
+    return Unprocessable(
+        f"{where}: {first['reason']}{more}; nothing was stored",
+        code="invalid_value",
+        field=where,
+        extra={"invalid": shown, "count": count},
+    )
+
+
+def _bodies(rows: Rows | ArrowRows) -> pa.BinaryArray:
+    if isinstance(rows, ArrowRows):
+        return rows.batch.column(rows.batch.schema.get_field_index("body"))
+    return binary_column([body.encode() if isinstance(body, str) else body for body in rows.body])
+
+
+def _fill(codec: Codec, rows: Rows, values: list[msgspec.Raw | None] | None) -> None:
+    """Put the bodies of values in their places."""
+    if values is None:
+        return
+    at = [index for index, value in enumerate(values) if value is not None]
+    made = codec.encode([values[index] for index in at]).to_pylist()
+    bodies = list(rows.body)
+    for index, made_body in zip(at, made, strict=True):
+        bodies[index] = made_body or b""
+    rows.body = bodies
+
+
+def _fill_arrow(codec: Codec, rows: ArrowRows, *, is_delayed: bool) -> None:
+    """Replace the values of a batch by their bodies; where only values are stored, they stay as they are."""
+    batch = rows.batch
+    at = batch.schema.get_field_index(VALUE)
+    if at < 0:
+        return
+    values, others = batch.column(at), batch.select([name for name in batch.schema.names if name not in TYPED])
+    if others.schema.get_field_index("body") >= 0:
+        raise Unprocessable("value: a message has a body or a value, not both", code="invalid_body", field="value")
+    checked = codec.check(values)
+    if checked.invalid is not None:
+        raise misfits(checked.invalid)
+    if not codec.is_rendered:
+        rows.batch = others.append_column("body", codec.encode(checked.value))
+        return
+    others = others.append_column("body", codec.render(checked.value)) if is_delayed else others
+    rows.batch = with_columns(others, checked)
