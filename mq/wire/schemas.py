@@ -1,4 +1,4 @@
-"""What a request says of a topic's schema, and what the registry answers, as Confluent's REST API names it (TYPE-20)."""
+"""What a request says of a schema, and what the registry answers, as Confluent's REST API names it (SPEC TYPE-20)."""
 
 from __future__ import annotations
 
