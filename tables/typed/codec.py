@@ -7,7 +7,7 @@ bodies -> the version that wrote each -> values of that version -> columns of al
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ from deltamq.tables.typed.columns import Names, TypedColumns, columns_of, fitted
 from deltamq.tables.typed.json_text import rendered
 from deltamq.tables.typed.json_value import Budget, converter, parsed
 from deltamq.tables.typed.misfit import Misfit, Reason
-from deltamq.tables.typed.node import json_node
+from deltamq.tables.typed.node import Node, closed, json_node
 from deltamq.tables.typed.plain import unfit
 from deltamq.tables.typed.rows import in_order, projected, rows_of
 from deltamq.tables.typed.schema import WRITERS, Schema, schema_of
@@ -29,6 +29,9 @@ from deltamq.tables.typed.sent import taken
 from deltamq.tables.typed.version import Judged, VersionDecoder
 from deltamq.tables.typed.wire import header_of, id_of, indexes_of, whole_header
 from deltamq.tables.typed_row import INVALID, RESCUED, VALUE
+
+#: Formats whose trees say how JSON has their values.
+_JSON: Final = ("json", "columns")
 
 ById = Callable[[int], Version | None]
 References = Callable[[Version], Sequence[Version]]
@@ -50,9 +53,9 @@ class Codec:
         self._setting = setting
         self._by_id = by_id
         self._references = references
-        self._schemas = {version.id: schema_of(version, references(version), setting.message) for version in versions}
+        self._schemas = {version.id: schema_of(setting, version, references(version)) for version in versions}
         self._newest = versions[-1]
-        columns = columns_of([(version.version, self._schemas[version.id].root) for version in versions])
+        columns = columns_of([(version.version, self._schemas[version.id].value) for version in versions])
         #: The columns of all versions.
         self.value_type: pa.StructType = columns.value_type
         self._names: Names = columns.names
@@ -84,6 +87,8 @@ class Codec:
             decoder, others = self._decoder(header), list(range(len(some)))
             if decoder is not None:
                 values, others = decoder.decode(some, positions, judged)
+                if self._setting.unwrap:
+                    values = values.flatten()[values.type.get_field_index("after")]
                 groups.append((positions, fitted(values, self.value_type, self._names)))
             elif not is_first:
                 self._reject(header, some, positions, judged)
@@ -137,8 +142,8 @@ class Codec:
         if version is None or version.subject != self._setting.subject:
             return None
         try:
-            schema = schema_of(version, self._references(version), self._setting.message)
-            fitted(pa.array([], schema.root.arrow), self.value_type, self._names)
+            schema = schema_of(self._setting, version, self._references(version))
+            fitted(pa.array([], schema.value.arrow), self.value_type, self._names)
         except (Unprocessable, AssertionError):
             return None
         return schema
@@ -153,7 +158,7 @@ class Codec:
         Unprocessable
             `invalid_value`: a column has a type that has no exact values in the topic's column; names it.
         """
-        schema, judged = self._schemas[self._newest.id], Judged()
+        schema, judged = self._written(), Judged()
         columns, faults = taken(values, schema.root)
         bad = np.zeros(len(values), np.bool_)
         for rows, misfit in faults:
@@ -173,12 +178,14 @@ class Codec:
         Unprocessable
             `invalid_value`: a value has no exact body in the topic's format; names its place and the field.
         """
-        schema = self._schemas[self._newest.id]
-        kind = schema.root.arrow
+        schema = self._written()
         if isinstance(values, pa.Array):
-            columns = projected(values, kind) if values.type == self.value_type else self._checked(values, schema)
+            own = values.type == self.value_type
+            columns = self._checked(projected(values, schema.root.arrow) if own else values, schema)
         else:
-            columns = _columns_of_objects(values, kind)
+            columns = _columns_of_objects(
+                values, closed(schema.root) if self._setting.format in _JSON else json_node(schema.root.arrow)
+            )
         start = b"" if self._setting.wire == "none" else whole_header(schema.id, schema.indexes)
         write = WRITERS[self._setting.format](schema.root)
         bodies = []
@@ -188,6 +195,12 @@ class Codec:
             except Misfit as misfit:
                 raise _no_body(misfit, position) from None
         return pa.array(bodies, pa.binary())
+
+    def _written(self) -> Schema:
+        """The schema of bodies that are made here."""
+        if self._setting.unwrap:
+            raise Unprocessable("value: this topic takes Debezium's envelopes; send bodies", field="value")
+        return self._schemas[self._newest.id]
 
     def _checked(self, values: pa.StructArray, schema: Schema) -> pa.StructArray:
         columns, faults = taken(values, schema.root)
@@ -256,8 +269,8 @@ def codec_of(
     return Codec(setting, versions, by_id, references, compiled=compiled)
 
 
-def _columns_of_objects(values: Sequence[Any], kind: pa.StructType) -> pa.StructArray:
-    convert = converter(json_node(kind))
+def _columns_of_objects(values: Sequence[Any], tree: Node) -> pa.StructArray:
+    convert = converter(tree)
     rows = []
     for position, value in enumerate(values):
         try:
@@ -265,7 +278,7 @@ def _columns_of_objects(values: Sequence[Any], kind: pa.StructType) -> pa.Struct
             rows.append(None if body == b"null" else convert(parsed(body), Budget(len(body))))
         except Misfit as misfit:
             raise _no_body(misfit, position) from None
-    return pa.array(rows, kind)
+    return pa.array(rows, tree.arrow)
 
 
 def _no_body(misfit: Misfit, position: int) -> Unprocessable:

@@ -397,14 +397,15 @@ static int put_timestamp(struct run *run, int64_t at, const uint8_t *text, int64
 {
     const struct node *node = run->nodes + at;
     const uint8_t *end = text + bytes, *zone = text + 19;
+    int is_local = node->size == 1, no_time = is_local ? NOT_LOCAL : NOT_TIMESTAMP;
     int64_t days, us = 0, east = 0, unit = DAY_US / 86400, is_fine = 1;
-    if (bytes < 20 || (text[10] != 'T' && text[10] != 't' && text[10] != ' ') || text[13] != ':' || text[16] != ':')
-        return NOT_TIMESTAMP;
+    if (bytes < 20 - is_local || (text[10] != 'T' && text[10] != 't' && text[10] != ' ') || text[13] != ':' || text[16] != ':')
+        return no_time;
     int64_t hour = digits_at(text + 11, 2), minute = digits_at(text + 14, 2), second = digits_at(text + 17, 2);
     int reason = days_of(text, &days);
     if (reason == NOT_DATE || hour < 0 || minute < 0 || second < 0)
-        return NOT_TIMESTAMP;
-    if (*zone == '.') {
+        return no_time;
+    if (zone < end && *zone == '.') {
         const uint8_t *start = ++zone;
         for (; zone < end && *zone >= '0' && *zone <= '9'; zone++) {
             unit /= 10;
@@ -412,16 +413,19 @@ static int put_timestamp(struct run *run, int64_t at, const uint8_t *text, int64
             is_fine &= unit || *zone == '0';
         }
         if (zone == start)
-            return NOT_TIMESTAMP;
+            return no_time;
     }
-    if (end - zone == 6 && (*zone == '+' || *zone == '-') && zone[3] == ':') {
+    if (is_local) {
+        if (zone != end)
+            return no_time;
+    } else if (end - zone == 6 && (*zone == '+' || *zone == '-') && zone[3] == ':') {
         int64_t hours = digits_at(zone + 1, 2), minutes = digits_at(zone + 4, 2);
         if (hours < 0 || minutes < 0)
-            return NOT_TIMESTAMP;
+            return no_time;
         is_fine &= hours < 24 && minutes < 60;
         east = (*zone == '+' ? 60 : -60) * (60 * hours + minutes);
     } else if (end - zone != 1 || (*zone != 'Z' && *zone != 'z')) {
-        return NOT_TIMESTAMP;
+        return no_time;
     }
     if (reason || hour > 23 || minute > 59 || second > 59 || !is_fine)
         return RANGE;
@@ -467,7 +471,10 @@ static int decode_string(struct run *run, int64_t at)
     int64_t bytes, days;
     int escapes;
     if (*run->at != '"')
-        return node->form == DATE ? NOT_DATE : node->form == TIMESTAMP ? NOT_TIMESTAMP : NOT_STRING;
+        return node->form == DATE        ? NOT_DATE
+               : node->form != TIMESTAMP ? NOT_STRING
+               : node->size              ? NOT_LOCAL
+                                         : NOT_TIMESTAMP;
     int reason = read_raw(run, &text, &bytes, &escapes);
     if (reason)
         return reason;

@@ -32,7 +32,9 @@ _ROUNDING: Final = Context(
 )
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-_TIME: Final = re.compile(r"(\d{4}-\d{2}-\d{2})[Tt ](\d{2}):(\d{2}):(\d{2})(?:\.(\d+))?(Z|z|[+-]\d{2}:\d{2})", re.ASCII)
+_TIME: Final = re.compile(
+    r"(\d{4}-\d{2}-\d{2})[Tt ](\d{2}):(\d{2}):(\d{2})(?:\.(\d+))?(Z|z|[+-]\d{2}:\d{2})?", re.ASCII
+)
 _EPOCH: Final = date(1970, 1, 1)
 _DAY_US: Final = 86_400_000_000
 #: Days and microseconds from 1970 on that a date and a timestamp may have: the years 1 to 9999.
@@ -384,9 +386,17 @@ def _days(text: str) -> int | None:
 
 
 def _timestamp(value: Any, _budget: Budget) -> int:
+    return _time(value, Reason.NOT_TIMESTAMP)
+
+
+def _local_timestamp(value: Any, _budget: Budget) -> int:
+    return _time(value, Reason.NOT_LOCAL)
+
+
+def _time(value: Any, fault: Reason) -> int:
     match = _TIME.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise Misfit(Reason.NOT_TIMESTAMP)
+    if match is None or (match[6] is None) == (fault == Reason.NOT_TIMESTAMP):
+        raise Misfit(fault)
     local, east = _local_us(match), _east_us(match[6])
     if local is None or east is None or not FIRST_US <= local - east < END_US:
         raise Misfit(Reason.RANGE)
@@ -402,9 +412,9 @@ def _local_us(match: re.Match[str]) -> int | None:
     return days * _DAY_US + ((hour * 60 + minute) * 60 + second) * 1_000_000 + int(fraction.ljust(6, "0"))
 
 
-def _east_us(zone: str) -> int | None:
+def _east_us(zone: str | None) -> int | None:
     """Microseconds by which a zone is ahead of UTC; None: there is no such zone."""
-    if zone in ("Z", "z"):
+    if zone is None or zone in ("Z", "z"):
         return 0
     hours, minutes = int(zone[1:3]), int(zone[4:6])
     if hours > 23 or minutes > 59:
@@ -422,6 +432,7 @@ _SIMPLE: Final[dict[str, Convert]] = {
     "base64": _bytes,
     "date": _date,
     "timestamp": _timestamp,
+    "local-timestamp": _local_timestamp,
     "json": _any,
 }
 

@@ -41,6 +41,7 @@ class Reason(IntEnum):
     NO_DIGITS = 28
     OTHER_SCHEMA = 29
     NO_HEADER = 30
+    NOT_LOCAL = 31
 
 
 #: The code and the text of each reason. No text has a part of the body: they go into logs and audits.
@@ -59,6 +60,7 @@ TEXTS: Final[dict[Reason, tuple[str, str]]] = {
     Reason.NOT_BASE64: ("wrong_type", "is not base64 (RFC 4648, section 4)"),
     Reason.NOT_DATE: ("wrong_type", "is not a string YYYY-MM-DD"),
     Reason.NOT_TIMESTAMP: ("wrong_type", "is not a string YYYY-MM-DDTHH:MM:SS.ffffff with Z or +HH:MM"),
+    Reason.NOT_LOCAL: ("wrong_type", "is not a string YYYY-MM-DDTHH:MM:SS.ffffff without a time zone"),
     Reason.RANGE: ("out_of_range", "has no exact value in its column: too large, too many digits, or no such day"),
     Reason.MISSING: ("missing", "is missing, and the schema requires it"),
     Reason.IS_NULL: ("missing", "is null, which the schema does not allow"),

@@ -5,14 +5,14 @@ once for each encoding. `form` says how the body holds a value:
 
     all formats    struct, list, map, boolean, string
     Avro           int, long, float, double, binary, fixed, enum, nullable, union, decimal, date, time-millis, ...
-    JSON           whole, real, decimal, base64, date, timestamp, json
+    JSON           whole, real, decimal, base64, date, timestamp, local-timestamp, json
     Protobuf       bool, int32, uint64, sfixed32, float, bytes, enum, timestamp, wrapper, ...
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -157,6 +157,8 @@ SIMPLE: Final[dict[pa.DataType, Node]] = {
     pa.binary(): Node("base64", pa.binary()),
     pa.date32(): Node("date", pa.date32()),
     TIMESTAMP: Node("timestamp", TIMESTAMP),
+    # Not in tables of topics, but in exports.
+    pa.timestamp("us"): Node("local-timestamp", pa.timestamp("us"), size=1),
 }
 #: Any value, kept as JSON text.
 ANY: Final = Node("json", pa.string())
@@ -165,6 +167,12 @@ ANY: Final = Node("json", pa.string())
 def decimal_of(precision: int, scale: int) -> Node:
     """Return the node of a decimal number."""
     return Node("decimal", pa.decimal128(precision, scale))
+
+
+def closed(node: Node) -> Node:
+    """Return the tree in which other fields than the schema's are a fault everywhere."""
+    children = tuple(child._replace(node=closed(child.node)) for child in node.children)
+    return replace(node, children=children, closed=True)
 
 
 def json_node(kind: pa.DataType) -> Node:

@@ -42,7 +42,7 @@ def parse_protobuf(text: str, references: Mapping[str, str], message: str) -> No
     return check_columns(_message(message_of(built(text, references), message), "", 0, (), growth))
 
 
-def message_indexes(text: str, references: Mapping[str, str], message: str) -> list[int]:
+def message_indexes(text: str, references: Mapping[str, str], message: str) -> tuple[int, ...]:
     """Return where a message is in its file, from the outside in, as Confluent's header names it."""
     descriptor = message_of(built(text, references), message)
     indexes = []
@@ -51,7 +51,7 @@ def message_indexes(text: str, references: Mapping[str, str], message: str) -> l
         siblings = descriptor.file.message_types_by_name.values() if outer is None else outer.nested_types
         indexes.append([one.full_name for one in siblings].index(descriptor.full_name))
         descriptor = outer
-    return indexes[::-1]
+    return tuple(indexes[::-1])
 
 
 def _message(descriptor: Any, at: str, depth: int, seen: tuple[str, ...], growth: Growth) -> Node:

@@ -6,14 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from deltamq.mq.schemas.registry import Version
+from deltamq.mq.schemas.setting import SchemaSetting
 from deltamq.tables.typed.avro_schema import parse_avro
 from deltamq.tables.typed.avro_write import avro_writer
 from deltamq.tables.typed.ddl import parse_ddl
 from deltamq.tables.typed.json_schema import parse_json_schema
 from deltamq.tables.typed.json_text import json_writer
-from deltamq.tables.typed.node import Node
+from deltamq.tables.typed.node import Node, invalid_schema
 from deltamq.tables.typed.protobuf_schema import message_indexes, parse_protobuf
 from deltamq.tables.typed.protobuf_write import protobuf_writer
+
+#: The field of Debezium's envelope that has the row; null after a deletion.
+_AFTER: Final = "after"
 
 
 class Schema(NamedTuple):
@@ -21,31 +25,50 @@ class Schema(NamedTuple):
 
     id: int
     root: Node
+    #: What has the columns: the root, or the field `after` of an envelope.
+    value: Node
     #: Protobuf: where the message is in its file.
     indexes: tuple[int, ...] | None = None
 
+    @property
+    def is_envelope(self) -> bool:
+        """Whether the value is only a part of the body."""
+        return self.value is not self.root
 
-def schema_of(version: Version, references: Sequence[Version], message: str = "") -> Schema:
+
+def schema_of(setting: SchemaSetting, version: Version, references: Sequence[Version]) -> Schema:
     """Return a version's schema; `references` are the schemas that it refers to, each behind its own.
-
-    `message` names the message of a Protobuf file; empty: the first one.
 
     Raises
     ------
     Unprocessable
         `invalid_schema`: the text is no such schema, or its values have no columns.
     """
+    root, indexes = _root(setting, version, references)
+    if not setting.unwrap:
+        return Schema(version.id, root, root, indexes)
+    inner = next((child.node for child in root.children if child.name == _AFTER), root)
+    inner = inner.children[0].node if inner.form == "nullable" else inner
+    if inner.form != "struct" or inner is root:
+        raise invalid_schema(
+            f"has no field {_AFTER!r} with a record, which Debezium's envelope has; leave out `unwrap`"
+        )
+    return Schema(version.id, root, inner, indexes)
+
+
+def _root(
+    setting: SchemaSetting, version: Version, references: Sequence[Version]
+) -> tuple[Node, tuple[int, ...] | None]:
     others = [one for one in references if (one.subject, one.version) != (version.subject, version.version)]
     text = version.schema
     if version.schema_type == "AVRO":
-        return Schema(version.id, parse_avro(text, [one.schema for one in others]))
+        return parse_avro(text, [one.schema for one in others]), None
     if version.schema_type == "JSON":
-        return Schema(version.id, parse_json_schema(text, _by_name(version, others)))
+        return parse_json_schema(text, _by_name(version, others)), None
     if version.schema_type == "PROTOBUF":
         imports = _by_name(version, others)
-        indexes = message_indexes(text, imports, message)
-        return Schema(version.id, parse_protobuf(text, imports, message), tuple(indexes))
-    return Schema(version.id, parse_ddl(text))
+        return parse_protobuf(text, imports, setting.message), message_indexes(text, imports, setting.message)
+    return parse_ddl(text), None
 
 
 def _by_name(version: Version, others: Sequence[Version]) -> dict[str, str]:

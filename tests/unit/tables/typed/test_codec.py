@@ -154,3 +154,32 @@ def test_type_16_values_are_rendered_in_one_form_without_nulls() -> None:
         b'"r":1e+16,"s":"\xc3\xa9\\n"}'
     )
     assert made.render(made.decode(bodies(text, "{}", None)).value).to_pylist() == [text, b"{}", None]
+
+
+def test_type_15_a_value_of_json_keeps_what_has_no_column_type_of_its_own() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "any": {}}, "required": ["a"]}
+    made = codec("json", json.dumps(schema), wire="confluent")
+    [body] = made.encode([{"a": 1, "any": {"b": [1.5, None]}}]).to_pylist()
+    assert body == b'\0\0\0\0\x0b{"a":1,"any":{"b":[1.5,null]}}'
+    assert made.decode(bodies(body)).value.to_pylist() == [{"a": 1, "any": '{"b":[1.5,null]}'}]
+    for value, field in (({"any": 1}, "value.a"), ({"a": 1, "b": 2}, "value.b")):
+        with pytest.raises(Unprocessable) as raised:
+            made.encode([value])
+        assert raised.value.field == field
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_type_19_the_value_of_an_envelope_is_the_row_after_the_change(compiled: bool) -> None:
+    row = {"type": "record", "name": "Value", "fields": [{"name": "id", "type": "int"}]}
+    text = record(("before", ["null", row]), ("after", ["null", "Value"]), ("op", "string"), name="Envelope")
+    versions = versions_of("avro", [text])
+    setting = SchemaSetting(format="avro", subject=SUBJECT, unwrap="debezium")
+    made = codec_of(setting, versions, lambda id_: None, lambda one: [one], compiled=compiled)
+    columns = made.decode(bodies(b"\0\x02\x0a\x02c", b"\x02\x0a\x02\x0c\x02u", b"\x02\x0c\0\x02d", None, b"\0\x02"))
+    assert made.value_type == pa.struct([("id", pa.int64())])
+    assert columns.value.to_pylist() == [{"id": 5}, {"id": 6}, None, None, None]
+    assert _faults(columns.invalid) == [None, None, None, None, ("truncated", "after.id")]
+    with pytest.raises(Unprocessable, match="send bodies"):
+        made.encode([{"id": 1}])
+    with pytest.raises(Unprocessable, match="'after'"):
+        codec_of(setting, versions_of("avro", [record(("a", "int"))]), lambda id_: None, lambda one: [one])
