@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.limits import TYPED_COLUMNS_MAX
+from deltamq.mq.schemas.limits import TYPED_COLUMNS_MAX
 from deltamq.mq.schemas.registry import Reference, Version
 from deltamq.mq.schemas.setting import Format, SchemaSetting
 from deltamq.tables.typed.codec import codec_of
