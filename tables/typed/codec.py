@@ -19,9 +19,8 @@ from deltamq.mq.schemas.registry import Version
 from deltamq.mq.schemas.setting import SchemaSetting
 from deltamq.tables.typed.columns import Names, TypedColumns, columns_of, fitted
 from deltamq.tables.typed.json_text import rendered
-from deltamq.tables.typed.json_value import Budget, converter, parsed
 from deltamq.tables.typed.misfit import Misfit, Reason
-from deltamq.tables.typed.node import Node, closed, json_node
+from deltamq.tables.typed.node import json_node
 from deltamq.tables.typed.plain import unfit
 from deltamq.tables.typed.rows import in_order, projected, rows_of
 from deltamq.tables.typed.schema import WRITERS, Schema, schema_of
@@ -171,7 +170,7 @@ class Codec:
     def encode(self, values: pa.StructArray | Sequence[Any]) -> pa.BinaryArray:
         """Return the bodies of values in the newest version: columns, or what becomes an object of JSON for each.
 
-        A value that is null has a null body.
+        A value that is null has a null body. In the formats of JSON, an object is its body, which `decode` judges.
 
         Raises
         ------
@@ -179,21 +178,22 @@ class Codec:
             `invalid_value`: a value has no exact body in the topic's format; names its place and the field.
         """
         schema = self._written()
+        start = b"" if self._setting.wire == "none" else whole_header(schema.id, schema.indexes)
         if isinstance(values, pa.Array):
             own = values.type == self.value_type
             columns = self._checked(projected(values, schema.root.arrow) if own else values, schema)
         else:
-            columns = _columns_of_objects(
-                values, closed(schema.root) if self._setting.format in _JSON else json_node(schema.root.arrow)
-            )
-        start = b"" if self._setting.wire == "none" else whole_header(schema.id, schema.indexes)
+            texts = [None if text == b"null" else text for text in map(msgspec.json.encode, values)]
+            if self._setting.format in _JSON:
+                return pa.array([None if text is None else start + text for text in texts], pa.binary())
+            columns = self._of_json(pa.array(texts, pa.binary()), schema)
         write = WRITERS[self._setting.format](schema.root)
         bodies = []
         for position, row in enumerate(rows_of(columns)):
             try:
                 bodies.append(None if row is None else start + write(row))
             except Misfit as misfit:
-                raise _no_body(misfit, position) from None
+                raise _no_body(misfit.field, misfit.reason, position) from None
         return pa.array(bodies, pa.binary())
 
     def _written(self) -> Schema:
@@ -202,10 +202,21 @@ class Codec:
             raise Unprocessable("value: this topic takes Debezium's envelopes; send bodies", field="value")
         return self._schemas[self._newest.id]
 
+    def _of_json(self, texts: pa.BinaryArray, schema: Schema) -> pa.StructArray:
+        root, judged = json_node(schema.root.arrow), Judged()
+        decoder = VersionDecoder("columns", root, schema.id, b"", rescues=False, compiled=self._compiled)
+        columns, _ = decoder.decode(texts, range(len(texts)), judged)
+        invalid = judged.invalid(len(texts))
+        if invalid is not None:
+            position = int(np.flatnonzero(invalid.is_valid())[0])
+            why = invalid[position].as_py()
+            raise _no_body(why["field"], why["reason"], position)
+        return columns
+
     def _checked(self, values: pa.StructArray, schema: Schema) -> pa.StructArray:
         columns, faults = taken(values, schema.root)
         for rows, misfit in faults:
-            raise _no_body(misfit, int(np.flatnonzero(rows)[0]))
+            raise _no_body(misfit.field, misfit.reason, int(np.flatnonzero(rows)[0]))
         return columns
 
     def typed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -269,18 +280,6 @@ def codec_of(
     return Codec(setting, versions, by_id, references, compiled=compiled)
 
 
-def _columns_of_objects(values: Sequence[Any], tree: Node) -> pa.StructArray:
-    convert = converter(tree)
-    rows = []
-    for position, value in enumerate(values):
-        try:
-            body = msgspec.json.encode(value)
-            rows.append(None if body == b"null" else convert(parsed(body), Budget(len(body))))
-        except Misfit as misfit:
-            raise _no_body(misfit, position) from None
-    return pa.array(rows, tree.arrow)
-
-
-def _no_body(misfit: Misfit, position: int) -> Unprocessable:
-    field = f"value.{misfit.field}" if misfit.field else "value"
-    return Unprocessable(f"messages[{position}].{field} {misfit.reason}", field=field, extra={"index": position})
+def _no_body(field: str, reason: str, position: int) -> Unprocessable:
+    field = f"value.{field}" if field else "value"
+    return Unprocessable(f"messages[{position}].{field} {reason}", field=field, extra={"index": position})

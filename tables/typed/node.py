@@ -12,7 +12,7 @@ once for each encoding. `form` says how the body holds a value:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -167,12 +167,6 @@ ANY: Final = Node("json", pa.string())
 def decimal_of(precision: int, scale: int) -> Node:
     """Return the node of a decimal number."""
     return Node("decimal", pa.decimal128(precision, scale))
-
-
-def closed(node: Node) -> Node:
-    """Return the tree in which other fields than the schema's are a fault everywhere."""
-    children = tuple(child._replace(node=closed(child.node)) for child in node.children)
-    return replace(node, children=children, closed=True)
 
 
 def json_node(kind: pa.DataType) -> Node:
