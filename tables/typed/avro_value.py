@@ -11,8 +11,8 @@ from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any, Final
 
-from deltamq.tables.typed.json_value import END_US, FIRST_DAY, FIRST_US, LAST_DAY, Budget
-from deltamq.tables.typed.misfit import Misfit, Reason, place
+from deltamq.tables.typed.json_value import END_US, FIRST_DAY, FIRST_US, LAST_DAY
+from deltamq.tables.typed.misfit import Budget, Misfit, Reason, place
 from deltamq.tables.typed.node import Node
 
 _DAY_US: Final = 86_400_000_000
@@ -78,26 +78,14 @@ def _read_struct(node: Node) -> Read:
     fields = [(child.name, avro_reader(child.node)) for child in node.children]
 
     def read(source: Input) -> dict[str, Any]:
-        return {name: _part(inner, source, name) for name, inner in fields}
+        return {name: _field(inner, source, name) for name, inner in fields}
 
     return read
 
 
-def _part(read: Read, source: Input, part: str) -> Any:
-    """Read a field; in mode `rescue` its fault is kept with its value, and it is null."""
-    rest = source.budget.rest
-    before, start = 0 if rest is None else len(rest), source.at
-    try:
-        return read(source)
-    except Misfit as misfit:
-        if rest is None or misfit.breaks:
-            misfit.within(part)
-            raise
-        rest.append((misfit, source.data[start : source.at]))
-        return None
-    finally:
-        for inner_fault, _ in rest[before:] if rest is not None else ():
-            inner_fault.within(part)
+def _field(read: Read, source: Input, name: str) -> Any:
+    start = source.at
+    return source.budget.field(name, lambda: source.data[start : source.at], read, source)
 
 
 def _read_union(node: Node) -> Read:
@@ -111,7 +99,7 @@ def _read_union(node: Node) -> Read:
         if not 0 <= number < len(branches):
             raise Misfit(Reason.BRANCH)
         name, inner = branches[number]
-        return {name: _part(inner, source, name)}
+        return {name: _field(inner, source, name)}
 
     return read
 
@@ -135,7 +123,7 @@ def _read_list(node: Node) -> Read:
 
     def read(source: Input) -> list[Any]:
         values: list[Any] = []
-        _read_elements(source, node, lambda: values.append(_element(inner, source, f"[{len(values)}]")))
+        _read_elements(source, node, lambda: values.append(source.budget.within(place(len(values)), inner, source)))
         return values
 
     return read
@@ -152,7 +140,7 @@ def _read_map(node: Node) -> Read:
             name = _read_string(source)
             if name in values:
                 repeated.append(name)
-            values[name] = _element(inner, source, place(name))
+            values[name] = source.budget.within(place(name), inner, source)
 
         _read_elements(source, node, pair)
         for name in repeated:
@@ -173,7 +161,7 @@ def _read_elements(source: Input, node: Node, element: Callable[[], None]) -> No
             count = -count
         if count > len(source.data) - source.at:
             raise Misfit(Reason.TRUNCATED)
-        source.budget.take(count, node)
+        source.budget.take(count, node.leaves)
         for _ in range(count):
             try:
                 element()
@@ -183,19 +171,6 @@ def _read_elements(source: Input, node: Node, element: Callable[[], None]) -> No
                 fault = fault or misfit
     if fault is not None:
         raise fault
-
-
-def _element(read: Read, source: Input, part: str) -> Any:
-    rest = source.budget.rest
-    before = 0 if rest is None else len(rest)
-    try:
-        return read(source)
-    except Misfit as misfit:
-        misfit.within(part)
-        raise
-    finally:
-        for inner_fault, _ in rest[before:] if rest is not None else ():
-            inner_fault.within(part)
 
 
 def _read_boolean(source: Input) -> bool:

@@ -11,8 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from deltamq.tables.delta.varints import zigzag
-from deltamq.tables.typed.json_value import Budget, converter
-from deltamq.tables.typed.misfit import Misfit, Reason, place
+from deltamq.tables.typed.json_value import converter
+from deltamq.tables.typed.misfit import Budget, Misfit, Reason, place
 from deltamq.tables.typed.node import SIMPLE, Child, Node
 
 #: Appends a value to a body; raises `Misfit`.

@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import date
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, Inexact, InvalidOperation
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
-from deltamq.mq.schemas.limits import TYPED_CELLS_MIN, TYPED_CELLS_PER_BYTE_MAX
-from deltamq.tables.typed.misfit import Misfit, Reason, place, senders_name
-from deltamq.tables.typed.node import Node
+from deltamq.tables.typed.misfit import Budget, Misfit, Reason, place, senders_name
+from deltamq.tables.typed.node import Child, Node
 
 #: No finite double has more significant digits than 767, so a number with more digits than this is no double.
 _DIGITS_MAX: Final = 800
@@ -44,21 +44,6 @@ FIRST_US: Final = FIRST_DAY * _DAY_US
 END_US: Final = (LAST_DAY + 1) * _DAY_US
 _SPACE: Final = " \t\n\r"
 _ABSENT: Final = object()
-
-
-class Budget:
-    """What is left of the columns' values that one body may take, and in mode `rescue` what did not fit."""
-
-    def __init__(self, body_bytes: int, *, rescues: bool = False) -> None:
-        self.cells = TYPED_CELLS_MIN + TYPED_CELLS_PER_BYTE_MAX * body_bytes
-        #: Each fault with the value there; None: the first fault ends it.
-        self.rest: list[tuple[Misfit, Any]] | None = [] if rescues else None
-
-    def take(self, elements: int, node: Node) -> None:
-        """Count elements of a list or a map; raise `Misfit` if they are too many for the body's size."""
-        self.cells -= elements * node.leaves
-        if self.cells < 0:
-            raise Misfit(Reason.ELEMENTS)
 
 
 class _Twice(dict[str, Any]):
@@ -162,7 +147,7 @@ def _struct(node: Node) -> Convert:
         if node.closed and value.keys() - names:
             for name, item in value.items():
                 if name not in names:
-                    _part(_unknown, item, budget, senders_name(name), None)
+                    budget.field(senders_name(name), partial(_sent, item), _unknown)
         converted: dict[str, Any] = {}
         repeated = _repeated(value)
         for name, inner, child in fields:
@@ -170,87 +155,65 @@ def _struct(node: Node) -> Convert:
             is_null = (item is None and child.nullable) or (item is _ABSENT and not child.required)
             if is_null and name not in repeated:
                 continue
-            converted[name] = _part(inner, item, budget, name, _fault(name, item, repeated))
+            sent = partial(_sent, item)
+            converted[name] = budget.field(name, sent, _field, inner, item, budget, name in repeated)
         return converted
 
     return convert
 
 
-def _fault(name: str, item: Any, repeated: frozenset[str]) -> Misfit | None:
-    """What is wrong with a field whatever its type."""
-    if name in repeated:
-        return Misfit(Reason.REPEATED)
+def _sent(item: Any) -> Any:
+    return None if item is _ABSENT else item
+
+
+def _field(convert: Convert, item: Any, budget: Budget, repeats: bool) -> Any:
+    if repeats:
+        raise Misfit(Reason.REPEATED)
     if item is _ABSENT:
-        return Misfit(Reason.MISSING)
-    return None if item is not None else Misfit(Reason.IS_NULL)
+        raise Misfit(Reason.MISSING)
+    return _present(convert, item, budget)
 
 
-def _part(convert: Convert, item: Any, budget: Budget, part: str, fault: Misfit | None) -> Any:
-    """Convert a field; in mode `rescue` its fault is kept with its value, and it is null."""
-    rest = budget.rest
-    before = 0 if rest is None else len(rest)
-    try:
-        if fault is not None:
-            raise fault
-        return convert(item, budget)
-    except Misfit as misfit:
-        if rest is None:
-            misfit.within(part)
-            raise
-        rest.append((misfit, None if item is _ABSENT else item))
-        return None
-    finally:
-        for inner_fault, _ in rest[before:] if rest is not None else ():
-            inner_fault.within(part)
+def _present(convert: Convert, item: Any, budget: Budget) -> Any:
+    if item is None:
+        raise Misfit(Reason.IS_NULL)
+    return convert(item, budget)
 
 
-def _unknown(_value: Any, _budget: Budget) -> Any:
+def _unknown() -> None:
     raise Misfit(Reason.UNKNOWN_FIELD)
 
 
-def _element(convert: Convert, child_nullable: bool, item: Any, budget: Budget, part: str) -> Any:
+def _element(convert: Convert, child: Child, item: Any, budget: Budget, part: str) -> Any:
     """Convert an element; a fault is one of the list or map as a whole, so that no element changes its place."""
-    if item is None and child_nullable:
-        return None
-    before = 0 if budget.rest is None else len(budget.rest)
-    try:
-        if item is None:
-            raise Misfit(Reason.IS_NULL)
-        return convert(item, budget)
-    except Misfit as misfit:
-        misfit.within(part)
-        raise
-    finally:
-        for inner_fault, _ in budget.rest[before:] if budget.rest is not None else ():
-            inner_fault.within(part)
+    return None if item is None and child.nullable else budget.within(part, _present, convert, item, budget)
 
 
 def _list(node: Node) -> Convert:
     [child] = node.children
-    inner, nullable = converter(child.node), child.nullable
+    inner = converter(child.node)
 
     def convert(value: Any, budget: Budget) -> list[Any]:
         if not isinstance(value, list):
             raise Misfit(Reason.NOT_ARRAY)
-        budget.take(len(value), node)
-        return [_element(inner, nullable, item, budget, place(n)) for n, item in enumerate(value)]
+        budget.take(len(value), node.leaves)
+        return [_element(inner, child, item, budget, place(n)) for n, item in enumerate(value)]
 
     return convert
 
 
 def _map(node: Node) -> Convert:
     [child] = node.children
-    inner, nullable = converter(child.node), child.nullable
+    inner = converter(child.node)
 
     def convert(value: Any, budget: Budget) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
             raise Misfit(Reason.NOT_OBJECT)
-        budget.take(len(value), node)
+        budget.take(len(value), node.leaves)
         for name in _repeated(value):
             raise _repeats(name)
         return [
-            (_string(name, budget), _element(inner, nullable, item, budget, place(name)))
-            for name, item in value.items()
+            (_string(name, budget), _element(inner, child, item, budget, place(name))) for name, item in value.items()
         ]
 
     return convert

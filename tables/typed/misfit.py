@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
+
+from deltamq.mq.schemas.limits import TYPED_CELLS_MIN, TYPED_CELLS_PER_BYTE_MAX
 
 
 class Reason(IntEnum):
@@ -124,3 +126,40 @@ def place(key: int | str) -> str:
 def senders_name(name: str) -> str:
     """Return the part of a path for a name that is not the schema's: short, and Unicode."""
     return name[:_NAME_CHARS].encode("utf-8", "replace").decode()
+
+
+class Budget:
+    """What is left of the columns' values that one body may take, and in mode `rescue` what did not fit."""
+
+    def __init__(self, body_bytes: int, *, rescues: bool = False) -> None:
+        self._cells = TYPED_CELLS_MIN + TYPED_CELLS_PER_BYTE_MAX * body_bytes
+        #: Each fault with the value there; None: the first fault ends it.
+        self.rest: list[tuple[Misfit, Any]] | None = [] if rescues else None
+
+    def take(self, elements: int, leaves: int) -> None:
+        """Count elements of a list or a map; raise `Misfit` if they are too many for the body's size."""
+        self._cells -= elements * leaves
+        if self._cells < 0:
+            raise Misfit(Reason.ELEMENTS)
+
+    def within(self, part: str, read: Callable[..., Any], *source: Any) -> Any:
+        """Return what `read` does; faults get the part in front of their paths."""
+        before = 0 if self.rest is None else len(self.rest)
+        try:
+            return read(*source)
+        except Misfit as misfit:
+            misfit.within(part)
+            raise
+        finally:
+            for misfit_inside, _ in self.rest[before:] if self.rest is not None else ():
+                misfit_inside.within(part)
+
+    def field(self, name: str, sent: Callable[[], Any], read: Callable[..., Any], *source: Any) -> Any:
+        """Return what `read` does; in mode `rescue` a fault is kept with what was sent, and the field is null."""
+        try:
+            return self.within(name, read, *source)
+        except Misfit as misfit:
+            if self.rest is None or misfit.breaks:
+                raise
+            self.rest.append((misfit, sent()))
+            return None

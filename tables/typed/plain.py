@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from deltamq.tables.typed.avro_value import Input, avro_reader
-from deltamq.tables.typed.json_value import Budget, converter, parsed, text_of
-from deltamq.tables.typed.misfit import Misfit, Reason
+from deltamq.tables.typed.json_value import converter, parsed, text_of
+from deltamq.tables.typed.misfit import Budget, Misfit, Reason
 from deltamq.tables.typed.node import Node
 from deltamq.tables.typed.protobuf_value import message_reader
 

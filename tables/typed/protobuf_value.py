@@ -9,11 +9,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from deltamq.tables.typed.avro_value import Input
-from deltamq.tables.typed.json_value import END_US, FIRST_US, Budget
-from deltamq.tables.typed.misfit import Misfit, Reason, place
+from deltamq.tables.typed.json_value import END_US, FIRST_US
+from deltamq.tables.typed.misfit import Budget, Misfit, Reason, place
 from deltamq.tables.typed.node import Child, Node
 
 #: Kinds of values on the wire.
@@ -70,7 +71,11 @@ def message_reader(node: Node) -> Callable[[bytes, Budget], dict[str, Any]]:
                 if other != number:
                     parts.pop(other, None)
             parts.setdefault(number, []).append((kind, value))
-        return {field.name: _part(field, parts.get(number, []), budget) for number, field in fields.items()}
+        values = {}
+        for number, field in fields.items():
+            some = parts.get(number, [])
+            values[field.name] = budget.field(field.name, partial(_sent, some), _part, field, some, budget)
+        return values
 
     return read
 
@@ -123,37 +128,27 @@ def default_of(node: Node) -> Any:
 
 
 def _part(field: _Field, parts: list[tuple[int, Any]], budget: Budget) -> Any:
-    """The value of a field from what the message has of it; in mode `rescue` its fault is kept, and it is null."""
-    rest = budget.rest
-    before = 0 if rest is None else len(rest)
-    try:
-        if field.child.node.form == "list":
-            return _list(field, parts, budget)
-        if field.child.node.form == "map":
-            return _map(field, parts, budget)
-        if not parts:
-            if field.child.required:
-                raise Misfit(Reason.MISSING)
-            return field.default
-        whole = b"".join(part for _, part in parts) if field.child.node.form in _MESSAGES else parts[-1][1]
-        return field.read(whole, budget)
-    except Misfit as misfit:
-        if rest is None or misfit.breaks:
-            misfit.within(field.name)
-            raise
-        rest.append((misfit, [part for _, part in parts] if len(parts) > 1 else parts[0][1] if parts else None))
-        return None
-    finally:
-        for inner_fault, _ in rest[before:] if rest is not None else ():
-            inner_fault.within(field.name)
+    """The value of a field from what the message has of it."""
+    form = field.child.node.form
+    if form in ("list", "map"):
+        return (_list if form == "list" else _map)(field, parts, budget)
+    if parts:
+        return field.read(b"".join(part for _, part in parts) if form in _MESSAGES else parts[-1][1], budget)
+    if field.child.required:
+        raise Misfit(Reason.MISSING)
+    return field.default
+
+
+def _sent(parts: list[tuple[int, Any]]) -> Any:
+    return [part for _, part in parts] if len(parts) > 1 else parts[0][1] if parts else None
 
 
 def _list(field: _Field, parts: list[tuple[int, Any]], budget: Budget) -> list[Any]:
     values: list[Any] = []
     for kind, part in parts:
         for value in _unpacked(part, field.kind) if kind != field.kind else [part]:
-            budget.take(1, field.child.node)
-            values.append(_element(field.read, value, budget, place(len(values))))
+            budget.take(1, field.child.node.leaves)
+            values.append(budget.within(place(len(values)), field.read, value, budget))
     return values
 
 
@@ -167,7 +162,7 @@ def _unpacked(data: bytes, kind: int) -> list[Any]:
 def _map(field: _Field, parts: list[tuple[int, Any]], budget: Budget) -> list[tuple[str, Any]]:
     values: dict[str, Any] = {}
     for _, part in parts:
-        budget.take(1, field.child.node)
+        budget.take(1, field.child.node.leaves)
         key, value = field.read(part, budget)
         values[key] = value
     return list(values.items())
@@ -189,22 +184,9 @@ def _entry_reader(node: Node) -> Read:
         whole: Any = b"".join(values) if value.node.form in _MESSAGES else values[-1] if values else None
         if whole is None:
             return text, default_of(value.node)
-        return text, _element(value_of.read, whole, budget, place(text))
+        return text, budget.within(place(text), value_of.read, whole, budget)
 
     return read
-
-
-def _element(read: Read, value: Any, budget: Budget, part: str) -> Any:
-    rest = budget.rest
-    before = 0 if rest is None else len(rest)
-    try:
-        return read(value, budget)
-    except Misfit as misfit:
-        misfit.within(part)
-        raise
-    finally:
-        for inner_fault, _ in rest[before:] if rest is not None else ():
-            inner_fault.within(part)
 
 
 _MESSAGES: Final = frozenset(("struct", "timestamp", "wrapper"))

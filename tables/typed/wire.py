@@ -11,8 +11,7 @@ from typing import Final
 
 from deltamq.tables.delta.varints import zigzag
 from deltamq.tables.typed.avro_value import Input
-from deltamq.tables.typed.json_value import Budget
-from deltamq.tables.typed.misfit import Misfit
+from deltamq.tables.typed.misfit import Budget, Misfit
 
 _ID_END: Final = 5
 _INDEXES_MAX: Final = 32
