@@ -71,6 +71,8 @@ class _Size:
         inner = schema if isinstance(schema, list) else []
         if isinstance(schema, dict):
             symbols, fields = schema.get("symbols"), schema.get("fields")
+            for named in (schema, *(fields if isinstance(fields, list) else ())):
+                _check_aliases(named)
             self._fields += len(symbols) if isinstance(symbols, list) else 0
             inner = [one.get("type") for one in fields if isinstance(one, dict)] if isinstance(fields, list) else []
             inner += [schema[name] for name in ("items", "values", "type") if isinstance(schema.get(name), dict | list)]
@@ -78,6 +80,12 @@ class _Size:
             raise invalid(f"it has more than {SCHEMA_FIELDS_MAX} fields, symbols and branches")
         for one in inner:
             self.count(one, depth if isinstance(schema, list) else depth + 1)
+
+
+def _check_aliases(named: Any) -> None:
+    aliases = named.get("aliases", []) if isinstance(named, dict) else []
+    if not isinstance(aliases, list) or not all(isinstance(one, str) for one in aliases):
+        raise invalid(f"the aliases of {str(named.get('name'))[:100]} are no list of names")
 
 
 def _check_defaults(schema: Any, seen: set[int]) -> None:

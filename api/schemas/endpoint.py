@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from deltamq.api.auth.caller import caller_of
 from deltamq.api.auth.calls import call_of
@@ -23,9 +23,8 @@ from deltamq.api.host.peers import Call
 from deltamq.api.schemas.ask import Ask, CompatibilityBody, ModeBody, SchemaBody
 from deltamq.api.schemas.confluent import CONTENT_TYPE
 from deltamq.api.schemas.registry import Registry
-from deltamq.api.schemas.texts import texts_of
 from deltamq.api.wire.answer import Answer, answer_of, as_deltamq_error, send_answer
-from deltamq.api.wire.request import Receive, Scope, Send, headers_of, media_type
+from deltamq.api.wire.request import ClientDisconnected, Receive, Scope, Send, headers_of, media_type
 from deltamq.mq.errors import NotFound, Unprocessable, UnsupportedMedia
 from deltamq.mq.schemas.changes import (
     decide_compatibility,
@@ -68,11 +67,11 @@ async def _versions(ask: Ask) -> Any:
 
 
 async def _version(ask: Ask) -> Any:
-    return _shown(ask, await _asked_version(ask))
+    return await _shown(ask, await _asked_version(ask))
 
 
 async def _version_schema(ask: Ask) -> Any:
-    return msgspec.Raw(_text(ask, await _asked_version(ask)).encode())
+    return msgspec.Raw((await _text(ask, await _asked_version(ask))).encode())
 
 
 async def _referenced_by(ask: Ask) -> Any:
@@ -123,7 +122,7 @@ async def _lookup(ask: Ask) -> Any:
         if not ask.registry.state.versions(subject, deleted=deleted):
             live_versions(ask.registry.state, subject)
         raise _schema_not_found(f"this schema is not registered in subject {subject}")
-    return _shown(ask, version)
+    return await _shown(ask, version)
 
 
 def _asked_schema(ask: Ask) -> Schema:
@@ -175,18 +174,18 @@ async def _schemas(ask: Ask) -> Any:
         if subject.startswith(prefix) and ask.may_see(subject):
             versions = state.versions(subject, deleted=ask.flag("deleted"))
             listed += versions[-1:] if ask.flag("latestOnly") else versions
-    return [_shown(ask, one) for one in ask.page(listed)]
+    return [await _shown(ask, one) for one in ask.page(listed)]
 
 
 async def _by_id(ask: Ask) -> Any:
     version = (await _asked_places(ask))[0]
     largest = {"maxId": ask.registry.state.last_id} if ask.flag("fetchMaxId") else {}
     place = {"subject": version.subject, "version": version.version} if "subject" in ask.query else {}
-    return {**_schema(version), "schema": _text(ask, version), **place, **largest}
+    return {**_schema(version), "schema": await _text(ask, version), **place, **largest}
 
 
 async def _schema_by_id(ask: Ask) -> Any:
-    return msgspec.Raw(_text(ask, (await _asked_places(ask))[0]).encode())
+    return msgspec.Raw((await _text(ask, (await _asked_places(ask))[0])).encode())
 
 
 async def _subjects_of_id(ask: Ask) -> Any:
@@ -224,19 +223,18 @@ def _schema(version: Version) -> dict[str, Any]:
     return shown
 
 
-def _shown(ask: Ask, version: Version) -> dict[str, Any]:
+async def _shown(ask: Ask, version: Version) -> dict[str, Any]:
     place = {"subject": version.subject, "version": version.version, "id": version.id}
     deleted = {"deleted": True} if version.deleted else {}
-    return {**place, **_schema(version), "schema": _text(ask, version), **deleted}
+    return {**place, **_schema(version), "schema": await _text(ask, version), **deleted}
 
 
-def _text(ask: Ask, version: Version) -> str:
+async def _text(ask: Ask, version: Version) -> str:
     """Return a schema's text in the format that is asked for: Confluent's Python client reads Protobuf `serialized`."""
     wanted = ask.query.get("format", "")
     if wanted == "serialized" and version.schema_type == "PROTOBUF":
-        from deltamq.mq.schemas.proto_file import built  # Protobuf is loaded when it is first used
-
-        return base64.b64encode(built(*texts_of(ask.registry.state, version)).serialized_pb).decode()
+        parsed = await ask.registry.parsed(version)
+        return base64.b64encode(parsed.serialized_pb).decode()
     if wanted not in ("", "default"):
         raise Unprocessable("format is serialized, for Protobuf, or left out", field="format")
     return version.schema
@@ -396,6 +394,8 @@ class SchemasEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             answer = await self._answer(scope, receive)
+        except (ClientDisconnect, ClientDisconnected):
+            raise
         except Exception as error:
             answer = answer_of(as_deltamq_error(error))
         await send_answer(scope, send, answer)

@@ -43,7 +43,7 @@ _LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMED: Final = ("properties", "patternProperties", "definitions", "$defs", "dependentSchemas")
 _NUMBERS: Final = (
     *("maxLength", "minLength", "maxProperties", "minProperties", "maxItems", "minItems"),
-    *("multipleOf", "maximum", "minimum"),
+    *("maximum", "minimum", "minContains", "maxContains"),
 )
 #: The least that the greater of two bounds allows; the others allow at most so much.
 _LOWEST: Final = ("minLength", "minimum", "exclusiveMinimum", "minProperties", "minItems", "minContains")
@@ -166,29 +166,38 @@ def _inner(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield f"dependencies/{key}", one
 
 
-def _check_keywords(schema: Mapping[str, Any], at: str) -> None:
-    types = schema.get("type", [])
-    for kind in types if isinstance(types, list) else [types]:
-        if kind not in _TYPES:
-            raise invalid(f"{at}/type: {str(kind)[:100]!r} is none of {', '.join(_TYPES)}")
-    wrong = [
-        *(name for name in _LISTS if name in schema and not isinstance(schema[name], list)),
-        *(name for name in (*_NAMED, "dependencies") if name in schema and not isinstance(schema[name], dict)),
-        *(name for name in _NUMBERS if name in schema and not _is_number(schema[name])),
-        *(name for name in ("enum",) if name in schema and not isinstance(schema[name], list)),
-        *(name for name in ("required",) if not _are_texts(schema.get(name, [])) and schema[name] not in (True, False)),
-        *(name for name in ("pattern",) if not isinstance(schema.get(name, ""), str)),
-    ]
-    if wrong:
-        raise invalid(f"{at}/{wrong[0]}: {json.dumps(schema[wrong[0]])[:100]} is no value of this keyword")
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+#: What the value of a keyword must be.
+_FORMS: Final[dict[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys((*_LISTS, "enum"), lambda value: isinstance(value, list)),
+    **dict.fromkeys(_NAMED, lambda value: isinstance(value, dict)),
+    **dict.fromkeys(_NUMBERS, _is_number),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), lambda value: isinstance(value, int | float)),
+    "multipleOf": lambda value: _is_number(value) and value > 0,
+    "pattern": lambda value: isinstance(value, str),
+    "required": lambda value: isinstance(value, bool) or _are_texts(value),  # a bool in draft 3
+    "dependentRequired": lambda value: isinstance(value, dict) and all(map(_are_texts, value.values())),
+    "dependencies": lambda value: (
+        isinstance(value, dict) and all(_are_texts(one) or not isinstance(one, list) for one in value.values())
+    ),
+}
+
+
+def _check_keywords(schema: Mapping[str, Any], at: str) -> None:
+    types = schema.get("type", [])
+    for kind in types if isinstance(types, list) else [types]:
+        if kind not in _TYPES:
+            raise invalid(f"{at}/type: {str(kind)[:100]!r} is none of {', '.join(_TYPES)}")
+    for name in _FORMS.keys() & schema.keys():
+        if not _FORMS[name](schema[name]):
+            raise invalid(f"{at}/{name}: {json.dumps(schema[name])[:100]} is no value of this keyword")
 
 
 def differences(reader: Document, writer: Document) -> list[str]:
@@ -203,7 +212,8 @@ class _Part(NamedTuple):
     """One of the things that a schema asks for."""
 
     kind: str  # plain, choice or not
-    schema: dict[str, Any]
+    #: Its keywords; of a `not`, the schema that it excludes.
+    schema: Any
     #: Of a choice.
     branches: tuple[Any, ...] = ()
     #: What a comparison of its keywords costs.
@@ -442,7 +452,7 @@ def _is_open(part: _Part) -> bool:
 
 
 def _named(part: _Part) -> str:
-    return f"type {part.schema['type']}" if "type" in part.schema else f"this {part.kind}"
+    return f"type {part.schema['type']}" if part.kind == "plain" and "type" in part.schema else f"this {part.kind}"
 
 
 def _narrower(kind: str) -> tuple[str, ...]:

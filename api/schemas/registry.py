@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.owners import Owners
@@ -128,6 +128,11 @@ class Registry:
                 field="schema",
             )
         return basis
+
+    async def parsed(self, version: Version) -> Any:
+        """Return a registered schema as the rules of its type take it."""
+        async with self._checking:
+            return await asyncio.to_thread(rules_of(version.schema_type).parsed, texts_of(self.state, version))
 
     async def differences(self, state: RegistryState, version: Version, basis: Basis) -> Sequence[str]:
         """Return why a schema is not compatible; raise `Unprocessable` (`invalid_schema`) if its text is none."""

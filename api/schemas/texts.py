@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -82,7 +83,7 @@ def stored_form(schema_type: str, text: str, *, normalize: bool) -> str:
 def json_of(text: str) -> Any:
     """Return a JSON document; raise `Unprocessable` (`invalid_schema`) with where it is wrong."""
     try:
-        value = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once_each)
+        value = json.loads(text, parse_constant=_number, parse_float=_number, object_pairs_hook=_once_each)
         text.encode()
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
@@ -92,8 +93,11 @@ def json_of(text: str) -> Any:
     return value
 
 
-def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no number of JSON")
+def _number(word: str) -> float:
+    number = float(word)
+    if not math.isfinite(number):
+        raise ValueError(f"{word[:40]} is no number of JSON, or too large")
+    return number
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

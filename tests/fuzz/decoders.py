@@ -26,6 +26,7 @@ from deltamq.api.kafka.records.batch import BatchHeader, batches_of
 from deltamq.api.kafka.records.decode import decode_batches, expanded_batch
 from deltamq.api.kafka.records.native import NativeDecoder
 from deltamq.api.kafka.rows import native_decoder
+from deltamq.api.schemas.texts import Texts, rules_of, stored_form
 from deltamq.api.wire.arrow_body import decode_arrow
 from deltamq.api.wire.fields import message_filter
 from deltamq.api.wire.json_body import decode, decode_pop
@@ -318,6 +319,15 @@ def _schema(data: bytes) -> None:
     made.decode(bodies(b"{}", b"\0\0"))
 
 
+def _registered(data: bytes) -> None:
+    """A schema that is registered is compatible with itself."""
+    kind, _, text = data.decode("utf-8", "replace").partition("\n")
+    schema_type = kind.upper() if kind in ("avro", "json", "protobuf", "columns") else "JSON"
+    rules = rules_of(schema_type)
+    parsed = rules.parsed(Texts(stored_form(schema_type, text, normalize=True), {}))
+    assert rules.differences(parsed, parsed) == []
+
+
 class _Nobody:
     """Knows no token and one key."""
 
@@ -359,6 +369,7 @@ DECODERS: Final[Mapping[str, Decoder]] = {
     "typed_avro": _typed("avro"),
     "typed_protobuf": _typed("protobuf"),
     "typed_schema": _schema,
+    "registered_schema": _registered,
     "revive_record": _tagged(record_from_json),
     "delay_mark": _tagged(mark_from_json),
     "offset_record": _tagged(lambda _, body: OffsetRecord.from_json(body)),

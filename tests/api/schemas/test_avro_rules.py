@@ -108,6 +108,7 @@ def nested(depth: int) -> Any:
         (["int", "int"], "already in Union"),
         (enum("A", "A"), "Duplicate symbol"),
         ({"type": "fixed", "name": "F", "size": "x"}, "positive integer"),
+        (rec(f("a", aliases=-1)), "the aliases of a are no list of names"),
         (rec(f("a", default="x")), "the default of field a is no value of its type"),
         (rec(f("a", default=1.5)), "the default of field a"),
         (rec(f("a", default=2**31)), "the default of field a"),

@@ -208,6 +208,11 @@ def nested(depth: int) -> Any:
         ({"anyOf": {}}, "is no value of this keyword"),
         ({"minimum": "1"}, "is no value of this keyword"),
         ({"required": "a"}, "is no value of this keyword"),
+        ({"dependentRequired": "null"}, "is no value of this keyword"),
+        ({"dependentRequired": {"a": 1}}, "is no value of this keyword"),
+        ({"dependencies": {"a": [1]}}, "is no value of this keyword"),
+        ({"exclusiveMinimum": {}}, "is no value of this keyword"),
+        ({"multipleOf": 0}, "is no value of this keyword"),
         ({"$ref": 5}, r"\$ref must be a text"),
         ({"$ref": "#/definitions/a"}, "leads nowhere"),
         ({"$ref": "#/x", "x": 5}, "is no schema"),
@@ -222,7 +227,7 @@ def test_type_24_a_text_that_is_no_schema_is_refused_with_where_and_why(schema: 
     assert refused.value.code == "invalid_schema"
 
 
-@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', "{", "[1", "NaN", "\ud800", "[" * 100_000])
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', "{", "[1", "NaN", "1e400", "\ud800", "[" * 100_000])
 def test_type_24_a_text_that_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(Unprocessable, match="not JSON"):
         json_rules.parsed(Texts(text, {}))
