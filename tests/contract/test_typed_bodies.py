@@ -151,6 +151,25 @@ def test_type_10_changed_bytes_of_json_are_decoded_alike(data: st.DataObject) ->
     same(both("columns", ddl), [bytes(body)], faults=False)
 
 
+_any = st.recursive(
+    _numbers | _strings | _junk | st.sampled_from(["true", "false", "null", "0.00000012", "0.000000", "-0"]),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda some: f"[ {' , '.join(some)}]")
+        | st.lists(st.tuples(_strings | st.sampled_from(['"a"', '"b"']), inner), max_size=3).map(_object)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(_any, min_size=1, max_size=3))
+def test_type_13_json_without_a_type_is_the_same_text_in_both_ways(values: Sequence[str]) -> None:
+    schema = '{"type":"object","properties":{"v":{},"w":{"type":"array"}}}'
+    some = [f'{{"v":{value},"w":[{value}, 1.50]}}' for value in values]
+    same(both("json", schema), some)
+    same(both("json", schema, on_invalid="rescue"), some)
+
+
 # Avro.
 
 _NAMED = st.integers(0, 10**9)
