@@ -26,7 +26,7 @@ from deltamq.tables.delta.encode import (
     half_full,
     key_values_of,
 )
-from deltamq.tables.delta.file_stats import decoded_stats, time_ms
+from deltamq.tables.delta.file_stats import FileStats, decoded_stats, time_ms
 from deltamq.tables.delta.moved_groups import Footer, joined_footer, read_footer
 from deltamq.tables.delta.typed_stats import joined_typed
 from deltamq.tables.paths import data_file_name
@@ -151,7 +151,7 @@ def _joined_stats(stats: Sequence[str]) -> str:
             | {name: min((file.minValues[name] for file in decoded), key=_order) for name in nulls},
             "maxValues": _typed([file.maxValues for file in decoded], "max")
             | {name: max((file.maxValues[name] for file in decoded), key=_order) for name in nulls},
-            "nullCount": _typed([file.nullCount for file in decoded], "sum") | dict.fromkeys(nulls, 0),
+            "nullCount": _nulls(decoded) | dict.fromkeys(nulls, 0),
         }
     ).decode()
 
@@ -159,6 +159,15 @@ def _joined_stats(stats: Sequence[str]) -> str:
 def _typed(parts: Sequence[dict[str, object]], join: str) -> dict[str, object]:
     """Return the statistics of typed values; they come first, as in the files' own."""
     return joined_typed([{name: part[name] for name in part.keys() & {VALUE, INVALID}} for part in parts], join)
+
+
+def _nulls(files: Sequence[FileStats]) -> dict[str, object]:
+    """Return the counts of typed nulls. All rows fit in a file that does not say how many do (`typed_stats`)."""
+    nulls = [file.nullCount for file in files]
+    if any(INVALID in file for file in nulls):
+        fitting = ({INVALID: {"code": file.numRecords}} | file.nullCount for file in files)
+        nulls = [dict(file) for file in fitting]
+    return _typed(nulls, "sum")
 
 
 def _order(value: object) -> int:

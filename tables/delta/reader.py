@@ -178,7 +178,7 @@ class FileReader:
         footer = self._footer(file)
         at = file.start
         for i in range(len(footer.starts) - 1):
-            rows = self._read_group(file, footer, i)
+            rows = self._read_group(file, footer, i, (*MESSAGE_COLUMNS, *TYPED))
             _check_offsets(rows, at, at + rows.num_rows, file, every=True)
             at += rows.num_rows
         if at != file.end:

@@ -1,7 +1,8 @@
 """Compaction of one partition: adjacent files become one large file, in one commit (SPEC SPARK-8).
 
     plan       from the live files (tables.ops.compaction_plan)
-    encode     row group by row group, every byte checked; the producers' requests are carried on
+    encode     row group by row group, every byte checked; the producers' requests are carried on. Rows of a typed topic
+               get all columns of the table, whatever version of its schema they have (SPEC TYPE-40)
     put        the file, durably                     a kill: a file that no commit names, swept later
     commit     one file in the place of many         a kill: the commit is there or not
     later      the old files are deleted by the processes that see the commit (tables.log.dead_files)
@@ -32,6 +33,7 @@ from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.ops.compaction_plan import TAIL_FILES_MAX
 from deltamq.tables.settings import LogSettings
 from deltamq.tables.store.store import Store
+from deltamq.tables.typed_row import conformed_rows
 
 #: Size of the cache: each row group is read once, so nothing is kept.
 _CACHE_BYTES: Final = 1
@@ -116,8 +118,10 @@ class Compactor:
         return joined or encode(files, parts)
 
     def _rows(self, files: Sequence[DataFile]) -> Iterator[pa.Table]:
+        schema = self._log.state.row_schema
         for file in files:
-            yield from self._files.groups(file, file.start, file.end)
+            for rows in self._files.groups(file, file.start, file.end, schema.names):
+                yield conformed_rows(rows, schema)
 
 
 def _is_neglected(log: PartitionLog, settings: LogSettings) -> bool:

@@ -11,6 +11,8 @@ A commit that put up a fence has no rows, and no end offset. So missing commits 
 have had rows: a file that begins there is taken, although it may be one that lost its race, because what was
 acknowledged must not be lost. Fences are put up again by the metadata (`tables.queue.lost_fences`).
 
+A missing commit may have widened a typed table: its columns are found again in the files (SPEC TYPE-40).
+
 A power cut leaves such a log, too: commits at its end that were not synced may be there while their data is not. Then
 nothing is put together again, so that no damaged file becomes a part of the log; the repair is a cut.
 """
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,6 +36,7 @@ from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.snapshot import Snapshot, log_versions, read_commit
 from deltamq.tables.paths import LOG_FOLDER, start_of_data_file
 from deltamq.tables.store.store import FileMissing, Store
+from deltamq.tables.typed_row import delta_json_of, joined, row_schema, schema_of, value_type
 
 _FENCE: Final = b'"operation":"FENCE"'
 _CACHE_BYTES: Final = 1
@@ -74,8 +77,10 @@ def find_refill(store: Store, folder: str, good: Snapshot) -> Refill | None:
         return None
     end = cover[-1].end if cover else good.end_offset
     last = commits[newest]
+    unnamed = tuple(file for file in cover if file.path not in files.named)
     state = replace(
         good.checkpoint(),
+        metadata=_widened(store, folder, _metadata(good, readable), unnamed),
         version=newest,
         batch_id=f"refill-{uuid.uuid4().hex}" if last is None else last.batch_id,
         end_offset=end,
@@ -86,9 +91,31 @@ def find_refill(store: Store, folder: str, good: Snapshot) -> Refill | None:
     return Refill(
         checkpoint=state,
         missing=missing,
-        unnamed=tuple(file for file in cover if file.path not in files.named),
+        unnamed=unnamed,
         begins_at=cover[0].start if cover else end,
     )
+
+
+def _metadata(good: Snapshot, commits: list[Commit]) -> Snapshot:
+    """Return the last consistent state with the newest metadata that a readable commit has."""
+    newest = next((commit.metadata for commit in reversed(commits) if commit.metadata is not None), good.metadata)
+    return replace(good, metadata=newest)
+
+
+def _widened(store: Store, folder: str, known: Snapshot, files: Sequence[DataFile]) -> dict[str, object]:
+    """Return a table's metadata with room for the typed columns of files whose commits are gone."""
+    kind, rendered = value_type(schema_of(known.schema_json)), known.is_rendered
+    before = kind, rendered
+    for file in files:
+        data = pa.BufferReader(store.read(f"{folder}/{file.path}"))
+        more = value_type(pq.read_schema(data))
+        if more is not None:
+            kind = joined(more if kind is None else kind, more)
+            bodies = pq.read_table(data, columns=["body"]).column(0)
+            rendered = rendered or bodies.null_count > 0
+    if kind is None or (kind, rendered) == before:
+        return known.metadata
+    return known.with_schema(delta_json_of(row_schema(kind)), rendered=rendered)
 
 
 def commit_if_whole(store: Store, folder: str, version: int, table_id: str) -> Commit | None:
