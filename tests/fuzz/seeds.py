@@ -200,7 +200,7 @@ SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
         b'json\n{"properties":{"a":{"oneOf":[{"type":"null"},{"type":"array","items":{"format":"date","type":"string"}}]}}}',
     ),
     "registered_schema": (
-        b'protobuf\nsyntax = "proto3"; enum E { X = 0; } message A { oneof c { A b = 2; bool d = 4; } map<int32, E> m = 3; }',
+        b'protobuf\nsyntax = "proto3"; enum E { X = 0; } message A { oneof c { A b = 2; } map<int32, E> m = 3; }',
         b"protobuf\nmessage M { required group G = 1 { optional bytes b = 2 [default = 'x']; } extensions 9 to max; }",
         b"columns\na BIGINT NOT NULL, b ARRAY<STRUCT<c: DECIMAL(9, 2)>>",
         b'avro\n{"type":"record","name":"R","aliases":["Q"],"fields":[{"name":"a","type":["null","R"],"default":null}]}',
