@@ -79,7 +79,7 @@ def encode_stamped(rows: Stamped, parts: Sequence[Part], *, now_ms: int, row_gro
     key_values = key_values_of(parts)
     is_small = rows.count <= min(SMALL_FILE_ROWS_MAX, row_group_rows) or not half_full(rows.count, 1, row_group_rows)
     bytes_max = min(max(_FEW_BYTES_MAX, rows.count * _SMALL_ROW_BYTES), APPENDED_BYTES_MAX)
-    few = encode_few_stamped(rows, key_values, bytes_max) if is_small and not rows.is_typed else None
+    few = encode_few_stamped(rows, key_values, bytes_max) if is_small else None
     if few is None:
         return encode_file(rows.table(), parts, batch_id=rows.batch_id, now_ms=now_ms, row_group_rows=row_group_rows)
     at = rows.rows.schema.get_field_index("deliver_time")
@@ -89,6 +89,7 @@ def encode_stamped(rows: Stamped, parts: Sequence[Part], *, now_ms: int, row_gro
         born=few.bounds,
         append=(rows.append_us, rows.append_us),
         deliver=None if at < 0 else deliver_bounds(rows.rows.column(at)),
+        typed=typed_bounds(rows.rows).stats() if rows.is_typed else NO_STATS,
         size=len(few.data),
         crc=_crc(few),
         batch_id=rows.batch_id,

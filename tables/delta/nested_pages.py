@@ -1,12 +1,11 @@
-"""The pages of a column of maps of text, such as a message's headers, for files of few rows (`small_parquet.py`).
+"""The pages of nested columns for files of few rows (`small_parquet.py`): levels and values of each leaf.
 
-    row             repetition   definition                    values
-    null            0            0
-    no entries      0            1
-    {a: x, b: null} 0 1          key 2 2, value 3 2            key a b, value x
+A leaf has a level for each place where a value could be. Its definition level says how deep the value, or the last
+thing around it that is not null, lies; its repetition level, at which list a place goes on:
 
-All levels of a page lie in one run of packed bits, or in one repeated level: numpy makes either without a look at
-single entries.
+    value.tags of three rows       null      []       [a, null]
+    repetition                     0         0        0 1
+    definition (of 4)              1 (tags)  2 ([])   4 3            values: a
 """
 
 from __future__ import annotations
@@ -19,58 +18,158 @@ from numpy.typing import NDArray
 
 from deltamq.tables.delta.varints import varint
 
-#: Definition levels of a key, and of a value that is not null; two more are a null map and one without entries.
-_KEY: Final = 2
-_VALUE: Final = 3
+Levels = NDArray[np.uint8]
+Places = NDArray[np.int64]
 #: Levels that a run of packed bits holds are a multiple of this.
 _PACK: Final = 8
+#: Levels up to this many bits are packed.
+_BITS_MAX: Final = 8
 
 
-class MapPages(NamedTuple):
-    """What the two leaves of a column of maps hold."""
+class LeafPage(NamedTuple):
+    """What a leaf's page holds behind its header."""
 
-    key_levels: bytes
-    keys: pa.Array
-    value_levels: bytes
+    levels: bytes
     values: pa.Array  #: without nulls
-    entries: int  #: levels of each leaf: one for each entry, and for each row without any
+    places: int  #: how many levels of each kind it has
 
 
-def map_pages(column: pa.MapArray) -> MapPages | None:
-    """Return the pages' levels and values of a column of maps; None if a null row has entries in the buffers."""
+class _Places(NamedTuple):
+    """The places of a node: their levels so far, and which of them have an element of the node's array."""
+
+    repetition: Levels | None  #: None without a list around
+    definition: Levels
+    live: Places | None  #: None: all places
+    level: int  #: the definition level of what is around
+    lists: int  #: how many lists are around
+
+
+def leaf_pages(column: pa.Array) -> list[LeafPage]:
+    """Return the pages of a top-level column that may be null, leaf by leaf."""
+    pages: list[LeafPage] = []
+    _walk(column, _Places(None, np.zeros(len(column), np.uint8), None, 0, 0), pages)
+    return pages
+
+
+def _walk(column: pa.Array, at: _Places, pages: list[LeafPage]) -> None:
+    kind = column.type
+    if pa.types.is_struct(kind):
+        valid, below = _present(column, at)
+        for number in range(kind.num_fields):
+            field = column.field(number)
+            _walk(
+                field if valid is None else field.filter(valid),
+                below._replace(definition=below.definition.copy()),
+                pages,
+            )
+    elif pa.types.is_list(kind):
+        column = _without_hidden(column)
+        below, low, high = _repeated(column, at)
+        _walk(column.values.slice(low, high - low), below, pages)
+    elif pa.types.is_map(kind):
+        column = _without_hidden(column)
+        below, low, high = _repeated(column, at)
+        keys = below._replace(definition=below.definition.copy())
+        pages.append(_page(keys, keys.level, column.keys.slice(low, high - low)))
+        _walk(column.items.slice(low, high - low), below, pages)
+    else:
+        _, below = _present(column, at)
+        pages.append(_page(below, below.level, column.drop_null() if column.null_count else column))
+
+
+def _present(column: pa.Array, at: _Places) -> tuple[pa.Array | None, _Places]:
+    """Raise the level of places whose element is not null; return these elements, None for all."""
+    if not column.null_count:
+        _raise(at.definition, at.live)
+        return None, at._replace(level=at.level + 1)
+    valid = column.is_valid()
+    mask = np.asarray(valid)
+    live = np.flatnonzero(mask) if at.live is None else at.live[mask]
+    at.definition[live] += 1
+    return valid, at._replace(live=live, level=at.level + 1)
+
+
+def _raise(definition: Levels, live: Places | None) -> None:
+    if live is None:
+        definition += 1
+    else:
+        definition[live] += 1
+
+
+def _without_hidden(column: pa.Array) -> pa.Array:
+    """Return a column of lists whose nulls have no elements in the buffers."""
+    if not column.null_count:
+        return column
+    lengths = np.diff(np.asarray(column.offsets))
+    is_clean = not lengths[np.asarray(column.is_null())].any()
+    return column if is_clean else column.take(pa.array(np.arange(len(column))))
+
+
+def _repeated(column: pa.Array, at: _Places) -> tuple[_Places, int, int]:
+    """Return the places of a list's elements, and which of its elements they are: nulls have none."""
     ends = np.asarray(column.offsets)
-    lengths = np.diff(ends)
-    valid = np.asarray(column.is_valid())
-    if lengths[~valid].any():
-        return None
-    low, count = int(ends[0]), int(ends[-1] - ends[0])
-    keys, values = column.keys.slice(low, count), column.items.slice(low, count)
-    slots = np.maximum(lengths, 1)
+    lengths = np.diff(ends).astype(np.int64)
+    _, present = _present(column, at)
+    places = len(at.definition)
+    sizes = np.zeros(places, np.int64)
+    if at.live is None:
+        sizes[:] = lengths
+    else:
+        sizes[at.live] = lengths
+    slots = np.maximum(sizes, 1)
     firsts = np.cumsum(slots) - slots
-    entries = int(slots.sum())
-    repetition = np.ones(entries, dtype=np.uint8)
-    repetition[firsts] = 0
-    bare = lengths == 0
-    is_entry = np.ones(entries, dtype=bool)
-    is_entry[firsts[bare]] = False
-    definition = np.empty(entries, dtype=np.uint8)
-    definition[firsts[bare]] = valid[bare]
-    definition[is_entry] = _KEY
-    repeated = _levels(repetition, 1)
-    key_levels = repeated + _levels(definition, 2)
-    definition[is_entry] = np.where(np.asarray(values.is_valid()), _VALUE, _KEY)
-    return MapPages(key_levels, keys, repeated + _levels(definition, 2), values.drop_null(), entries)
+    definition = np.repeat(present.definition, slots)
+    repetition = np.full(int(slots.sum()), at.lists + 1, np.uint8)
+    repetition[firsts] = 0 if at.repetition is None else at.repetition
+    is_element = np.repeat(sizes > 0, slots)
+    live = np.flatnonzero(is_element)
+    definition[live] += 1
+    below = _Places(repetition, definition, live, at.level + 2, at.lists + 1)
+    return below, int(ends[0]), int(ends[-1])
 
 
-def _levels(levels: NDArray[np.uint8], width: int) -> bytes:
-    """Return levels of `width` bits as Parquet's hybrid of runs has them, behind their length in bytes."""
-    count = len(levels)
-    if (levels == levels[0]).all():
-        run = varint(count << 1) + bytes((int(levels[0]),))
+def _page(at: _Places, level_max: int, values: pa.Array) -> LeafPage:
+    levels = _encoded(at.definition, level_max)
+    if at.repetition is not None:
+        levels = _encoded(at.repetition, at.lists) + levels
+    return LeafPage(levels, values, len(at.definition))
+
+
+def _encoded(levels: Levels, level_max: int) -> bytes:
+    """Return levels as Parquet's hybrid of runs has them, behind their length in bytes: one run of either kind."""
+    count, width = len(levels), level_max.bit_length()
+    first = int(levels[0]) if count else 0
+    if not count or (levels == first).all():
+        run = varint(count << 1) + bytes((first,))
     else:
         groups = -(-count // _PACK)
-        padded = np.zeros(groups * _PACK, dtype=np.uint8)
+        padded = np.zeros(groups * _PACK, np.uint8)
         padded[:count] = levels
-        bits = padded if width == 1 else np.stack((padded & 1, padded >> 1), axis=1).ravel()
-        run = varint(groups << 1 | 1) + np.packbits(bits, bitorder="little").tobytes()
+        bits = padded if width == 1 else (padded[:, None] >> np.arange(width, dtype=np.uint8)) & 1
+        run = varint(groups << 1 | 1) + np.packbits(bits.ravel(), bitorder="little").tobytes()
     return len(run).to_bytes(4, "little") + run
+
+
+def plain_values(column: pa.Array) -> bytes | None:
+    """Return values without nulls in Parquet's plain encoding; None for texts, which have an encoding of their own."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return None
+    if pa.types.is_boolean(kind):
+        return np.packbits(np.asarray(column.cast(pa.uint8())), bitorder="little").tobytes()
+    data = column.buffers()[1]
+    if data is None or not len(column):
+        return b""
+    width = kind.bit_width // 8
+    raw = np.frombuffer(data, np.uint8)[column.offset * width : (column.offset + len(column)) * width]
+    if pa.types.is_decimal(kind):
+        size = decimal_bytes(kind.precision)
+        return raw.reshape(-1, width)[:, size - 1 :: -1].tobytes()
+    if width < 4:
+        return np.asarray(column.cast(pa.int32())).tobytes()
+    return raw.tobytes()
+
+
+def decimal_bytes(precision: int) -> int:
+    """Return how many bytes pyarrow gives a decimal of this precision."""
+    return (int(10**precision - 1).bit_length() + 8) // 8

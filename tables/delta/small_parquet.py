@@ -8,9 +8,9 @@ quarter for a hundred, the same for a thousand.
     PAR1 | a page for each leaf column: header, levels, plain values | footer | its length | PAR1
 
 The bytes of the schema come from a file that pyarrow wrote, so both kinds of file look the same to a reader. There are
-no dictionaries, no compression and no statistics: the commit carries the statistics that matter. The pages of headers
-are made by numpy (`nested_pages.py`); rows with an origin, those of retries, are left to pyarrow. Where there was a C
-compiler, one compiled call joins the pieces, to the same bytes.
+no dictionaries, no compression and no statistics: the commit carries the statistics that matter. The pages of nested
+columns are made by numpy (`nested_pages.py`). Where there was a C compiler, one compiled call joins the pieces, to the
+same bytes.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from numpy.typing import NDArray
 
 from deltamq.tables.column_ends import text_bytes
 from deltamq.tables.delta.native_parquet import Leaves, NativeLeaf, NativeShape, WholePage, WrittenFile, native_writer
-from deltamq.tables.delta.nested_pages import map_pages
+from deltamq.tables.delta.nested_pages import leaf_pages, plain_values
 from deltamq.tables.delta.stamped import ID_PREFIX, RowsPart, Stamped
 from deltamq.tables.delta.varints import varint, zigzag
 from deltamq.tables.schema import MESSAGE_SCHEMA
+from deltamq.tables.typed_row import TYPED
 
 #: Most rows of a file that is written in this way, except appends.
 SMALL_FILE_ROWS_MAX: Final = 1_500
@@ -47,11 +48,22 @@ _PRODUCER_BYTES: Final = 12
 _JOINED_MAX: Final = 32
 _MAGIC: Final = b"PAR1"
 _CREATED_BY: Final = b"DeltaMQ version 0.1.0"
-_PHYSICAL_TYPES: Final = {"INT32": 1, "INT64": 2, "BYTE_ARRAY": 6}
+_PHYSICAL_TYPES: Final = {
+    "BOOLEAN": 0,
+    "INT32": 1,
+    "INT64": 2,
+    "FLOAT": 4,
+    "DOUBLE": 5,
+    "BYTE_ARRAY": 6,
+    "FIXED_LEN_BYTE_ARRAY": 7,
+}
+#: Leaves with longer paths have another header in Thrift's encoding.
+_PATH_MAX: Final = 15
+#: Schemas whose template is kept.
+_TEMPLATES: Final = 256
 #: Bytes of one value, by physical type, for columns of a fixed width.
 _WIDTHS: Final = {1: 4, 2: 8}
-_HEADERS: Final = "headers"
-_ORIGIN: Final = "origin"
+_NESTED: Final = ("headers", "origin")
 #: Columns whose nulls are filled.
 _FILLED: Final = ("message_id", "born_time", "reconsume_times")
 _ZERO: Final = array("q", (0,))
@@ -65,6 +77,39 @@ class _Leaf:
     path: tuple[str, ...]
     levels_max: int  #: greatest definition level; 0 for a column without nulls
     repeated: bool
+
+
+class Template:
+    """What all files with the same columns share: those of every message, and perhaps typed ones behind them."""
+
+    def __init__(self, typed: Sequence[pa.Field] = ()) -> None:
+        """Read it from a file that pyarrow writes."""
+        self.typed = tuple(field.name for field in typed)
+        schema = pa.schema([*MESSAGE_SCHEMA, *typed])
+        data = _sample(schema)
+        self.schema = _schema_of(data)
+        self.schema_buffer = pa.py_buffer(self.schema)
+        self.leaves = _leaves_of(data, schema)
+        self.chunk_starts = tuple(map(_chunk_start, self.leaves))
+        #: The leaves of columns that are not nested, by name.
+        self.flat = {leaf.path[0]: number for number, leaf in enumerate(self.leaves) if len(leaf.path) == 1}
+        #: The leaves of nested and of typed columns, by name.
+        self.nested = {name: self._leaves_below(name) for name in (*_NESTED, *self.typed)}
+        self.is_plain = all(len(leaf.path) < _PATH_MAX for leaf in self.leaves)
+
+    def _leaves_below(self, name: str) -> tuple[int, ...]:
+        return tuple(number for number, leaf in enumerate(self.leaves) if leaf.path[0] == name)
+
+
+@functools.cache
+def message_template() -> Template:
+    """Return the template of files without typed columns."""
+    return Template()
+
+
+@functools.lru_cache(_TEMPLATES)
+def _typed_template(typed: tuple[pa.Field, ...]) -> Template:
+    return Template(typed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +130,13 @@ def encode_few_rows(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], b
     """
     count = rows.num_rows
     columns = [column.chunk(0) for column in rows.columns]
-    if not 0 < count <= SMALL_FILE_ROWS_MAX or columns[_AT[_ORIGIN]].null_count < count:
+    if not 0 < count <= SMALL_FILE_ROWS_MAX:
         return None
-    headers = columns[_AT[_HEADERS]]
-    pages = header_pages(headers) if headers.null_count < count else {}
-    if pages is None:
-        return None
+    pages = all_nested_pages(columns)
     writer = native_writer()
     written = None
     if writer is not None:
-        shape = native_shape(count)
+        shape = native_shape(message_template(), count)
         written = writer.write(shape, leaves_of(columns, shape, pages), count, _tail(key_values), bytes_max)
     return written or encode_in_pieces(columns, count, key_values, bytes_max, pages)
 
@@ -110,18 +152,25 @@ def leaves_of(columns: Sequence[pa.Array], shape: NativeShape, pages: Mapping[in
     return leaves
 
 
-def header_pages(column: pa.MapArray) -> dict[int, WholePage] | None:
-    """Return the pages of headers, by leaf; None if they cannot be made here."""
-    made = map_pages(column)
-    if made is None:
-        return None
-    number = _zigzag(made.entries)
-    kind = _PHYSICAL_TYPES["BYTE_ARRAY"]
-    bodies = made.key_levels + _values(made.keys, kind), made.value_levels + _values(made.values, kind)
-    return {
-        leaf: WholePage(_whole_page(body, _page_end(number)), _chunk_starts()[leaf] + number + b"\x16")
-        for leaf, body in zip(_header_leaves(), bodies, strict=True)
-    }
+def all_nested_pages(columns: Sequence[pa.Array]) -> dict[int, WholePage]:
+    """Return the pages of the nested ones of MESSAGE_SCHEMA's columns, by leaf."""
+    pages: dict[int, WholePage] = {}
+    for name in _NESTED:
+        column = columns[_AT[name]]
+        if column.null_count < len(column):
+            pages |= nested_pages(column, name, message_template())
+    return pages
+
+
+def nested_pages(column: pa.Array, name: str, template: Template) -> dict[int, WholePage]:
+    """Return the pages of a nested column that is not all null, by leaf."""
+    pages = {}
+    for leaf, page in zip(template.nested[name], leaf_pages(column), strict=True):
+        plain = plain_values(page.values)
+        body = page.levels + (_values(page.values, _PHYSICAL_TYPES["BYTE_ARRAY"]) if plain is None else plain)
+        number = _zigzag(page.places)
+        pages[leaf] = WholePage(_whole_page(body, _page_end(number)), template.chunk_starts[leaf] + number + b"\x16")
+    return pages
 
 
 def encode_few_stamped(rows: Stamped, key_values: Sequence[tuple[bytes, bytes]], bytes_max: int) -> WrittenFile | None:
@@ -137,31 +186,32 @@ def encode_few_stamped(rows: Stamped, key_values: Sequence[tuple[bytes, bytes]],
     body = rows.rows.schema.get_field_index("body")
     if body >= 0 and _FILLED_BYTES * rows.count + text_bytes(rows.rows.column(body)) > bytes_max:
         return None
-    shape = native_shape(rows.count)
-    leaves = _stamped_leaves(rows, shape)
+    fields = tuple(field for field in rows.rows.schema if field.name in TYPED) if rows.is_typed else ()
+    template = _typed_template(fields) if fields else message_template()
+    if not template.is_plain:
+        return None
+    shape = native_shape(template, rows.count)
+    leaves = _stamped_leaves(rows, shape, template)
     if leaves is None:
         return None
-    timed = _flat_leaves()["born_time"]
+    timed = template.flat["born_time"]
     return writer.write(shape, leaves, rows.count, _tail(key_values), bytes_max, timed=timed)
 
 
-def _stamped_leaves(rows: Stamped, shape: NativeShape) -> Leaves | None:
-    """Return what each column holds; None if one is nested, or is filled only for some of the rows."""
-    count, at, leaves = rows.count, _flat_leaves(), Leaves(shape)
+def _stamped_leaves(rows: Stamped, shape: NativeShape, template: Template) -> Leaves | None:
+    """Return what each column holds; None if one is filled only for some of the rows."""
+    count, at, leaves = rows.count, template.flat, Leaves(shape)
     whole, now = array("q", (count,)), array("q", (rows.append_us,))
     given = set()
     for name, column in zip(rows.rows.schema.names, rows.rows.columns, strict=True):
         nulls = column.null_count
         if nulls == count:
             continue
-        if name == _HEADERS:
-            pages = header_pages(column)
-            if pages is None:
-                return None
-            for leaf, page in pages.items():
+        if name in template.nested:
+            for leaf, page in nested_pages(column, name, template).items():
                 leaves.page(leaf, *page)
             continue
-        if name == _ORIGIN or (nulls and name in _FILLED):
+        if nulls and name in _FILLED:
             return None
         leaves.column(at[name], column)
         given.add(name)
@@ -183,7 +233,7 @@ def _set_producers(leaves: Leaves, parts: Sequence[RowsPart]) -> bool:
         return True
     if len(stamps) < len(parts):
         return False
-    at, counts = _flat_leaves(), array("q", [part.count for part in parts])
+    at, counts = message_template().flat, array("q", [part.count for part in parts])
     ids = [stamp.id.encode() for stamp in stamps]
     ends = array("i", (0, *accumulate(map(len, ids))))
     leaves.repeated_texts(at["producer_id"], ends, b"".join(ids), counts)
@@ -201,11 +251,12 @@ def encode_in_pieces(
     """Do what `encode_few_rows` does, without the compiled function; `pages` are those of the nested column."""
     if _least_bytes(columns, count) > bytes_max:
         return None
-    shape = _shape(count)
+    template = message_template()
+    shape = _shape(template, count)
     pieces = [_MAGIC]
     chunks = []
     at = len(_MAGIC)
-    for number, leaf in enumerate(_leaves()):
+    for number, leaf in enumerate(template.leaves):
         column, start = columns[leaf.column], shape.chunk_starts[number]
         if number in pages:
             page, start = pages[number]
@@ -310,7 +361,8 @@ def _footer(
     shape: _Shape, chunks: Sequence[bytes], pages_bytes: int, key_values: Sequence[tuple[bytes, bytes]]
 ) -> list[bytes]:
     rows, size = _zigzag(shape.rows), _zigzag(pages_bytes)
-    pieces = [_schema(), b"\x16", rows, b"\x19\x1c\x19\xfc", varint(len(_leaves())), *chunks]
+    template = message_template()
+    pieces = [template.schema, b"\x16", rows, b"\x19\x1c\x19\xfc", varint(len(template.leaves)), *chunks]
     pieces += [b"\x16", size, b"\x16", rows, b"\x26", _zigzag(len(_MAGIC)), b"\x16", size, b"\0", _tail(key_values)]
     return pieces
 
@@ -327,20 +379,17 @@ def _tail(key_values: Sequence[tuple[bytes, bytes]]) -> bytes:
     return b"".join(pieces)
 
 
-@functools.cache
-def _schema() -> bytes:
+def _schema_of(data: bytes) -> bytes:
     """Return the start of a footer, to the end of the schema, as pyarrow writes it."""
-    data = _sample()
     length = int.from_bytes(data[-8:-4], "little")
     footer = data[-8 - length : -8]
     one_row_one_group = b"\x16\x02\x19\x1c"
-    assert footer.count(one_row_one_group) == 1, "the layout of pyarrow's footer has changed"
-    return footer[: footer.index(one_row_one_group)]
+    assert one_row_one_group in footer, "the layout of pyarrow's footer has changed"
+    return footer[: footer.rindex(one_row_one_group)]
 
 
-@functools.cache
-def _leaves() -> tuple[_Leaf, ...]:
-    footer = pq.read_metadata(pa.BufferReader(_sample()))
+def _leaves_of(data: bytes, schema: pa.Schema) -> tuple[_Leaf, ...]:
+    footer = pq.read_metadata(pa.BufferReader(data))
     group = footer.row_group(0)
     leaves = []
     for i in range(footer.num_columns):
@@ -348,7 +397,7 @@ def _leaves() -> tuple[_Leaf, ...]:
         column = footer.schema.column(i)
         leaves.append(
             _Leaf(
-                column=_AT[path[0]],
+                column=schema.get_field_index(path[0]),
                 kind=_PHYSICAL_TYPES[group.column(i).physical_type],
                 path=path,
                 levels_max=column.max_definition_level,
@@ -358,22 +407,11 @@ def _leaves() -> tuple[_Leaf, ...]:
     return tuple(leaves)
 
 
-@functools.cache
-def _flat_leaves() -> dict[str, int]:
-    return {leaf.path[0]: number for number, leaf in enumerate(_leaves()) if len(leaf.path) == 1}
-
-
-@functools.cache
-def _header_leaves() -> tuple[int, ...]:
-    """Return the leaves of a header's name and of its value."""
-    return tuple(number for number, leaf in enumerate(_leaves()) if leaf.path[0] == _HEADERS)
-
-
-def _sample() -> bytes:
-    empty = [pa.array([0]), *(pa.nulls(1, field.type) for field in list(MESSAGE_SCHEMA)[1:])]
+def _sample(schema: pa.Schema) -> bytes:
+    empty = [pa.array([0]), *(pa.nulls(1, field.type) for field in list(schema)[1:])]
     sink = pa.BufferOutputStream()
     pq.write_table(
-        pa.Table.from_arrays(empty, schema=MESSAGE_SCHEMA),
+        pa.Table.from_arrays(empty, schema=schema),
         sink,
         compression="none",
         use_dictionary=False,
@@ -384,7 +422,7 @@ def _sample() -> bytes:
 
 
 @functools.lru_cache(_SHAPES)
-def _shape(count: int) -> _Shape:
+def _shape(template: Template, count: int) -> _Shape:
     number = _zigzag(count)
     page_end = _page_end(number)
     levels = _levels(_run(count, 0))
@@ -393,8 +431,8 @@ def _shape(count: int) -> _Shape:
         rows=count,
         all_present=_levels(_run(count, 1)),
         page_end=page_end,
-        null_pages=tuple(null_pages[leaf.repeated] for leaf in _leaves()),
-        chunk_starts=tuple(start + number + b"\x16" for start in _chunk_starts()),
+        null_pages=tuple(null_pages[leaf.repeated] for leaf in template.leaves),
+        chunk_starts=tuple(start + number + b"\x16" for start in template.chunk_starts),
     )
 
 
@@ -404,32 +442,25 @@ def _page_end(number: bytes) -> bytes:
 
 
 @functools.lru_cache(_SHAPES)
-def native_shape(count: int) -> NativeShape:
-    """Return what the compiled function takes and all files with this many rows share."""
-    shape = _shape(count)
+def native_shape(template: Template, count: int) -> NativeShape:
+    """Return what the compiled function takes and all files with these columns and this many rows share."""
+    shape = _shape(template, count)
     leaves = [
         NativeLeaf(leaf.column, page, start, _WIDTHS.get(leaf.kind, 0), leaf.levels_max > 0)
-        for leaf, page, start in zip(_leaves(), shape.null_pages, shape.chunk_starts, strict=True)
+        for leaf, page, start in zip(template.leaves, shape.null_pages, shape.chunk_starts, strict=True)
     ]
-    return NativeShape(leaves, shape.page_end, _schema_buffer())
+    return NativeShape(leaves, shape.page_end, template.schema_buffer)
 
 
-@functools.cache
-def _schema_buffer() -> pa.Buffer:
-    return pa.py_buffer(_schema())
-
-
-@functools.cache
-def _chunk_starts() -> tuple[bytes, ...]:
-    """Return each column chunk's metadata up to its number of values: file offset, type, encodings, path, codec."""
-    return tuple(
+def _chunk_start(leaf: _Leaf) -> bytes:
+    """Return a column chunk's metadata up to its number of values: file offset, type, encodings, path, codec."""
+    return (
         b"\x26\0\x1c\x15"
         + _zigzag(leaf.kind)
         + b"\x19\x25\x06\0"
-        + bytes((0x19, len(leaf.path) << 4 | 8))
-        + b"".join(varint(len(part)) + part.encode() for part in leaf.path)
+        + bytes((0x19, len(leaf.path) << 4 & 0xFF | 8))
+        + b"".join(varint(len(part.encode())) + part.encode() for part in leaf.path)
         + b"\x15\0\x16"
-        for leaf in _leaves()
     )
 
 

@@ -26,7 +26,7 @@ from deltamq.mq.producer import Earlier
 from deltamq.mq.producer import Sequence as MessageSequence
 from deltamq.tables.few_rows import repeated_int64s, repeated_texts, text_column, zeros
 from deltamq.tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA, TIME
-from deltamq.tables.typed_row import TYPED, conformed, joined_fields
+from deltamq.tables.typed_row import TYPED, VALUE, conformed, joined_fields
 
 #: Characters of an append's id with which the ids of its messages begin.
 ID_PREFIX: Final = 16
@@ -88,7 +88,7 @@ class Stamped:
     @property
     def is_typed(self) -> bool:
         """Whether the rows have typed columns."""
-        return any(name in TYPED for name in self.rows.schema.names)
+        return bool(self.rows.schema.get_field_index(VALUE) >= 0)
 
     @property
     def is_made(self) -> bool:

@@ -21,6 +21,8 @@ from deltamq.tables.typed_row import INVALID, VALUE
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXT_MAX: Final = 32
+#: Rows whose bounds are found one by one.
+_FEW_ROWS: Final = 16
 #: In a file's statistics, what stands before the number of rows that fit, if some did not.
 INVALID_MARK: Final = '"invalid":{"code":'
 _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
@@ -64,12 +66,16 @@ class TypedBounds:
         return TypedStats(least, greatest, nulls + (f"{INVALID_MARK}{self.fitting}}}," if self.has_invalid else ""))
 
 
-def typed_bounds(rows: pa.Table) -> TypedBounds:
+def typed_bounds(rows: pa.Table | pa.RecordBatch) -> TypedBounds:
     """Return the statistics of rows' typed values."""
     bounds = TypedBounds()
     at = rows.schema.get_field_index(VALUE)
     if at >= 0:
-        _collect(rows.column(at).chunks, bounds)
+        values = rows.column(at)
+        if rows.num_rows <= _FEW_ROWS:
+            _collect_few(values if isinstance(values, pa.Array) else values.combine_chunks(), bounds)
+        else:
+            _collect([values] if isinstance(values, pa.Array) else values.chunks, bounds)
     at, bounds.fitting = rows.schema.get_field_index(INVALID), rows.num_rows
     if at >= 0:
         bounds.fitting = rows.column(at).null_count
@@ -97,6 +103,36 @@ def _collect(chunks: Sequence[pa.StructArray], into: TypedBounds) -> None:
             _add_bounds(pa.chunked_array(columns), inner, into)
 
 
+def _collect_few(values: pa.StructArray, into: TypedBounds) -> None:
+    """Do as `_collect` does, without Arrow's kernels, each of which costs as much for one row as for a thousand."""
+    for of, column in zip(values.type, values.flatten(), strict=True):
+        kind, name = of.type, of.name
+        if pa.types.is_struct(kind):
+            below = TypedBounds()
+            _collect_few(column, below)
+            for mine, its in ((into.least, below.least), (into.greatest, below.greatest), (into.nulls, below.nulls)):
+                if its:
+                    mine[name] = its
+        elif not pa.types.is_nested(kind):
+            into.nulls[name] = column.null_count
+            if pa.types.is_timestamp(kind):
+                _add_bounds(pa.chunked_array([column]), of, into)
+            elif not (pa.types.is_boolean(kind) or pa.types.is_binary(kind)):
+                present = [value for value in column.to_pylist() if value is not None]
+                if present and all(not isinstance(value, float) or math.isfinite(value) for value in present):
+                    _note(name, min(present), max(present), into)
+
+
+def _note(name: str, low: Any, high: Any, into: TypedBounds) -> None:
+    least, greatest = _stored(low), _stored(high)
+    if not isinstance(least, str) or isinstance(low, date):
+        into.least[name], into.greatest[name] = least, greatest
+        return
+    into.least[name] = least[:_TEXT_MAX]
+    if len(greatest) <= _TEXT_MAX:
+        into.greatest[name] = greatest
+
+
 def _add_bounds(column: pa.ChunkedArray, of: pa.Field, into: TypedBounds) -> None:
     kind, name = of.type, of.name
     if pa.types.is_boolean(kind) or pa.types.is_binary(kind) or column.null_count == len(column):
@@ -109,13 +145,7 @@ def _add_bounds(column: pa.ChunkedArray, of: pa.Field, into: TypedBounds) -> Non
         into.least[name] = _iso_ms(low.value // 1_000)
         into.greatest[name] = _iso_ms(-(-high.value // 1_000))
         return
-    least, greatest = _stored(low.as_py()), _stored(high.as_py())
-    if isinstance(least, str):
-        into.least[name] = least[:_TEXT_MAX]
-        if len(greatest) <= _TEXT_MAX:
-            into.greatest[name] = greatest
-        return
-    into.least[name], into.greatest[name] = least, greatest
+    _note(name, low.as_py(), high.as_py(), into)
 
 
 def _iso_ms(time_ms: int) -> str:
