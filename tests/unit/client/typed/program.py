@@ -90,6 +90,8 @@ from deltamq import (
     RelayStats,
     Remapping,
     Result,
+    SchemaReference,
+    SchemaVersion,
     SegmentInfo,
     Sent,
     SentBatch,
@@ -313,6 +315,8 @@ def administer(admin: Admin) -> None:
     queues: list[QueueInfo] = list(topic.queues)
     segments: list[SegmentInfo] = [segment for queue in queues for segment in queue.segments]
     group: GroupInfo = admin.create_group("billing", max_attempts=5, retry_policy=[1_000, 60_000])
+    schema: SchemaVersion = admin.get_schema("orders-value")
+    used: list[SchemaReference] = list(schema.references)
     members: list[GroupMember] = list(group.members)
     topics: list[GroupTopic] = list(group.topics)
     lanes: list[GroupPartition] = [lane for one in topics for lane in one.partitions]
@@ -326,7 +330,7 @@ def administer(admin: Admin) -> None:
     stopped: list[StoppedPartition] = list(cluster.stopped)
     upgrade: UpgradeInfo = admin.upgrade_state()
     features: list[FeatureInfo] = [*upgrade.on, *upgrade.waiting]
-    print(partitions, segments, members, lanes, by_topic, letters, brokers, hosts, missing, stopped, features)
+    print(partitions, segments, members, lanes, by_topic, letters, brokers, hosts, missing, stopped, features, used)
 
 
 def remap(admin: Admin) -> list[MappingInfo]:
