@@ -106,4 +106,4 @@ class Ask(NamedTuple):
         return self.caller.allows("topic", topic_of_subject(subject), "describe")
 
     async def changed(self, decide: Callable[[RegistryState], Any]) -> RegistryState:
-        return await self.registry.change(decide, self.call)
+        return await self.registry.change(lambda meta: decide(meta.schemas), self.call)

@@ -340,7 +340,12 @@ async def _contexts(ask: Ask) -> Any:
 
 
 async def _associations(ask: Ask) -> Any:
-    return []  # serializers ask first whether a topic has other subjects than those of its name
+    """Return the subject of a typed topic's values; serializers ask for it before they take that of its name."""
+    topic, subject = ask.path["topic"], ask.registry.subject_of(ask.path["topic"])
+    if subject is None or ask.query.get("associationType", "value") != "value":
+        return []
+    place = {"resourceName": topic, "resourceNamespace": ask.path["namespace"], "resourceType": "topic"}
+    return [{"subject": subject, **place, "associationType": "value", "frozen": False}]
 
 
 async def _types(ask: Ask) -> Any:

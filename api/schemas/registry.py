@@ -10,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Call
-from deltamq.api.host.typed_topics import FEATURE
+from deltamq.api.host.typed_topics import FEATURE, WantedSchema, check_wanted
 from deltamq.api.schemas.texts import incompatible, rules_of, stored_form, texts_of
-from deltamq.mq.errors import Conflict
+from deltamq.mq.errors import Conflict, Unprocessable
 from deltamq.mq.meta.features import decide_use
 from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.topic_settings import schema_of
 from deltamq.mq.schemas.changes import decide_register, resolved
-from deltamq.mq.schemas.registry import Basis, RegistryState, Schema, SchemaEvent, Version
+from deltamq.mq.schemas.registry import Basis, RegistryState, Schema, SchemaDeleted, SchemaEvent, Version
+from deltamq.mq.schemas.setting import SchemaSetting
 
 log = logging.getLogger("deltamq.api")
 
@@ -54,11 +57,26 @@ class Registry:
         """Return the newest state."""
         return (await self._meta.refresh()).schemas
 
-    async def change(self, decide: Callable[[RegistryState], Sequence[SchemaEvent]], call: Call) -> RegistryState:
-        """Store what `decide` returns for the newest state, and let other processes read it; return the new state."""
+    def subject_of(self, topic: str) -> str | None:
+        """Return the subject of a topic's values; None for a topic of bytes, or one that is not known."""
+        known = self._meta.now.topics.topics.get(topic)
+        setting = None if known is None else schema_of(known.settings)
+        return None if setting is None else setting.subject
+
+    async def change(self, decide: Callable[[Meta], Sequence[SchemaEvent]], call: Call) -> RegistryState:
+        """Store what `decide` returns for the newest state, and let other processes read it; return the new state.
+
+        Raises
+        ------
+        Unprocessable
+            `reference_exists`: a topic has the schemas that would be deleted for good.
+        DeltaMQError
+            What `decide` raises.
+        """
 
         def deciding(meta: Meta) -> Sequence[AnyEvent]:
-            events = decide(meta.schemas)
+            events = decide(meta)
+            _check_unused(meta, events)
             return (*decide_use(meta.features, meta.brokers.features, FEATURE), *events) if events else ()
 
         meta = await self._meta.submit_any(deciding)
@@ -86,19 +104,15 @@ class Registry:
         if id_ is None and number is None and (known := self.state.find(subject, schema)) is not None:
             return known
         for _ in range(_CHECKS_MAX):
-            state = await self.newest()
-            version = resolved(state, subject, schema)
+            meta = await self._meta.refresh()
+            version = resolved(meta.schemas, subject, schema)
             whole = Schema(schema_type=schema.schema_type, schema=schema.schema, references=version.references)
             basis = None
-            if state.find(subject, whole) is None:
-                basis = await self.check(state, version)
+            if meta.schemas.find(subject, whole) is None:
+                basis = await self._check(meta, version, whole)
+            decide = partial(_registration, meta, subject, whole, basis, id_, number)
             try:
-                after = await self.change(
-                    lambda state, basis=basis, whole=whole: decide_register(  # type: ignore[misc] # bound at once
-                        state, subject, whole, basis=basis, id_=id_, number=number
-                    ),
-                    call,
-                )
+                after = await self.change(decide, call)
             except Conflict as error:
                 if error.code != "registry_changed":
                     raise
@@ -108,16 +122,9 @@ class Registry:
             return registered
         raise Conflict(f"subject {subject} is changed by others all the time; try again", code="registry_changed")
 
-    async def check(self, state: RegistryState, version: Version) -> Basis:
-        """Check a schema's text, and that it is compatible with what its subject asks for; return what this stands on.
-
-        Raises
-        ------
-        Unprocessable
-            `invalid_schema`.
-        Conflict
-            `incompatible_schema`.
-        """
+    async def _check(self, meta: Meta, version: Version, schema: Schema) -> Basis:
+        """Check a schema's text, and that its subject and the topics that have it may get it; return the basis."""
+        state = meta.schemas
         basis = Basis("NONE", ()) if state.mode(version.subject) == "IMPORT" else state.basis(version.subject)
         reasons = await self.differences(state, version, basis)
         if reasons:
@@ -127,6 +134,9 @@ class Registry:
                 code="incompatible_schema",
                 field="schema",
             )
+        async with self._checking:
+            for topic, setting in topics_of(meta, version.subject):
+                await asyncio.to_thread(check_wanted, meta, topic, WantedSchema(setting, schema))
         return basis
 
     async def parsed(self, version: Version) -> Any:
@@ -138,6 +148,33 @@ class Registry:
         """Return why a schema is not compatible; raise `Unprocessable` (`invalid_schema`) if its text is none."""
         async with self._checking:
             return await asyncio.to_thread(_checked, state, version, basis)
+
+
+def topics_of(meta: Meta, subject: str) -> list[tuple[str, SchemaSetting]]:
+    """Return the typed topics whose values are written with a subject's schemas, and their settings."""
+    settings = ((topic.name, schema_of(topic.settings)) for topic in meta.topics.topics.values())
+    return [(name, setting) for name, setting in settings if setting is not None and setting.subject == subject]
+
+
+def _registration(
+    checked: Meta, subject: str, schema: Schema, basis: Basis | None, id_: int | None, number: int | None, meta: Meta
+) -> Sequence[SchemaEvent]:
+    """Return what registers a schema that was checked in `checked`, also for the topics that its subject has now."""
+    events = decide_register(meta.schemas, subject, schema, basis=basis, id_=id_, number=number)
+    if events and topics_of(meta, subject) != topics_of(checked, subject):
+        raise Conflict(f"subject {subject} got another topic meanwhile; try again", code="registry_changed")
+    return events
+
+
+def _check_unused(meta: Meta, events: Sequence[SchemaEvent]) -> None:
+    """Refuse to delete for good what messages of a topic were written with."""
+    for event in events:
+        if isinstance(event, SchemaDeleted) and event.permanent and (used := topics_of(meta, event.subject)):
+            raise Unprocessable(
+                f"the messages of topic {used[0][0]} were written with the schemas of subject {event.subject}",
+                code="reference_exists",
+                field="subject",
+            )
 
 
 def _checked(state: RegistryState, version: Version, basis: Basis) -> list[str]:

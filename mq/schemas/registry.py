@@ -215,8 +215,6 @@ class RegistryState:
         live = [
             SubjectVersion(subject, number) for number, e in self.subjects.get(subject, {}).items() if not e.deleted
         ]
-        if level == "NONE":
-            return Basis(level, ())
         return Basis(level, tuple(live if level.endswith("_TRANSITIVE") else live[-1:]))
 
     def referring(self, subject: str, number: int) -> Sequence[Version]:
