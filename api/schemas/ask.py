@@ -13,20 +13,17 @@ from deltamq.api.schemas.registry import Registry
 from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.mq.schemas.registry import Compatibility, Mode, Reference, RegistryState, Schema, topic_of_subject
 from deltamq.mq.schemas.setting import SchemaType, check_subject
+from deltamq.mq.wire.schemas import SchemaReference
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class _Reference(msgspec.Struct):
-    name: str
-    subject: str
-    version: int
-
-
 class SchemaBody(msgspec.Struct):
+    """A schema, as Confluent's clients write it."""
+
     schema: str
     schemaType: SchemaType | None = "AVRO"
-    references: list[_Reference] | None = None
+    references: list[SchemaReference] | None = None
     id: int | None = None
     version: int | None = None
     metadata: Any = None

@@ -108,10 +108,12 @@ def _number(text: str) -> int:
 
 async def _register(ask: Ask) -> Any:
     body = ask.read(SchemaBody)
-    schema = ask.registry.stored(body.read(), normalize=ask.flag("normalize"))
+    schema, normalize = body.read(), ask.flag("normalize")
     # Clients write -1 for what they leave out.
     id_, number = (None if given in (None, -1, 0) else given for given in (body.id, body.version))
-    version = await ask.registry.register(ask.subject, schema, id_=id_, number=number, call=ask.call)
+    version = await ask.registry.register(
+        ask.subject, schema, id_=id_, number=number, call=ask.call, normalize=normalize
+    )
     return {"id": version.id, "version": version.version, **_schema(version)}
 
 

@@ -90,7 +90,14 @@ class Registry:
         return Schema(schema_type=schema.schema_type, schema=text, references=schema.references)
 
     async def register(
-        self, subject: str, schema: Schema, *, id_: int | None, number: int | None, call: Call
+        self,
+        subject: str,
+        schema: Schema,
+        *,
+        id_: int | None,
+        number: int | None,
+        call: Call,
+        normalize: bool = False,
     ) -> Version:
         """Return the version of a subject that a schema is; register it if there is none yet.
 
@@ -101,6 +108,7 @@ class Registry:
         DeltaMQError
             What `resolved` and `decide_register` raise, and the rules of its type about its text.
         """
+        schema = self.stored(schema, normalize=normalize)
         if id_ is None and number is None and (known := self.state.find(subject, schema)) is not None:
             return known
         for _ in range(_CHECKS_MAX):
@@ -135,7 +143,7 @@ class Registry:
                 field="schema",
             )
         async with self._checking:
-            for topic, setting in topics_of(meta, version.subject):
+            for setting, topic in {setting: topic for topic, setting in topics_of(meta, version.subject)}.items():
                 await asyncio.to_thread(check_wanted, meta, topic, WantedSchema(setting, schema))
         return basis
 

@@ -71,6 +71,7 @@ def test_type_27_a_serializer_is_given_the_subject_of_its_topic(api: Api) -> Non
     with SchemaRegistryClient({"url": f"http://127.0.0.1:{api.port}/schemas"}) as client:
         body = AvroSerializer(client, record())({"id": 7}, SerializationContext("asked", MessageField.VALUE))
         assert client.get_subjects(subject_prefix="asked") == ["asked.Order"], "it took the topic's"
+        assert client.get_versions("asked.Order") == [1], "the same schema, whoever registers it"
     sent = api.produce(
         "asked", json.dumps({"messages": [{"body_base64": base64.b64encode(body).decode()}]}), "application/json"
     )
