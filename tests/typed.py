@@ -8,8 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from deltamq.mq.schemas.registry import Version
-from deltamq.mq.schemas.setting import Format, OnInvalid, SchemaSetting, Wire
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import decide_put_topic
+from deltamq.mq.schemas.changes import decide_register
+from deltamq.mq.schemas.registry import Schema, Version
+from deltamq.mq.schemas.setting import Format, OnInvalid, SchemaSetting, Wire, subject_of
+from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.typed.codec import Codec, codec_of
 from deltamq.tables.typed.columns import TypedColumns
 
@@ -77,3 +82,26 @@ def same(pair: tuple[Codec, Codec], some: Sequence[bytes | str | None], *, fault
     else:
         assert [one is None for one in faults_of(fast)] == [one is None for one in faults_of(plain)]
     return fast
+
+
+def make_typed(
+    meta: MetaLog,
+    topic: str,
+    form: Format,
+    text: str,
+    *,
+    on_invalid: OnInvalid = "reject",
+    wire: Wire = "none",
+) -> SchemaSetting:
+    """Give a topic that exists a schema, or a new version of it, as the service does; no text is checked."""
+    setting = SchemaSetting(format=form, subject=subject_of(topic), on_invalid=on_invalid, wire=wire)
+
+    def decide(state: Meta) -> Sequence[AnyEvent]:
+        schema = Schema(schema_type=setting.schema_type, schema=text)
+        basis = state.schemas.basis(setting.subject)
+        registered = decide_register(state.schemas, setting.subject, schema, basis=basis)
+        request = TopicRequest(schema=setting)
+        return [*registered, *decide_put_topic(state.topics, topic, request, [], "", 0)]
+
+    meta.submit_any(decide)
+    return setting

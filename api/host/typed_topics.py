@@ -1,12 +1,8 @@
-"""The codecs of typed topics, and how a topic becomes one (SPEC TYPE-1).
-
-A topic's setting names a subject of the registry, whose live versions are the topic's schema. A codec is made when a
-message first needs it, and made again when the subject has another version: appends that are under way keep theirs.
-"""
+"""How a topic becomes a typed one (SPEC TYPE-1); `tables.queue.topic_codecs` has the codecs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -14,15 +10,15 @@ import msgspec
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.wire.request import one_of
-from deltamq.mq.errors import Conflict, Unprocessable
+from deltamq.mq.errors import Unprocessable
 from deltamq.mq.meta.features import decide_use
 from deltamq.mq.meta.fold import AnyEvent, Meta
-from deltamq.mq.meta.topic_settings import TopicRequest, schema_of
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import MetaState, Topic, check_schema
 from deltamq.mq.schemas.changes import resolved
-from deltamq.mq.schemas.registry import Entry, Reference, RegistryState, Schema, Version
+from deltamq.mq.schemas.registry import Reference, Schema
 from deltamq.mq.schemas.setting import Format, OnInvalid, SchemaSetting, Wire, subject_of
-from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue import topic_codecs
 from deltamq.tables.typed.codec import Codec, codec_of
 
 FEATURE: Final = "schemas"
@@ -36,36 +32,11 @@ class WantedSchema(NamedTuple):
     schema: Schema | None
 
 
-class _Made(NamedTuple):
-    setting: SchemaSetting
-    entries: Mapping[int, Entry]
-    codec: Codec
-
-
-class TopicCodecs:
+class TopicCodecs(topic_codecs.TopicCodecs):
     """The codecs of all typed topics; used on the event loop and on threads."""
 
     def __init__(self, meta: HostedMeta) -> None:
-        self._meta = meta
-        self._made: dict[str, _Made] = {}
-
-    def of(self, topic: Topic) -> Codec | None:
-        """Return the topic's codec by the present metadata; None for a topic of bytes.
-
-        Raises
-        ------
-        Conflict
-            `schema_missing`: its subject has no version any more.
-        """
-        setting = schema_of(topic.settings)
-        if setting is None:
-            return None
-        registry = self._meta.now.schemas
-        entries = registry.subjects.get(setting.subject, {})
-        made = self._made.get(topic.id)
-        if made is None or made.setting != setting or made.entries is not entries:
-            made = self._made[topic.id] = _Made(setting, entries, self._codec(setting, registry))
-        return made.codec
+        super().__init__(lambda: meta.now)
 
     def asked(self, topic: Topic, parameters: dict[str, str]) -> Codec | None:
         """Return the codec of a topic whose values a query asks for (`typed=true`); None if it does not.
@@ -83,26 +54,6 @@ class TopicCodecs:
                 f"typed: topic {topic.name} has no schema; leave it out to get bodies", code="no_schema", field="typed"
             )
         return codec
-
-    def of_partition(self, ref: PartitionRef) -> Codec | None:
-        """Return the codec of a partition's topic; None for other logs, and for topics of bytes."""
-        if ref.space is not Space.TOPICS:
-            return None
-        topic = self._meta.now.topics.topics.get(ref.topic)
-        return None if topic is None else self.of(topic)
-
-    def _codec(self, setting: SchemaSetting, registry: RegistryState) -> Codec:
-        versions = registry.versions(setting.subject) or registry.versions(setting.subject, deleted=True)
-        if not versions:
-            raise Conflict(
-                f"schema: subject {setting.subject} has no version; register one", code="schema_missing", field="schema"
-            )
-
-        def by_id(id_: int) -> Version | None:
-            places = self._meta.now.schemas.places(id_)
-            return next((one for one in places if one.subject == setting.subject), next(iter(places), None))
-
-        return codec_of(setting, versions, by_id, registry.with_references)
 
 
 def check_wanted(meta: Meta, name: str, wanted: WantedSchema) -> None:

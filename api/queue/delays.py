@@ -35,9 +35,9 @@ from deltamq.mq.producer import Part
 from deltamq.mq.queue.delay import Cancelled, Delayed, DelayMark
 from deltamq.mq.static.logical_queue import TopicQueues
 from deltamq.tables.log.log import PartitionLog
-from deltamq.tables.queue.delayed_rows import with_destination
 from deltamq.tables.queue.deliver_times import AT_ONCE, Times
 from deltamq.tables.queue.records import rows_of_delay_marks
+from deltamq.tables.queue.redelivery_rows import with_destination
 from deltamq.tables.queue.refs import DELAY, DELAY_MARKS, system_ref
 from deltamq.tables.queue.waiting import WaitingIndex
 

@@ -53,9 +53,9 @@ from deltamq.mq.wire.produce import ProduceAnswer, Producer, Range
 from deltamq.tables.log.batch import Appended
 from deltamq.tables.log.fetch import FetchStatus
 from deltamq.tables.log.log import PartitionLog
-from deltamq.tables.queue.delayed_rows import producer_in_delay
 from deltamq.tables.queue.deliver_times import AT_ONCE
 from deltamq.tables.queue.placement import FenceEpochs, Placement
+from deltamq.tables.queue.redelivery_rows import producer_in_delay
 from deltamq.tables.settings import Flush
 
 #: Bytes above which a body is handled on a thread; for smaller ones the hand-over would cost more than the work.

@@ -25,8 +25,8 @@ from deltamq.mq.producer import Part
 from deltamq.mq.routing import Route
 from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.log.fences import ROUTE_FENCE
-from deltamq.tables.queue.delayed_rows import producer_in_delay
 from deltamq.tables.queue.placement import Placement
+from deltamq.tables.queue.redelivery_rows import producer_in_delay
 
 
 @dataclass(frozen=True, slots=True)

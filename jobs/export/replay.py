@@ -345,9 +345,10 @@ class _Sender:
             failpoint("replay.before_append")
             if not left:
                 return [True] * len(parts)
+            fresh = rows.take(pa.array(left, pa.int64()))
             try:
                 done = log.append_rows(
-                    rows.take(pa.array(left, pa.int64())),
+                    fresh if destination.partition is None else self._sink.codecs.typed(topic, fresh),
                     [parts[at] for at in left],
                     flush=Flush.SYNC,
                     fence_epochs=fence_epochs,

@@ -237,7 +237,11 @@ class DelayBatch:
     def _put(self, ref: PartitionRef, picked: Picked, forwards: Sequence[Forward]) -> None:
         offsets = [forward.message.offset for forward in forwards]
         places = picked.places(np.array(offsets, dtype=np.int64))
-        rows = forwarded(picked.rows.take(pa.array(places)))
+        try:
+            rows = self._targets.typed(ref, forwarded(picked.rows.take(pa.array(places))))
+        except DeltaMQError as error:
+            self._fail(error, offsets)
+            return
         parts = [RowsPart(1, ProducerStamp(forward.producer_id, forward.producer_seq, None, 1)) for forward in forwards]
         self._outbox.add(ref, rows, parts, offsets)
         self._sent += len(offsets)

@@ -36,8 +36,8 @@ from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.paging import pages
 from deltamq.tables.log.stored_requests import REMEMBERED_MS
-from deltamq.tables.queue.delayed_rows import with_destination
 from deltamq.tables.queue.placement import FenceEpochs, Placement
+from deltamq.tables.queue.redelivery_rows import with_destination
 from deltamq.tables.settings import Flush
 
 #: Partitions that are appended to in parallel.
@@ -185,7 +185,7 @@ class _Append:
         """Convert staged rows to the form in which their partition, or its delay log, stores them."""
         kept = rows.select([name for name in rows.schema.names if name not in _ROUTING_COLUMNS])
         if not request.waits:
-            return kept
+            return self._sink.codecs.typed(topic, kept)
         at_ms = pc.divide(rows.column("deliver_time").cast(pa.int64()), 1000)
         target = partition or request.queue or request.partition
         names = pa.repeat(pa.scalar(target, pa.string()), rows.num_rows)
@@ -284,12 +284,10 @@ def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """A column that a section lacks is null there."""
     if len({batch.schema for batch in batches}) == 1:
         return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    rows = one_batch(batches)
     if not any(NAMED in batch.schema.names for batch in batches):
-        return one_batch(batches)
-    table = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
-    whole = table.combine_chunks()
-    columns = [
-        pc.fill_null(column.combine_chunks(), False) if name == NAMED else column.combine_chunks()
-        for name, column in zip(whole.schema.names, whole.columns, strict=True)
+        return rows
+    named = [
+        batch.column(NAMED) if NAMED in batch.schema.names else pa.repeat(False, batch.num_rows) for batch in batches
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=whole.schema)
+    return rows.append_column(NAMED, pa.concat_arrays(named))

@@ -79,7 +79,8 @@ def stage_rows(
     draw = zlib.crc32(f"{name}#{batch}".encode())
     for number, piece in enumerate(() if first is None else chain((first,), rows)):
         at = draw if piece.num_rows < _SMALL_ROWS else zlib.crc32(f"{draw}#{task}#{number}".encode())
-        stager.add(route_rows(columns.rows(piece, now_ms), topic, sink.routed, draw=at, now_ms=now_ms))
+        given = columns.rows(piece, now_ms)
+        stager.add(route_rows(given, topic, sink.routed, sink.codecs.of, draw=at, now_ms=now_ms))
     return stager.finish()
 
 

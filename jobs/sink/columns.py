@@ -3,6 +3,7 @@
 | column | types | |
 | --- | --- | --- |
 | `value` or `body` | string, binary | required, never null |
+| `value` | struct | in place of a body, for a topic with a schema (TYPE-43); beside a `body`, the body counts |
 | `key` | string, binary (UTF-8) | |
 | `topic` | string | required without the option `topic`, which wins |
 | `partition` | string: a name; int: a number in the topic | wins over the key |
@@ -11,8 +12,8 @@
 | `born_time` | timestamp | |
 | `deliver_time` / `delay_ms` | timestamp / int, long | when the message is delivered |
 
-Columns that every append sets itself (`offset`, `append_time`, ...) are allowed but ignored, so that rows that were
-read with `format("mq")` can be written unchanged.
+Columns that every append sets itself (`offset`, `append_time`, `invalid`, ...) are allowed but ignored, so that rows
+that were read with `format("mq")` can be written unchanged.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.tables.message_limits import check_column
 from deltamq.tables.queue.deliver_times import Times, times_of_columns
 from deltamq.tables.schema import HEADERS, INGEST_SCHEMA
+from deltamq.tables.typed_row import INVALID, RESCUED, VALUE
 
 _SET_BY_APPEND: Final = (
     "offset",
@@ -40,6 +42,8 @@ _SET_BY_APPEND: Final = (
     "origin",
     "producer_id",
     "producer_seq",
+    INVALID,
+    RESCUED,
 )
 _TEXT: Final = (T.StringType(),)
 _TEXT_OR_BYTES: Final = (T.StringType(), T.BinaryType())
@@ -76,20 +80,26 @@ class SinkColumns:
 
     body: str
     names: tuple[str, ...]
+    #: Whether the body's column is a struct, of which the topic's codec makes it.
+    is_struct: bool = False
 
     def rows(self, batch: pa.RecordBatch, now_ms: int) -> SinkRows:
         """Return a batch of this schema as messages; raise `Refused`, with the user's column, for an invalid value."""
         given = {name: batch.column(name) for name in self.names}
         times = times_of_columns(given.pop("deliver_time", None), given.pop("delay_ms", None), now_ms)
         topics, partitions = given.pop("topic", None), given.pop("partition", None)
+        values = given.pop(self.body) if self.is_struct else None
         fields, columns = [], []
         for field in INGEST_SCHEMA:
             name = self.body if field.name == "body" else field.name
-            if name in given and (field.name == "body" or given[name].null_count < batch.num_rows):
+            if field.name == "body" and values is not None:
+                fields.append(field)
+                columns.append(pa.nulls(batch.num_rows, field.type))
+            elif name in given and (field.name == "body" or given[name].null_count < batch.num_rows):
                 fields.append(field)
                 columns.append(_message_column(name, field, given[name]))
         rows = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-        return SinkRows(rows, _text("topic", topics), _partition_names(partitions), times)
+        return SinkRows(rows, _text("topic", topics), _partition_names(partitions), times, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,8 @@ class SinkRows:
     #: Names, or numbers as text; null for a row that its key routes.
     partitions: pa.StringArray | None
     times: Times | None
+    #: Structs of which the topic's codec makes the bodies, which are null; None if the rows have bodies.
+    values: pa.StructArray | None = None
 
 
 def check_schema(schema: T.StructType, *, topic: str | None) -> SinkColumns:
@@ -112,6 +124,11 @@ def check_schema(schema: T.StructType, *, topic: str | None) -> SinkColumns:
         A column is missing, unknown or of a wrong type; the message names the remedy.
     """
     names = [field.name for field in schema]
+    structs = [field.name for field in schema if field.name == VALUE and isinstance(field.dataType, T.StructType)]
+    if structs and "body" in names:
+        names.remove(VALUE)  # of rows that were read: the body is what was sent
+        schema = T.StructType([field for field in schema if field.name in names])
+        structs = []
     body = [name for name in ("value", "body") if name in names]
     if len(body) != 1:
         problem = "is missing: every message has one" if not body else "and 'body' are both given: give only one"
@@ -122,14 +139,15 @@ def check_schema(schema: T.StructType, *, topic: str | None) -> SinkColumns:
         if field.name not in _SET_BY_APPEND:
             _check_type(field)
     taken = [name for name in names if name not in _SET_BY_APPEND and not (name == "topic" and topic is not None)]
-    return SinkColumns(body[0], tuple(taken))
+    return SinkColumns(body[0], tuple(taken), bool(structs))
 
 
 def _check_type(field: T.StructField) -> None:
     if field.name == "headers":
         fits = _is_headers(field.dataType)
     elif field.name in _TYPES:
-        fits = any(isinstance(field.dataType, type(kind)) for kind in _TYPES[field.name])
+        struct = (T.StructType(),) if field.name == VALUE else ()
+        fits = any(isinstance(field.dataType, type(kind)) for kind in (*_TYPES[field.name], *struct))
     else:
         raise _wrong(field.name, f"is unknown; columns are {', '.join([*_TYPES, 'headers'])}. Drop or rename it")
     if not fits:

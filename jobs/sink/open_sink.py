@@ -34,6 +34,7 @@ from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.placement import FenceEpochs, Placement, fence_epochs_of
 from deltamq.tables.queue.refs import DELAY, system_ref
 from deltamq.tables.queue.sealing import seal_moves
+from deltamq.tables.queue.topic_codecs import TopicCodecs
 from deltamq.tables.settings import Flush, LogSettings
 
 #: Seconds for which an append that a fence refuses is retried. The event of a fence follows within milliseconds, or
@@ -77,6 +78,7 @@ class OpenSink:
         self.fenced_s = fenced_s
         self.warehouse = warehouse or Warehouse.open(settings.warehouse, settings=settings.log)
         self.meta = MetaLog(self.warehouse)
+        self.codecs = TopicCodecs(lambda: self.meta.meta)
 
     def now_ms(self) -> int:
         """Return the wall clock's time, for the stamps and delays of messages."""

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deltamq.jobs.sink.columns import SinkRows
+from deltamq.jobs.sink.typed_rows import typed_rows
 from deltamq.mq.errors import NotFound, Unavailable
 from deltamq.mq.meta.access import not_writable
 from deltamq.mq.meta.topics import Topic
@@ -29,6 +30,7 @@ from deltamq.tables.key_column import slots_of_keys
 from deltamq.tables.queue.deliver_times import AT_ONCE
 from deltamq.tables.queue.placement import Placement
 from deltamq.tables.schema import TIME
+from deltamq.tables.typed.codec import Codec
 
 #: A column of staged rows: whether the row named its partition, which then wins over its key.
 NAMED: Final = "named"
@@ -63,6 +65,7 @@ def route_rows(
     given: SinkRows,
     topic_named: str | None,
     routed: Callable[[str], tuple[Topic, Placement]],
+    codec_of: Callable[[Topic], Codec | None],
     *,
     draw: int,
     now_ms: int,
@@ -75,11 +78,13 @@ def route_rows(
         The topic of the option; None if a column names one for each row.
     routed
         Returns a topic and its placement by name.
+    codec_of
+        Returns the codec of a topic that has a schema.
     draw
         The number that decides at which partition rows without a key begin.
     """
     if topic_named is not None:
-        yield from _route(given, *routed(topic_named), draw=draw, now_ms=now_ms)
+        yield from _route(given, *routed(topic_named), codec_of, draw=draw, now_ms=now_ms)
         return
     assert given.topics is not None, "checked with the schema"
     encoded = given.topics.dictionary_encode()
@@ -87,19 +92,28 @@ def route_rows(
     for code, name in enumerate(encoded.dictionary.to_pylist()):
         at = np.flatnonzero(codes == code)
         rows_of_topic = given if len(at) == len(codes) else _taken(given, at)
-        yield from _route(rows_of_topic, *routed(name), draw=draw, now_ms=now_ms)
+        yield from _route(rows_of_topic, *routed(name), codec_of, draw=draw, now_ms=now_ms)
 
 
 def _taken(given: SinkRows, at: NDArray[np.int64]) -> SinkRows:
     index = pa.array(at)
     named = None if given.partitions is None else given.partitions.take(index)
-    return SinkRows(given.rows.take(index), None, named, None if given.times is None else given.times[at])
+    values = None if given.values is None else given.values.take(index)
+    return SinkRows(given.rows.take(index), None, named, None if given.times is None else given.times[at], values)
 
 
-def _route(given: SinkRows, topic: Topic, placement: Placement, *, draw: int, now_ms: int) -> Iterator[RoutedPart]:
+def _route(
+    given: SinkRows,
+    topic: Topic,
+    placement: Placement,
+    codec_of: Callable[[Topic], Codec | None],
+    *,
+    draw: int,
+    now_ms: int,
+) -> Iterator[RoutedPart]:
     targets = _targets(given, topic, placement, draw)
     waits = np.zeros(len(targets), dtype=bool) if given.times is None else given.times > now_ms
-    rows = given.rows
+    rows = typed_rows(given, topic.name, codec_of(topic))
     if given.partitions is not None:
         rows = rows.append_column(NAMED, given.partitions.is_valid())
     if waits.any():

@@ -36,6 +36,7 @@ from deltamq.jobs.sink.open_sink import OpenSink, SinkSettings, open_sink
 from deltamq.jobs.sink.options import SinkOptions, parse_sink_options
 from deltamq.jobs.sink.staging import StagedMessage
 from deltamq.jobs.sink.stream_run import BATCH_ID, QUERY_ID, check_claim, current_run
+from deltamq.jobs.sink.typed_rows import check_values
 from deltamq.jobs.tasks.checkpoint_claims import Claimant
 from deltamq.jobs.tasks.first_lines import in_one_line
 from deltamq.mq.errors import Refused, Unavailable
@@ -64,7 +65,11 @@ def _checked(parsed: SinkOptions, schema: StructType) -> tuple[SinkOptions, Sink
     columns = check_schema(schema, topic=parsed.topic)
     settings = SinkSettings.of(load(overrides={"warehouse.uri": parsed.warehouse}), parsed.warehouse)
     if parsed.topic is not None:
-        open_sink(settings).check_topic(parsed.topic)
+        sink = open_sink(settings)
+        sink.check_topic(parsed.topic)
+        topic = sink.refresh().topics.topics.get(parsed.topic) if columns.is_struct else None
+        if topic is not None:
+            check_values(topic.name, sink.codecs.of(topic))
     return parsed, columns, settings
 
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+import pyarrow as pa
+
 from deltamq.mq.meta.access import AccessState
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.delay import Delayed
@@ -23,6 +25,7 @@ from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.placement import Placement
 from deltamq.tables.queue.sealing import seal_moves
+from deltamq.tables.queue.topic_codecs import TopicCodecs
 
 
 class DelayTargets:
@@ -34,6 +37,7 @@ class DelayTargets:
         self._meta = meta
         self._now_ms = now_ms
         self._topics = meta.state.topics
+        self._codecs = TopicCodecs(lambda: meta.meta)
         self._placements: dict[str, Placement] = {}
 
     @property
@@ -70,6 +74,10 @@ class DelayTargets:
         return [
             _ref(topic, segment.partition) for segment in earlier if segment.end_ms <= 0 or segment.end_ms >= since_ms
         ]
+
+    def typed(self, target: PartitionRef, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return delayed messages as their target stores them (SPEC TYPE-42); raises as `TopicCodecs.of` does."""
+        return self._codecs.typed(self._topics[target.topic], rows)
 
     def fence_epochs(self, target: PartitionRef) -> Mapping[str, int] | None:
         """Return the fence epochs of an append to a target: a segment gets nothing behind its seal."""

@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER, without_reason
-from deltamq.tables.schema import HEADERS, INGEST_SCHEMA, INTERNAL_SCHEMA, ORIGIN
+from deltamq.tables.schema import HEADERS, INGEST_SCHEMA, INTERNAL_SCHEMA, ORIGIN, TIME
+from deltamq.tables.typed_row import untyped
 
 _KEPT: Final = ("message_id", "key", "tag", "headers", "body", "born_time")
 _AGAIN: Final = pa.schema([INTERNAL_SCHEMA.field(name) for name in (*_KEPT, "reconsume_times", "origin")])
@@ -92,3 +94,30 @@ def sent_back(rows: pa.RecordBatch, *, to_retry: bool) -> pa.RecordBatch:
         columns["origin"] = rows.column("origin")
     schema = pa.schema([INTERNAL_SCHEMA.field(name) for name in columns])
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+
+
+def producer_in_delay(topic_id: str, producer_id: str) -> str:
+    """Return a producer's id in delay partitions: all topics share these, but each numbers its requests by itself."""
+    return f"{topic_id}/{producer_id}"
+
+
+def with_destination(rows: pa.RecordBatch, topic: Topic, partitions: pa.Array, at_ms: pa.Array) -> pa.RecordBatch:
+    """Return messages as rows of a delay partition, with deliver time and target (SPEC RETRY-4).
+
+    Parameters
+    ----------
+    partitions, at_ms
+        The target partition and the deliver time of each message, in milliseconds since 1970.
+    """
+    count = rows.num_rows
+    origin = pa.StructArray.from_arrays(
+        [
+            pa.repeat(pa.scalar(f"{topic.id}/{topic.name}"), count),
+            partitions,
+            pa.repeat(pa.scalar(-1, pa.int64()), count),
+        ],
+        fields=list(ORIGIN),
+    )
+    at_us = pa.array(at_ms.to_numpy(zero_copy_only=False) * 1000, pa.int64())
+    rows = untyped(rows).append_column(pa.field("deliver_time", TIME), at_us.cast(TIME))
+    return rows.append_column(pa.field("origin", ORIGIN), origin)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,11 @@ from hypothesis import strategies as st
 
 from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from deltamq.jobs.queue.delay_queue import WaitingOffsets, ranges_of
+from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.delay import Ended
+from deltamq.mq.schemas.changes import decide_delete_subject
+from deltamq.mq.schemas.setting import Format, OnInvalid
 from deltamq.tables import failpoints
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 from deltamq.tables.log.batch import Batch
@@ -23,10 +27,12 @@ from deltamq.tables.queue.delay_marks import DelayMarks, ended_below, void_marks
 from deltamq.tables.queue.records import rows_of_delay_marks
 from deltamq.tables.queue.refs import DELAY, DELAY_MARKS, system_ref
 from deltamq.tables.store.store import MemoryStore
+from deltamq.tables.typed_row import TYPED
 from tests.queue_engines import ENGINES, QueueJob, delay_job
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch
 from tests.set_clock import AheadClock
+from tests.typed import make_typed
 
 pytestmark = pytest.mark.promise("JOB-18")
 
@@ -130,6 +136,46 @@ def test_retry_04_targets_of_all_brokers_and_partitions(bench: Bench) -> None:
     assert bench.job.run(2_000)["rows"] == 8
     for index in range(4):
         assert [row["body"].decode() for row in bench.tables.delivered(wide, index)] == [f"m-{index}", f"late-{index}"]
+
+
+@pytest.mark.parametrize("on_invalid", ["reject", "quarantine", "rescue"])
+@pytest.mark.parametrize("form", ["json", "columns"])
+def test_type_42_delayed_messages_get_columns_and_none_is_lost(
+    bench: Bench, form: Format, on_invalid: OnInvalid
+) -> None:
+    """What was accepted before the topic had this schema, or in an older version, may not fit now."""
+    text = "id BIGINT NOT NULL" if form == "columns" else '{"properties": {"id": {"type": "integer"}}}'
+    bench.delay(('{"id": 1}', 1_000), ("nonsense", 1_000), ('{"id": 2}', 1_001))
+    make_typed(bench.tables.meta, "orders", form, text, on_invalid=on_invalid)
+    assert bench.job.run(2_000)["rows"] == 3
+    log = bench.tables.log(bench.topic)
+    log.refresh()
+    rows = log.read(0, max_messages=10, max_bytes=1 << 20, columns=("offset", "key", "body", *TYPED)).rows
+    assert rows.column("value").to_pylist()[::2] == [{"id": 1}, {"id": 2}]
+    assert rows.column("body").to_pylist() == [b'{"id":1}', b"nonsense", b'{"id":2}'] or form == "json"
+    if on_invalid == "rescue":
+        assert "nonsense" in rows.column("rescued").to_pylist()[1]
+    else:
+        assert rows.column("invalid").to_pylist()[1]["code"] == "not_json"
+        assert log.has_invalid(0, 3)
+    assert bench.ended_below() == 3
+    assert bench.new_job().run(3_000)["rows"] == 0
+
+
+def _removed(subject: str, permanent: bool, state: Meta) -> Sequence[AnyEvent]:
+    return decide_delete_subject(state.schemas, subject, permanent=permanent)
+
+
+def test_type_42_a_topic_whose_schema_is_gone_gets_its_messages_later(bench: Bench) -> None:
+    setting = make_typed(bench.tables.meta, "orders", "columns", "id BIGINT")
+    bench.delay(('{"id": 1}', 1_000))
+    for permanent in (False, True):
+        remove = partial(_removed, setting.subject, permanent)
+        bench.tables.meta.submit_any(remove)
+    assert "has no version" in str(bench.job.run(1_000)["trouble"])
+    assert bench.ended_below() == 0
+    make_typed(bench.tables.meta, "orders", "columns", "id BIGINT")
+    assert bench.new_job().run(10_000_000)["rows"] == 1
 
 
 @pytest.mark.promise("JOB-7")
