@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from deltamq.api.wire.rows import ArrowRows, Decoded, Rows
 from deltamq.mq.errors import Unprocessable
-from deltamq.tables.few_rows import binary_column
+from deltamq.tables.few_rows import FEW_ROWS_MAX, binary_column
 from deltamq.tables.typed.codec import Codec, with_columns
 from deltamq.tables.typed_row import TYPED, VALUE
 
@@ -83,6 +83,8 @@ def misfits(invalid: pa.StructArray) -> Unprocessable:
 def _bodies(rows: Rows | ArrowRows) -> pa.BinaryArray:
     if isinstance(rows, ArrowRows):
         return rows.batch.column(rows.batch.schema.get_field_index("body"))
+    if rows.count > FEW_ROWS_MAX and all(isinstance(body, str) for body in rows.body):
+        return pa.array(rows.body, pa.string()).cast(pa.binary())
     return binary_column([body.encode() if isinstance(body, str) else body for body in rows.body])
 
 

@@ -174,7 +174,7 @@ def message_writer(
         schema,
         compression=dict.fromkeys(compressed, "zstd"),
         compression_level=dict.fromkeys(compressed, 1),
-        use_dictionary=[*_REPEATING, *typed],
+        use_dictionary=_REPEATING,
         column_encoding={"offset": "DELTA_BINARY_PACKED"},
         write_statistics=["offset", "append_time", *typed],
         write_page_checksum=True,

@@ -37,7 +37,7 @@ class NativeLeaf(NamedTuple):
     null_page: bytes
     chunk_start: bytes
     width: int  #: bytes of a value; 0 for texts
-    has_levels: bool
+    levels: int  #: the definition level of a value: structs around it, none of them null, and its own
 
 
 class WholePage(NamedTuple):
@@ -71,7 +71,7 @@ class NativeShape:
         for leaf in leaves:
             chunk_start_at = at + len(leaf.null_page)
             pages = at, len(leaf.null_page), chunk_start_at, len(leaf.chunk_start)
-            self.leaves.extend((*pages, leaf.width, leaf.has_levels, *[0] * (_LEAF_NUMBERS - _COLUMN_AT)))
+            self.leaves.extend((*pages, leaf.width, leaf.levels, *[0] * (_LEAF_NUMBERS - _COLUMN_AT)))
             at = chunk_start_at + len(leaf.chunk_start)
         self.page_end = at, len(page_end)
         self.schema = schema.address, schema.size

@@ -44,10 +44,10 @@ class _Places(NamedTuple):
     lists: int  #: how many lists are around
 
 
-def leaf_pages(column: pa.Array) -> list[LeafPage]:
-    """Return the pages of a top-level column that may be null, leaf by leaf."""
+def leaf_pages(column: pa.Array, level: int) -> list[LeafPage]:
+    """Return the pages of a column that may be null, inside of `level` structs without nulls, leaf by leaf."""
     pages: list[LeafPage] = []
-    _walk(column, _Places(None, np.zeros(len(column), np.uint8), None, 0, 0), pages)
+    _walk(column, _Places(None, np.full(len(column), level, np.uint8), None, level, 0), pages)
     return pages
 
 

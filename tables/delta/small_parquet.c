@@ -24,7 +24,7 @@ struct leaf {
     const uint8_t *chunk_start;
     int64_t chunk_start_bytes;
     int64_t width;         /* bytes of a value; 0 for texts */
-    int64_t has_levels;    /* whether the column may have nulls */
+    int64_t has_levels;    /* the level of a value, if the column may have nulls; one less is that of a null; else 0 */
     int64_t kind;
     const uint8_t *values; /* values of a fixed width, those that are repeated of 64 bits; or the texts' ends */
     int64_t values_bytes;
@@ -215,7 +215,7 @@ static uint8_t *put_levels(uint8_t *to, const struct leaf *leaf, int64_t rows)
         for (stop = leaf->valid ? row + 1 : rows; stop < rows && is_valid(leaf, stop) == level; stop++)
             ;
         at = put_varint(at, (uint64_t)(stop - row) << 1);
-        *at++ = (uint8_t)level;
+        *at++ = (uint8_t)(leaf->has_levels - 1 + level);
     }
     put_int32(begin, (int32_t)(at - begin - 4));
     return at;

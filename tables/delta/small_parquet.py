@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Final
@@ -33,7 +33,7 @@ from deltamq.tables.delta.native_parquet import Leaves, NativeLeaf, NativeShape,
 from deltamq.tables.delta.nested_pages import leaf_pages, plain_values
 from deltamq.tables.delta.stamped import ID_PREFIX, RowsPart, Stamped
 from deltamq.tables.delta.varints import varint, zigzag
-from deltamq.tables.schema import MESSAGE_SCHEMA
+from deltamq.tables.schema import MESSAGE_SCHEMA, TIME
 from deltamq.tables.typed_row import TYPED
 
 #: Most rows of a file that is written in this way, except appends.
@@ -62,7 +62,7 @@ _PATH_MAX: Final = 15
 #: Schemas whose template is kept.
 _TEMPLATES: Final = 256
 #: Bytes of one value, by physical type, for columns of a fixed width.
-_WIDTHS: Final = {1: 4, 2: 8}
+_WIDTHS: Final = {1: 4, 2: 8, 4: 4, 5: 8}
 _NESTED: Final = ("headers", "origin")
 #: Columns whose nulls are filled.
 _FILLED: Final = ("message_id", "born_time", "reconsume_times")
@@ -158,14 +158,33 @@ def all_nested_pages(columns: Sequence[pa.Array]) -> dict[int, WholePage]:
     for name in _NESTED:
         column = columns[_AT[name]]
         if column.null_count < len(column):
-            pages |= nested_pages(column, name, message_template())
+            pages |= _pages(column, iter(message_template().nested[name]), 0, message_template())
     return pages
 
 
-def nested_pages(column: pa.Array, name: str, template: Template) -> dict[int, WholePage]:
-    """Return the pages of a nested column that is not all null, by leaf."""
+def _set_nested(leaves: Leaves, column: pa.Array, numbers: Iterator[int], level: int, template: Template) -> None:
+    """Set the leaves of a nested column: those in structs without nulls as they are, others by their pages."""
+    kind = column.type
+    if pa.types.is_struct(kind) and not column.null_count:
+        for number in range(kind.num_fields):
+            _set_nested(leaves, column.field(number), numbers, level + 1, template)
+    elif _is_native(kind) and column.null_count < len(column):
+        leaves.column(next(numbers), column)
+    else:
+        for leaf, page in _pages(column, numbers, level, template).items():
+            leaves.page(leaf, *page)
+
+
+def _is_native(kind: pa.DataType) -> bool:
+    """Whether the compiled function takes values of this type from Arrow's buffers."""
+    return kind in (pa.int32(), pa.int64(), pa.date32(), TIME, pa.float32(), pa.float64(), pa.string(), pa.binary())
+
+
+def _pages(column: pa.Array, numbers: Iterator[int], level: int, template: Template) -> dict[int, WholePage]:
+    """Return the pages of a column inside of `level` structs without nulls, by leaf."""
     pages = {}
-    for leaf, page in zip(template.nested[name], leaf_pages(column), strict=True):
+    for page in leaf_pages(column, level):
+        leaf = next(numbers)
         plain = plain_values(page.values)
         body = page.levels + (_values(page.values, _PHYSICAL_TYPES["BYTE_ARRAY"]) if plain is None else plain)
         number = _zigzag(page.places)
@@ -188,7 +207,7 @@ def encode_few_stamped(rows: Stamped, key_values: Sequence[tuple[bytes, bytes]],
         return None
     fields = tuple(field for field in rows.rows.schema if field.name in TYPED) if rows.is_typed else ()
     template = _typed_template(fields) if fields else message_template()
-    if not template.is_plain:
+    if not template.is_plain or (fields and rows.rows.nbytes > bytes_max):
         return None
     shape = native_shape(template, rows.count)
     leaves = _stamped_leaves(rows, shape, template)
@@ -208,8 +227,7 @@ def _stamped_leaves(rows: Stamped, shape: NativeShape, template: Template) -> Le
         if nulls == count:
             continue
         if name in template.nested:
-            for leaf, page in nested_pages(column, name, template).items():
-                leaves.page(leaf, *page)
+            _set_nested(leaves, column, iter(template.nested[name]), 0, template)
             continue
         if nulls and name in _FILLED:
             return None
@@ -446,7 +464,7 @@ def native_shape(template: Template, count: int) -> NativeShape:
     """Return what the compiled function takes and all files with these columns and this many rows share."""
     shape = _shape(template, count)
     leaves = [
-        NativeLeaf(leaf.column, page, start, _WIDTHS.get(leaf.kind, 0), leaf.levels_max > 0)
+        NativeLeaf(leaf.column, page, start, _WIDTHS.get(leaf.kind, 0), leaf.levels_max)
         for leaf, page, start in zip(template.leaves, shape.null_pages, shape.chunk_starts, strict=True)
     ]
     return NativeShape(leaves, shape.page_end, template.schema_buffer)

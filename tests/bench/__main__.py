@@ -31,7 +31,20 @@ from tests.bench.machine import commit_of, facts
 from tests.bench.peers import PAIRS, Peers, Ratio, ratios
 from tests.bench.registry import Bench, selected
 from tests.bench.report import print_figures, print_ratios, write_json
-from tests.bench.rest import auth, cluster, event_loop, fetch, handover, keys, many, memory, pop, produce, static_topics
+from tests.bench.rest import (
+    auth,
+    cluster,
+    event_loop,
+    fetch,
+    handover,
+    keys,
+    many,
+    memory,
+    pop,
+    produce,
+    static_topics,
+    typed,
+)
 from tests.bench.session import Session
 
 #: Modules register their benchmarks as they are imported.
@@ -40,7 +53,7 @@ _MODULES: Final = (
     console,
     store,
     store_calls,
-    *(auth, cluster, event_loop, fetch, handover, keys, many, memory, pop, produce, static_topics),
+    *(auth, cluster, event_loop, fetch, handover, keys, many, memory, pop, produce, static_topics, typed),
     *(door, java, stream_beside_kafka),
     *(catalog, compact, merge, revive, revive_spark, sink, stream, verify),
 )
