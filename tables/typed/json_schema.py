@@ -83,9 +83,10 @@ class _Reader:
         for word in ("oneOf", "anyOf"):
             if word in schema:
                 return self._choice(_schemas(schema[word], at, word), document, at, depth, seen)
-        if "allOf" in schema and "type" not in schema and "properties" not in schema:
-            parts = _schemas(schema["allOf"], at, "allOf")
-            return self.node(parts[0], document, at, depth, seen) if len(parts) == 1 else (ANY, True)
+        if "allOf" in schema:
+            own = {word: value for word, value in schema.items() if word != "allOf"}
+            parts = [*_schemas(schema["allOf"], at, "allOf"), *([own] if _types(own, at) else [])]
+            return self._all(parts, document, at, depth, seen)
         kinds = _types(schema, at)
         nullable = _NULL in kinds
         named = [kind for kind in kinds if kind != _NULL]
@@ -127,6 +128,23 @@ class _Reader:
             node, nullable = self.node(inner, document, f"{at}.{name}" if at else name, depth, seen)
             children.append(Child(name, node, required=name in required, nullable=nullable or name not in required))
         return struct(children, closed=others is False and "patternProperties" not in schema)
+
+    def _all(
+        self, parts: list[Any], document: str, at: str, depth: int, seen: tuple[tuple[str, str], ...]
+    ) -> tuple[Node, bool]:
+        """One schema, or objects with the fields of all."""
+        nodes = [self.node(part, document, at, depth, seen) for part in parts]
+        if len(nodes) == 1:
+            return nodes[0]
+        if any(node.form != "struct" for node, _ in nodes):
+            return ANY, True
+        children: dict[str, Child] = {}
+        for child in (child for node, _ in nodes for child in node.children):
+            known = children.setdefault(child.name, child)
+            if known.node.arrow != child.node.arrow:
+                return ANY, True
+            children[child.name] = child._replace(required=known.required or child.required)
+        return struct(list(children.values())), False
 
     def _choice(
         self, schemas: list[Any], document: str, at: str, depth: int, seen: tuple[tuple[str, str], ...]

@@ -44,6 +44,11 @@ def _column(form: Format, schema: str) -> pa.DataType:
         ({"enum": ["a", "b", None]}, pa.string()),
         ({"$ref": "#/$defs/A"}, pa.struct([("a", pa.int64())])),
         ({"allOf": [{"$ref": "#/$defs/A"}]}, pa.struct([("a", pa.int64())])),
+        (
+            {"allOf": [{"$ref": "#/$defs/A"}, {"properties": {"b": {"type": "string"}}}], "properties": {"c": True}},
+            pa.struct([("a", pa.int64()), ("b", pa.string()), ("c", pa.string())]),
+        ),
+        ({"allOf": [{"type": "string"}, {"minLength": 1}]}, pa.string()),
         ({"type": "array", "items": {"type": "number"}}, pa.list_(pa.float64())),
         ({"type": "array"}, pa.list_(pa.string())),
         ({"type": "array", "prefixItems": [{"type": "number"}]}, pa.string()),
