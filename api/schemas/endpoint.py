@@ -32,10 +32,9 @@ from deltamq.mq.schemas.changes import (
     decide_delete_version,
     decide_mode,
     live_versions,
-    resolved,
     version_not_found,
 )
-from deltamq.mq.schemas.registry import ALL_SUBJECTS, Basis, Reference, RegistryState, Schema, SubjectVersion, Version
+from deltamq.mq.schemas.registry import ALL_SUBJECTS, Reference, RegistryState, Schema, Version
 from deltamq.mq.schemas.setting import SchemaType
 
 _VERSION_MAX: Final = 2**31 - 1
@@ -246,19 +245,12 @@ async def _text(ask: Ask, version: Version) -> str:
 
 
 async def _compatible(ask: Ask) -> Any:
-    schema, subject, registry = _asked_schema(ask), ask.subject, ask.registry
-    state = await registry.newest()
-    version = resolved(state, subject, schema)
-    level = state.compatibility(subject)
-    if "version" in ask.path:
-        against = await _asked_version(ask)
-        basis = Basis(level, (SubjectVersion(subject, against.version),))
-    else:
-        basis = state.basis(subject)
+    schema, subject = _asked_schema(ask), ask.subject
+    against = (await _asked_version(ask)).version if "version" in ask.path else None
     try:
-        reasons = list(await registry.differences(state, version, basis))
+        reasons = await ask.registry.reasons_against(subject, schema, against)
     except Unprocessable as error:
-        if not ask.flag("verbose") or error.code != "invalid_schema":
+        if not ask.flag("verbose"):
             raise
         reasons = [error.detail]
     answer: dict[str, Any] = {"is_compatible": not reasons}

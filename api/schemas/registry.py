@@ -23,7 +23,15 @@ from deltamq.mq.meta.features import decide_use
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.topic_settings import schema_of
 from deltamq.mq.schemas.changes import decide_register, resolved
-from deltamq.mq.schemas.registry import Basis, RegistryState, Schema, SchemaDeleted, SchemaEvent, Version
+from deltamq.mq.schemas.registry import (
+    Basis,
+    RegistryState,
+    Schema,
+    SchemaDeleted,
+    SchemaEvent,
+    SubjectVersion,
+    Version,
+)
 from deltamq.mq.schemas.setting import SchemaSetting
 
 log = logging.getLogger("deltamq.api")
@@ -130,6 +138,24 @@ class Registry:
             return registered
         raise Conflict(f"subject {subject} is changed by others all the time; try again", code="registry_changed")
 
+    async def reasons_against(self, subject: str, schema: Schema, number: int | None) -> list[str]:
+        """Return why a schema may not be the next version of a subject, as it is stored; an empty list if it may.
+
+        With the `number` of a version it is compared with this one. Raises `Unprocessable` for a text that is no schema,
+        or from which a topic of the subject cannot have columns.
+        """
+        meta = await self._meta.refresh()
+        state = meta.schemas
+        basis = state.basis(subject)
+        if number is not None:
+            basis = basis._replace(versions=(SubjectVersion(subject, number),))
+        reasons = list(await self.differences(state, resolved(state, subject, schema), basis))
+        try:
+            await self._check_topics(meta, subject, schema)
+        except Conflict as error:
+            reasons.append(error.detail)
+        return reasons
+
     async def _check(self, meta: Meta, version: Version, schema: Schema) -> Basis:
         """Check a schema's text, and that its subject and the topics that have it may get it; return the basis."""
         state = meta.schemas
@@ -142,10 +168,15 @@ class Registry:
                 code="incompatible_schema",
                 field="schema",
             )
-        async with self._checking:
-            for setting, topic in {setting: topic for topic, setting in topics_of(meta, version.subject)}.items():
-                await asyncio.to_thread(check_wanted, meta, topic, WantedSchema(setting, schema))
+        await self._check_topics(meta, version.subject, schema)
         return basis
+
+    async def _check_topics(self, meta: Meta, subject: str, schema: Schema) -> None:
+        """Return if the topics of a subject can have columns for this schema, too; raises as `check_wanted` does."""
+        topics = {setting: topic for topic, setting in topics_of(meta, subject)}
+        async with self._checking:
+            for setting, topic in topics.items():
+                await asyncio.to_thread(check_wanted, meta, topic, WantedSchema(setting, schema))
 
     async def parsed(self, version: Version) -> Any:
         """Return a registered schema as the rules of its type take it."""

@@ -45,6 +45,9 @@ def test_type_27_a_version_of_a_topics_subject_must_have_columns(api: Api) -> No
     ):
         status, refused = register(api, "shop.Order", schema, kind)
         assert (status, refused["error_code"]) == (422, code), refused
+        asked = "/schemas/compatibility/subjects/shop.Order/versions?verbose=true"
+        checked = api.call("POST", asked, {"schema": schema, "schemaType": kind}).json
+        assert checked == {"is_compatible": False, "messages": [refused["message"]]}
         assert register(api, f"free-{len(schema)}", schema, kind)[0] == 200, "no topic has this subject"
     assert api.call("GET", "/schemas/subjects/shop.Order/versions").json == [1, 2]
 
