@@ -141,8 +141,8 @@ class Registry:
     async def reasons_against(self, subject: str, schema: Schema, number: int | None) -> list[str]:
         """Return why a schema may not be the next version of a subject, as it is stored; an empty list if it may.
 
-        With the `number` of a version it is compared with this one. Raises `Unprocessable` for a text that is no schema,
-        or from which a topic of the subject cannot have columns.
+        With the `number` of a version it is compared with this one. Raises `Unprocessable` for a text that is no
+        schema, or from which a topic of the subject cannot have columns.
         """
         meta = await self._meta.refresh()
         state = meta.schemas
