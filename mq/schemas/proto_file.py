@@ -43,6 +43,8 @@ _SCALARS: Final[Mapping[str, int]] = {
     for name, number in FieldDescriptorProto.Type.items()
     if name not in ("TYPE_GROUP", "TYPE_MESSAGE", "TYPE_ENUM")
 }
+#: More than SCHEMA_FIELDS_MAX fields have, with their options.
+_TOKENS_MAX: Final = 40 * SCHEMA_FIELDS_MAX
 _FIELD_MAX: Final = 2**29
 _ENUM_MAX: Final = 2**31 - 1
 _OWN: Final = "google/protobuf/"
@@ -140,6 +142,8 @@ class _Parser:
             assert match.lastgroup is not None
             if match.lastgroup != "space":
                 self._tokens.append((match.lastgroup, match[0], match.start()))
+        if len(self._tokens) > _TOKENS_MAX:
+            raise _invalid(f"it has more than {_TOKENS_MAX} words and signs")
         self._file = FileDescriptorProto(name=name, syntax="proto2")
 
     def file(self) -> FileDescriptorProto:

@@ -130,6 +130,7 @@ def test_type_24_the_language_of_both_syntaxes() -> None:
         ('syntax = "proto4";', "the syntax is"),
         ('{"type": "record"}', "line 1: '{' begins no statement"),
         ("/* not ended", "line 1: '/' begins no statement"),
+        (HEAD + ";" * 500_000, "more than 400000 words"),
         (HEAD + "message M {" * (SCHEMA_DEPTH_MAX + 1), "nested at most 100 levels"),
         (HEAD + "message M {" + "int32 a = 1;" * (SCHEMA_FIELDS_MAX + 1), "at most 10000 fields"),
     ],
