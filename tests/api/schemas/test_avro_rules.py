@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import unittest
 from typing import Any
 
 import pytest
+from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+from avro.test import test_compatibility
 
 from deltamq.api.schemas import avro_rules
 from deltamq.api.schemas.texts import Texts, stored_form
@@ -156,3 +159,23 @@ def test_type_20_equal_schemas_are_equal_texts() -> None:
     assert stored_form("AVRO", given, normalize=False) == '{"type":"enum","symbols":["A","größe"],"name":"E"}'
     assert stored_form("AVRO", given, normalize=True) == '{"name":"E","symbols":["A","größe"],"type":"enum"}'
     assert stored_form("COLUMNS", " a INT\n", normalize=True) == "a INT"
+
+
+def test_type_21_the_verdicts_on_avros_own_cases_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    class Both(ReaderWriterCompatibilityChecker):  # type: ignore[misc] # the package is typed in part
+        """The package's, which asks ours as well."""
+
+        def get_compatibility(self, reader: Any, writer: Any, *more: Any) -> Any:
+            theirs = super().get_compatibility(reader, writer, *more)
+            if not more:
+                is_fine = theirs.compatibility is SchemaCompatibilityType.compatible
+                seen.append((is_fine, avro_rules.differences(reader, writer) == []))
+            return theirs
+
+    monkeypatch.setattr(test_compatibility, "ReaderWriterCompatibilityChecker", Both)
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromModule(test_compatibility).run(result)
+    assert result.wasSuccessful() and len(seen) > 150
+    assert [pair for pair in seen if pair[0] is not pair[1]] == []
