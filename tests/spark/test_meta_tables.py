@@ -172,7 +172,11 @@ def test_meta_4_brokers_clients_allocations_and_moves_are_tables(
     cluster.meta.submit_any(lambda meta: decide_takeover(meta.brokers, "h1", {"h2": 0}))
     key = Key(id="00112233aabbccdd", principal="root", digest="ab" * 32, created_ms=0)
     cluster.meta.submit_any(lambda meta: decide_first_administrator(meta.auth, key))
+    registered = SchemaRegistered(subject="orders-value", version=1, id=1, schema=Schema(schema='"int"'))
+    cluster.meta.submit_any(lambda meta: [registered])
     assert merger.run(spark, NOW)["meta"] == len(META_TABLES)
+    (schema,) = rows(spark, cluster, SCHEMAS)
+    assert (schema["subject"], schema["id"], schema["references"]) == ("orders-value", 1, [])
     assert {row["resource"] for row in rows(spark, cluster, ACLS)} == {"topic", "group", "cluster"}
 
     brokers = {row["broker"]: (row["epoch"], row["address"], row["stand_in"]) for row in rows(spark, cluster, BROKERS)}
