@@ -149,7 +149,7 @@ SHOWN_FIELDS: Final = frozenset(
         *("readable", "writable", "reason", "until", "overlap_ms", "level", "logger"),
         # groups
         *("consume_strategy", "allocation_strategy", "order", "consume_from", "max_attempts", "retry_policy"),
-        *("invisible_ms", "to", "retries", "offsets", "state", "topic", "from_time", "all"),
+        *("invisible_ms", "to", "retries", "offsets", "state", "topic", "from_time", "all", "code", "cursor"),
         # who may do what
         *("note", "principal", "resource", "verbs", "pattern", "effect"),
         *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from deltamq.api.host.access_in_force import AccessInForce, wake_readers
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.producers import ProducerGate
-from deltamq.api.host.tables import Tables
+from deltamq.api.host.tables import Life, Tables
 from deltamq.api.host.typed_topics import WantedSchema, with_schema
 from deltamq.api.log.partition import Partition, Partitions
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
@@ -38,6 +38,7 @@ from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.stored_requests import REMEMBERED_MS
 from deltamq.tables.paths import Space
 from deltamq.tables.queue.placement import Placement
+from deltamq.tables.queue.refs import quarantine_life
 from deltamq.tables.store.store import FileMissing
 
 log = logging.getLogger("deltamq.api")
@@ -409,7 +410,7 @@ class Topics:
         topic = (await self.require(name)).topic
         await self._meta.submit(lambda state: decide_delete_topic(state, name))
         log.info("event=topic_deleted topic=%r", name)
-        await self._tables.drop([(Space.TOPICS, topic.name, topic.generation)])
+        await self._tables.drop(_lives(topic.name, topic.generation))
         return topic
 
     def check_there(self, hosted: HostedTopic) -> None:
@@ -462,8 +463,8 @@ class Topics:
         }
         await self.refresh()
         alive = {(topic.name, topic.generation) for topic in self.state.topics.values()}
-        ended = [(Space.TOPICS, name, life) for name, life in stored - alive if name in self.state.ended]
-        await self._tables.drop(ended)
+        ended = [(name, life) for name, life in stored - alive if name in self.state.ended]
+        await self._tables.drop(table for name, life in ended for table in _lives(name, life))
 
     async def refresh(self) -> None:
         """Read the changes of other processes."""
@@ -475,11 +476,17 @@ class Topics:
         alive = {topic.id for topic in after.topics.topics.values()}
         for topic_id in [i for i in self._hosted if i not in alive]:
             topic = self._hosted.pop(topic_id).topic
-            self._partitions.drop(Space.TOPICS, topic.name, topic.generation)
+            for life in _lives(topic.name, topic.generation):
+                self._partitions.drop(*life)
         for hosted in self._hosted.values():
             was, now = before.topics.topics.get(hosted.name), after.topics.topics[hosted.name]
             if was is not None and was.id == now.id and was.route is not now.route:
                 hosted.forget(was.route.index_of.keys() - now.route.index_of.keys())
+
+
+def _lives(name: str, generation: int) -> tuple[Life, ...]:
+    """Return what goes with a topic: the marks of its quarantine, and its own tables."""
+    return quarantine_life(name, generation), (Space.TOPICS, name, generation)
 
 
 def _id_of(hosted: HostedTopic) -> str:

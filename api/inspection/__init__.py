@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltamq.api.inspection import applied, delayed, deliveries, exports, history, in_flight, retention, retries, search
+from deltamq.api.inspection import (
+    applied,
+    delayed,
+    deliveries,
+    exports,
+    history,
+    in_flight,
+    quarantine,
+    retention,
+    retries,
+    search,
+)
 
 #: The routers, in the order of the OpenAPI document.
 INSPECTION_ROUTERS: Final = tuple(
-    module.router for module in (search, deliveries, delayed, in_flight, retries, history, retention, exports, applied)
+    module.router
+    for module in (search, quarantine, deliveries, delayed, in_flight, retries, history, retention, exports, applied)
 )

@@ -105,6 +105,7 @@ class Metrics:
         self.requests: Counter[tuple[str, int]] = Counter()  # (call, status)
         self.produced_messages: Counter[str] = Counter()  # by topic
         self.produced_bytes: Counter[str] = Counter()
+        self.quarantined_messages: Counter[str] = Counter()
         self.fetched_messages: Counter[str] = Counter()
         self.fetched_bytes: Counter[str] = Counter()
         self.popped_messages: Counter[tuple[str, str]] = Counter()  # by group and topic
@@ -128,8 +129,8 @@ class Metrics:
         #: Metrics with labels that other parts of the service keep.
         self.labelled: list[Callable[[], Iterable[Metric]]] = []
 
-    def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
-        """Count one group commit, its seconds, and the requests in it."""
+    def committed(self, topic: str, parts: Sequence[RequestPart], took_s: float) -> None:
+        """Count one group commit of a topic's partition, its seconds, and the requests in it."""
         self.commit_seconds.observe(took_s)
         self.commits += 1
         self.commit_parts += len(parts)
@@ -138,6 +139,8 @@ class Metrics:
                 self.commit_failures += 1
             elif part.appended.duplicate:
                 self.duplicates += 1
+            elif part.misfits:
+                self.quarantined_messages[topic] += part.misfits
 
     def of_process(self) -> Iterator[Metric]:
         """Yield the metrics of the whole process."""
@@ -185,6 +188,11 @@ class Metrics:
         return (
             ("deltamq_produced_messages", "Messages acknowledged to producers.", self.produced_messages),
             ("deltamq_produced_bytes", "Bytes of acknowledged produce requests.", self.produced_bytes),
+            (
+                "deltamq_quarantined_messages",
+                "Messages stored that did not fit their schema: no consumer gets them.",
+                self.quarantined_messages,
+            ),
             ("deltamq_fetched_messages", "Messages sent to consumers.", self.fetched_messages),
             ("deltamq_fetched_bytes", "Bytes sent to consumers.", self.fetched_bytes),
         )

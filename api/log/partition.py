@@ -292,7 +292,7 @@ class Partition:
             self.refreshed_at = self._owner.loop.time()
         if self._waiters:
             self.wake()
-        self._owner.metrics.committed(parts, took_s)
+        self._owner.metrics.committed(self.topic, parts, took_s)
         self._owner.tending.soon(self)
         wait_s = self._pace.committed(self._owner.loop.time())
         if not self._in_upkeep:

@@ -28,6 +28,7 @@ from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.settings import Flush
 from deltamq.tables.store.calls import StoreCall, Work, on_a_thread
 from deltamq.tables.typed.codec import Codec
+from deltamq.tables.typed_row import INVALID
 
 Record = TypeVar("Record")
 #: Approximate bytes of a record, for the bounds of a commit.
@@ -96,6 +97,7 @@ class RequestPart:
         "flush",
         "indexes",
         "messages",
+        "misfits",
         "pending",
         "put_s",
         "stamp",
@@ -137,6 +139,8 @@ class RequestPart:
         self.put_s = 0.0 if steps is None else time.perf_counter()
         self.appended: Appended | None = None
         self.error: DeltaMQError | None = None
+        #: Number of its messages that were stored and did not fit their schema.
+        self.misfits = 0
 
 
 log = logging.getLogger("deltamq.api")
@@ -216,6 +220,7 @@ class Window:
             fail(parts, error)
         else:
             _note(parts, appended)
+            _note_misfits(parts, rows)
 
     async def _commit_each(self, opened: PartitionLog, parts: list[RequestPart], error: Exception) -> None:
         if len(parts) == 1:
@@ -278,6 +283,18 @@ def _note(parts: Sequence[RequestPart], appended: Sequence[Appended]) -> None:
                 part.appended = next(results)
         else:
             _divide(next(results), list(group))
+
+
+def _note_misfits(parts: Sequence[RequestPart], rows: pa.RecordBatch) -> None:
+    column = rows.schema.get_field_index(INVALID)
+    if column < 0:
+        return
+    invalid, at = rows.column(column), 0
+    for part in parts:
+        count = part.messages.count
+        if part.appended is not None and not part.appended.duplicate:
+            part.misfits = count - invalid.slice(at, count).null_count
+        at += count
 
 
 def _runs(parts: list[RequestPart]) -> list[list[RequestPart]]:

@@ -30,6 +30,7 @@ _PARTITION: Final[Json] = {
     "files": 2,
     "last_append_time": "2013-01-01T05:15:00.123000Z",
     "version": 41,
+    "quarantined": None,
     **_OPEN,
 }
 _TOPIC: Final[Json] = {
@@ -335,6 +336,25 @@ _EXAMPLES: Final[Json] = {
         ],
         "cursor": "4bd4725d-5bec-43f4-be8a-bc5a186729a2.121_1357017300000000",
         "looked_at": {"messages": 121, "bytes": 9_680, "through_time": "2013-01-01T05:15:00.000000Z"},
+    },
+    "Quarantine": {
+        "topic": "flights",
+        "messages": [
+            {
+                "offset": 120,
+                "message_id": "7d3f0d9b5e6a4c1200000000",
+                "append_time": "2013-01-01T05:15:00.000000Z",
+                "body": '{"flight": 1545}',
+                "partition": "flights@broker-a",
+                "invalid": {"code": "wrong_type", "field": "flight", "reason": "is no string", "schema_id": 1},
+            }
+        ],
+        "cursor": "4bd4725d-5bec-43f4-be8a-bc5a186729a2.121.flights@broker-a",
+    },
+    "QuarantineDone": {
+        "done": 1,
+        "failed": [{"partition": "flights@broker-a", "offset": 7, "code": "wrong_type", "field": "flight"}],
+        "failed_total": 1,
     },
     "GroupList": {"groups": ["billing"], "next": "billing"},
     "GroupInfo": _GROUP,

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from deltamq.api.routes.groups import GroupName
 from deltamq.api.sending.letters import KEPT_STATES, LetterCount, LetterFailures, Letters, LettersWanted, some_letters
-from deltamq.api.sending.replay import Replayer
 from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.fields import is_offset, json_answer, parse_time
 from deltamq.api.wire.json_body import JsonBody
@@ -194,10 +193,7 @@ async def replay_dead_letters(group: GroupName, service: Running, caller: Asking
         else:
             new = np.union1d(new, sent)
         to_send.append((part.letters, new))
-    replayer = Replayer(
-        service.topics, service.partitions, service.meta, service.fencing, service.sealer, service.dead_letters
-    )
-    done = await replayer.replay(known_group, to_send, asked.to or "origin", caller, failures)
+    done = await service.replayer.replay(known_group, to_send, asked.to or "origin", caller, failures)
     answer = Replayed(
         replayed=done.replayed,
         duplicates=before + done.duplicates,

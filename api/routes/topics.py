@@ -404,4 +404,5 @@ def _partition(
         files=stats.files,
         last_append_time=None if last_us is None else moment_us(last_us),
         version=stats.version,
+        quarantined=partition.log.state.misfits() or None,
     )

@@ -30,6 +30,7 @@ from deltamq.mq.queue.retry import DEAD_REASON_HEADER
 from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.point_reads import Picked, TooMuch, pick
+from deltamq.tables.paths import PartitionRef
 from deltamq.tables.queue.dead_marks import LETTER_STATES, DeadMarks, mark_ranges, states_between
 from deltamq.tables.queue.records import rows_of_dead_marks
 from deltamq.tables.queue.refs import dead_marks_ref, dead_ref
@@ -223,17 +224,54 @@ class Letters:
             yield columns, self.here(columns.offsets)
 
 
+class Marks:
+    """The marks of partitions whose messages are sent again or deleted, folded. Used on the event loop."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._folded: dict[str, DeadMarks] = {}
+
+    async def of(self, ref: PartitionRef, min_offset: int) -> LetterMarks:
+        """Return the newest marks of a partition of them, about messages from `min_offset` on."""
+        stored = await self._partitions.of(ref).look()
+        marks = self._folded.get(ref.folder)
+        if marks is None:
+            while len(self._folded) >= _MARKED_MAX:
+                del self._folded[next(iter(self._folded))]
+            marks = self._folded[ref.folder] = DeadMarks()
+        return await self._partitions.run(partial(marks.follow, stored, min_offset))
+
+    async def add(
+        self, ref: PartitionRef, offsets: Int64s, mark: Callable[[tuple[tuple[int, int], ...]], DeadMark]
+    ) -> None:
+        """Store marks of messages at offsets, which ascend; durable when this returns.
+
+        Raises
+        ------
+        DeltaMQError
+            The marks, or some of them, are not stored.
+        """
+        log: RecordLog[DeadMark] = RecordLog(self._partitions.of(ref), rows_of_dead_marks)
+        for record in mark_ranges(offsets, mark):
+            await log.append([record])
+
+
 class DeadLetterLogs:
     """The dead letters of all groups, with their marks. Used on the event loop."""
 
     def __init__(
-        self, partitions: Partitions, meta: HostedMeta, brokers: Iterable[str], now_ms: Callable[[], int]
+        self,
+        partitions: Partitions,
+        meta: HostedMeta,
+        brokers: Iterable[str],
+        marks: Marks,
+        now_ms: Callable[[], int],
     ) -> None:
         self.now_ms = now_ms
         self._partitions = partitions
         self._meta = meta
         self._brokers = list(brokers)
-        self._marks: dict[str, DeadMarks] = {}
+        self._marks = marks
         self._remembered = _Remembered()
 
     async def of(self, group: Group) -> dict[str, Letters | None]:
@@ -257,30 +295,14 @@ class DeadLetterLogs:
         log = await self._partitions.of(dead_ref(group.name, group.epoch, broker)).look()
         if log is None:
             return None
-        ref = dead_marks_ref(group.name, group.epoch, broker)
-        stored = await self._partitions.of(ref).look()
-        marks = self._marks.get(ref.folder)
-        if marks is None:
-            while len(self._marks) >= _MARKED_MAX:
-                del self._marks[next(iter(self._marks))]
-            marks = self._marks[ref.folder] = DeadMarks()
-        folded = await self._partitions.run(partial(marks.follow, stored, log.min_offset))
+        folded = await self._marks.of(dead_marks_ref(group.name, group.epoch, broker), log.min_offset)
         return Letters(log, folded, self._remembered)
 
     async def mark(
         self, group: Group, partition: str, offsets: Int64s, mark: Callable[[tuple[tuple[int, int], ...]], DeadMark]
     ) -> None:
-        """Store marks of dead letters of a partition; durable when this returns.
-
-        Raises
-        ------
-        DeltaMQError
-            The marks, or some of them, are not stored.
-        """
-        ref = dead_marks_ref(group.name, group.epoch, broker_of(partition))
-        log: RecordLog[DeadMark] = RecordLog(self._partitions.of(ref), rows_of_dead_marks)
-        for record in mark_ranges(offsets, mark):
-            await log.append([record])
+        """Store marks of dead letters of a partition, as `Marks.add` does."""
+        await self._marks.add(dead_marks_ref(group.name, group.epoch, broker_of(partition)), offsets, mark)
 
 
 def _new(letters: Letters) -> int:

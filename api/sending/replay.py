@@ -12,12 +12,13 @@ it. If they go to another cluster, it stays a dead letter: the retry topic takes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from deltamq.api.auth.caller import Caller
@@ -37,7 +38,6 @@ from deltamq.mq.wire.stored import Target
 from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.log import PartitionLog
-from deltamq.tables.log.point_reads import Picked
 from deltamq.tables.queue.placement import FenceEpochs, Placement
 from deltamq.tables.queue.redelivery_rows import sent_back
 from deltamq.tables.queue.refs import retry_ref
@@ -60,8 +60,23 @@ class Replayed:
     duplicates: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Resendable:
+    """Messages of a log that are appended again, each once: the dead letters of a group, or a topic's quarantine."""
+
+    #: The log's partition.
+    partition: str
+    #: Returns the request that appends the message at an offset again, the same at each repetition.
+    name: Callable[[int], Replay]
+    #: Returns the rows to append.
+    again: Callable[[pa.RecordBatch], pa.RecordBatch]
+    #: Where they go; the group whose retry partition gets them, if they go there.
+    to: Target
+    group: Group | None = None
+
+
 class Replayer:
-    """Sends dead letters of any group back; used on the event loop."""
+    """Sends dead letters of any group back, and what was in quarantine; used on the event loop."""
 
     def __init__(
         self,
@@ -99,12 +114,19 @@ class Replayer:
 
         for letters, left in chosen:
             log = letters.log
+            source = Resendable(
+                log.ref.name,
+                partial(Replay, group.name, group.epoch, log.ref.name),
+                partial(sent_back, to_retry=to == "retry"),
+                to,
+                group,
+            )
             while len(left):
                 picked, taken = await self._partitions.run(partial(some_letters, log, left, _STEP_BYTES))
                 left = left[taken:]
                 failed.add(log.ref.name, sorted(picked.gone), "offset_out_of_range")
                 failed.add(log.ref.name, picked.unreadable, "corrupt")
-                sent, before = await self._send(group, log.ref.name, picked, to, done, caller)
+                sent, before = await self.send(source, picked.rows, done, caller)
                 done.replayed += len(sent)
                 done.duplicates += len(before)
                 # A message that was sent before has a mark, unless its replay was cut off.
@@ -114,19 +136,21 @@ class Replayer:
                     await self._letters.mark(group, log.ref.name, np.sort(np.array(sent, dtype=np.int64)), mark)
         return done
 
-    async def _send(
-        self, group: Group, dead: str, picked: Picked, to: Target, done: Replayed, caller: Caller
+    async def send(
+        self, source: Resendable, rows: pa.RecordBatch, done: Replayed, caller: Caller
     ) -> tuple[list[int], list[int]]:
-        """Append the picked messages to their targets; return the offsets of new ones, and of ones stored before."""
-        rows = picked.rows
-        unsent, before = await self._unsent(group, dead, picked, to, done, caller)
+        """Append messages to their targets; return the offsets of new ones, and of ones stored before.
+
+        Rows name where they came from in `origin`; failures are added to those of `done`.
+        """
+        unsent, before = await self._unsent(source, rows, done, caller)
         if not unsent:
             return [], before
-        back = sent_back(rows, to_retry=to == "retry")
+        back = source.again(rows)
         pending = PendingRequest(len(unsent), self._partitions.loop)
         parts = []
         for at, offset, target in unsent:
-            name = Replay(group.name, group.epoch, dead, offset)
+            name = source.name(offset)
             stamp = ProducerStamp(name.producer_id, name.producer_seq, None, 1)
             row = back.slice(at, 1)
             part = RequestPart(
@@ -145,7 +169,7 @@ class Replayer:
             if part.error is not None:
                 if isinstance(part.error, (Unknown, Unavailable)):
                     raise part.error
-                done.failed.add(dead, [offset], part.error.code)
+                done.failed.add(source.partition, [offset], part.error.code)
             elif part.appended is not None and part.appended.duplicate:
                 before.append(offset)
             else:
@@ -153,31 +177,31 @@ class Replayer:
         return sent, before
 
     async def _unsent(
-        self, group: Group, dead: str, picked: Picked, to: Target, done: Replayed, caller: Caller
+        self, source: Resendable, rows: pa.RecordBatch, done: Replayed, caller: Caller
     ) -> tuple[list[tuple[int, int, _Target]], list[int]]:
         """Return the row number, offset and target of each message to send, and the offsets of messages sent before.
 
-        The other picked messages fail.
+        The other messages fail.
         """
-        targets = _Targets(self._topics, self._partitions, self._fencing, self._sealer, group, dead, to)
+        targets = _Targets(self._topics, self._partitions, self._fencing, self._sealer, source)
         unsent: list[tuple[int, int, _Target]] = []
         before: list[int] = []
-        columns = [picked.rows.column(name).to_pylist() for name in ("offset", "origin", "key")]
-        verb: Verb = "subscribe" if to == "retry" else "publish"
+        columns = [rows.column(name).to_pylist() for name in ("offset", "origin", "key")]
+        verb: Verb = "subscribe" if source.to == "retry" else "publish"
         for at, (offset, origin, key) in enumerate(zip(*columns, strict=True)):
             if not caller.allows("topic", origin["topic"], verb):
-                done.failed.add(dead, [offset], Forbidden.code)
+                done.failed.add(source.partition, [offset], Forbidden.code)
                 continue
             try:
                 target = await targets.of(offset, origin, key)
             except Unavailable as error:
                 if error.code != _UNSERVED:
                     raise
-                done.failed.add(dead, [offset], error.code)
+                done.failed.add(source.partition, [offset], error.code)
                 continue
             if target is None:
-                done.failed.add(dead, [offset], "topic_not_found")
-            elif target.has(Replay(group.name, group.epoch, dead, offset)):
+                done.failed.add(source.partition, [offset], "topic_not_found")
+            elif target.has(source.name(offset)):
                 before.append(offset)
             else:
                 unsent.append((at, offset, target))
@@ -196,7 +220,7 @@ class _Target(NamedTuple):
 
 
 class _Targets:
-    """The targets of the dead letters of one partition."""
+    """The targets of the messages of one partition."""
 
     def __init__(
         self,
@@ -204,23 +228,19 @@ class _Targets:
         partitions: Partitions,
         fencing: Fencing,
         sealer: Sealer,
-        group: Group,
-        dead: str,
-        to: Target,
+        source: Resendable,
     ) -> None:
         self._sealer = sealer
         self._hosted = topics
         self._partitions = partitions
         self._fencing = fencing
-        self._group = group
-        self._dead = dead
-        self._to = to
+        self._source = source
         self._topics: dict[str, HostedTopic | None] = {}
         #: The earlier segments by the partition that gets a queue's messages, for one placement.
         self._earlier: dict[str, tuple[Placement, Sequence[PartitionLog]]] = {}
 
     async def of(self, offset: int, origin: Mapping[str, str], key: str | None) -> _Target | None:
-        """Return the target of the dead letter at `offset`; None if its topic is gone.
+        """Return the target of the message at `offset`; None if its topic is gone.
 
         Raises
         ------
@@ -230,8 +250,8 @@ class _Targets:
         topic = await self._topic(origin["topic"])
         if topic is None:
             return None
-        if self._to == "retry":
-            retry = self._retry(topic)
+        if self._source.group is not None and self._source.to == "retry":
+            retry = self._retry(topic, self._source.group)
             return _Target(retry, self._fencing.epochs(retry.name))
         places = self._hosted.placement(topic)
         name = places.home_of(topic.name, origin["partition"], key, offset)
@@ -271,15 +291,15 @@ class _Targets:
         if name not in self._topics:
             try:
                 topic = await self._hosted.require(name)
-                if self._to == "origin" and self._hosted.placement(topic).ahead:
+                if self._source.to == "origin" and self._hosted.placement(topic).ahead:
                     await self._sealer.seal(topic)
                 self._topics[name] = topic
             except NotFound:
                 self._topics[name] = None
         return self._topics[name]
 
-    def _retry(self, topic: HostedTopic) -> Partition:
+    def _retry(self, topic: HostedTopic, group: Group) -> Partition:
         """Return the retry partition, on the broker of the dead letters if the topic has a partition there."""
-        broker = retry_broker(self._dead, topic.route.partitions)
-        ref = retry_ref(self._group.name, self._group.epoch, topic.name, topic.topic.generation, broker)
+        broker = retry_broker(self._source.partition, topic.route.partitions)
+        ref = retry_ref(group.name, group.epoch, topic.name, topic.topic.generation, broker)
         return self._partitions.of(ref)

@@ -55,7 +55,9 @@ from deltamq.api.queue.seen_clients import SeenClients
 from deltamq.api.queue.waiting_list import WaitingList
 from deltamq.api.reading.readers import PartitionReader, QueueReader
 from deltamq.api.schemas.registry import Registry
-from deltamq.api.sending.letters import DeadLetterLogs
+from deltamq.api.sending.letters import DeadLetterLogs, Marks
+from deltamq.api.sending.quarantine import Quarantines
+from deltamq.api.sending.replay import Replayer
 from deltamq.api.service.access import ServiceAccess
 from deltamq.api.service.background import Takeover, Watch
 from deltamq.api.service.gauges import Gauges
@@ -291,7 +293,10 @@ class Service:
             self.meta, self.hosting, self.topics, self.lanes, self.partitions, self.progress, self.peers, clock=clock
         )
 
-        self.dead_letters = DeadLetterLogs(self.partitions, self.meta, self.settings.brokers, self.now_ms)
+        marks = Marks(self.partitions)
+        self.dead_letters = DeadLetterLogs(self.partitions, self.meta, self.settings.brokers, marks, self.now_ms)
+        self.replayer = Replayer(self.topics, self.partitions, self.meta, self.fencing, self.sealer, self.dead_letters)
+        self.quarantines = Quarantines(self.topics, self.partitions, self.codecs, marks, self.replayer, self.now_ms)
         self.groups = Groups(
             self.meta,
             self.partitions,

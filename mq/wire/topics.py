@@ -38,6 +38,8 @@ class PartitionInfo(AccessInfo, frozen=True, kw_only=True):
     files: int | None = None
     last_append_time: Time | None = None
     version: int | None = None
+    #: Stored messages that did not fit the schema: as they came, whatever became of them; null for none.
+    quarantined: int | None = None
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,12 @@ class TypedStats(NamedTuple):
 NO_STATS: Final = TypedStats()
 
 
+def fitting_of(stats: str) -> int:
+    """Return how many rows of a file fit, from statistics that have the mark."""
+    text = stats[stats.index(INVALID_MARK) + len(INVALID_MARK) :]
+    return int(text[: text.index("}")])
+
+
 @dataclass(slots=True)
 class TypedBounds:
     """The statistics of `value`: nested as the fields are."""

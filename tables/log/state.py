@@ -17,7 +17,7 @@ from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.delta.checkpoint import LogCheckpoint
 from deltamq.tables.delta.commit import CommitLog
 from deltamq.tables.delta.snapshot import Snapshot
-from deltamq.tables.delta.typed_stats import INVALID_MARK
+from deltamq.tables.delta.typed_stats import INVALID_MARK, fitting_of
 from deltamq.tables.paths import PartitionRef
 from deltamq.tables.schema import MESSAGE_COLUMNS, MESSAGE_SCHEMA
 from deltamq.tables.stop import StopOnCorrupt
@@ -119,6 +119,10 @@ class LogState:
                 return True
             at += 1
         return False
+
+    def misfits(self) -> int:
+        """Return the number of stored rows whose bodies did not fit."""
+        return sum(file.end - file.start - fitting_of(file.stats) for file in self.files if INVALID_MARK in file.stats)
 
     def conformed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows to be appended with all typed fields of the table, so that its newer files have the same type."""

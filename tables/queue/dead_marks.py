@@ -3,6 +3,8 @@
     dead letters    %DLQ%{group}@{broker}          never changed before retention removes them
     marks           %DLQ_MARKS%{group}@{broker}    sent back, deleted: appended after the fact
 
+What a topic has in quarantine has marks of the same form (SPEC TYPE-7), one log for each partition.
+
 The marks lie beside the dead letters, in the same life of the group, and go with it. Retention calls
 `void_dead_marks_below` before it removes the beginning of the marks: no mark goes before the dead letters it is about.
 """
@@ -17,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from deltamq.mq.names import broker_of
 from deltamq.mq.queue.dead_letters import DeadMark, LetterMarks
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.paging import pages
@@ -25,7 +26,6 @@ from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef
 from deltamq.tables.queue.delay_marks import LogTail
 from deltamq.tables.queue.records import dead_marks_of
-from deltamq.tables.queue.refs import dead_ref
 
 Int64s = npt.NDArray[np.int64]
 Int8s = npt.NDArray[np.int8]
@@ -98,12 +98,12 @@ def mark_ranges(offsets: Int64s, mark: Callable[[tuple[tuple[int, int], ...]], M
     return [mark(tuple(ranges[at : at + _RANGES_MAX])) for at in range(0, len(ranges), _RANGES_MAX)]
 
 
-def void_dead_marks_below(warehouse: Warehouse, marks_ref: PartitionRef) -> int:
+def void_dead_marks_below(warehouse: Warehouse, marks_ref: PartitionRef, about: PartitionRef) -> int:
     """Return the offset of the first mark that is not void: the marks may begin there.
 
-    A mark is void when the dead letters that it is about are removed.
+    A mark is void when the messages of `about` that it names are removed.
     """
-    letters = LogTail(warehouse, dead_ref(marks_ref.topic, marks_ref.generation, broker_of(marks_ref.name))).log
+    letters = LogTail(warehouse, about).log
     tail = LogTail(warehouse, marks_ref)
     if letters is None or tail.log is None:
         return 0

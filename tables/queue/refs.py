@@ -10,6 +10,7 @@
 | marks about these      | sys   | `rmq_sys_DELAY_MARKS_{cluster}` | `{topic}@{broker}`                |       |
 | acts, refusals         | sys   | `audit`                         | `audit@audit`                     |       |
 | samples of gauges      | sys   | `history`                       | `history@history`                 |       |
+| marks of quarantined   | sys   | `quarantine/{topic}`            | as the topic's partition          | topic |
 | messages to be retried | retry | `{group}/{topic}`               | `%RETRY%{group}_{topic}@{broker}` | both  |
 | dead letters           | dlq   | `{group}`                       | `%DLQ%{group}@{broker}`           | group |
 | marks about these      | dlq   | `{group}`                       | `%DLQ_MARKS%{group}@{broker}`     | group |
@@ -24,7 +25,7 @@ from __future__ import annotations
 from typing import Final
 
 from deltamq.mq.limits import REVIVE_QUEUES
-from deltamq.mq.names import partition_name
+from deltamq.mq.names import broker_of, partition_name
 from deltamq.mq.queue.retry import DeadLetterTopic, RetryTopic, holds_marks
 from deltamq.tables.paths import PartitionRef, Space
 
@@ -34,6 +35,9 @@ LOST: Final = "rmq_sys_LOST"
 STATISTICS: Final = "rmq_sys_STATISTICS"
 DELAY: Final = "rmq_sys_DELAY"
 DELAY_MARKS: Final = "rmq_sys_DELAY_MARKS"
+
+#: No topic's name has a slash.
+_QUARANTINE: Final = "quarantine/"
 
 #: What administrators did, and what was refused (SPEC SEC-40).
 AUDIT: Final = PartitionRef(Space.SYS, "audit", "audit@audit")
@@ -99,3 +103,24 @@ def dead_marks_ref(group: str, group_epoch: int, broker: str) -> PartitionRef:
 def is_dead_marks(ref: PartitionRef) -> bool:
     """Whether a partition holds marks of dead letters, and no dead letters."""
     return ref.space is Space.DLQ and holds_marks(ref.name)
+
+
+def quarantine_life(topic: str, generation: int) -> tuple[Space, str, int]:
+    """Return the life of the marks of a topic's quarantined messages."""
+    return Space.SYS, f"{_QUARANTINE}{topic}", generation
+
+
+def quarantine_marks_ref(partition: PartitionRef) -> PartitionRef:
+    """Return the partition of the marks of a topic's partition: what of its quarantine was sent again or deleted."""
+    space, topic, generation = quarantine_life(partition.topic, partition.generation)
+    return PartitionRef(space, topic, partition.name, generation)
+
+
+def marked_ref(marks: PartitionRef) -> PartitionRef | None:
+    """Return the partition that such marks, or those of dead letters, are about; None for a log of something else."""
+    if is_dead_marks(marks):
+        return dead_ref(marks.topic, marks.generation, broker_of(marks.name))
+    if marks.space is Space.SYS and marks.topic.startswith(_QUARANTINE):
+        topic = marks.topic.removeprefix(_QUARANTINE)
+        return PartitionRef(Space.TOPICS, topic, marks.name, marks.generation)
+    return None

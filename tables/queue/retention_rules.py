@@ -6,6 +6,7 @@
 | retried messages     | `retention.retry_ms`                 | the same, for its one group                     |
 | dead letters         | `retention.dead_ms`                  |                                                 |
 | marks about these    | the same                             | the dead letters that they are about are removed |
+| marks of quarantined | the same                             | the messages that they are about are removed    |
 | checkpoints, offsets | `retention.system_ms`                | the merge job has it in its tables              |
 | lost messages        | `retention.system_ms`                | the same                                        |
 | statistics           | `retention.system_ms`                | the same                                        |
@@ -68,8 +69,8 @@ from deltamq.tables.queue.refs import (
     OFFSETS,
     REVIVE_LOG,
     STATISTICS,
-    is_dead_marks,
     lives_of_retry,
+    marked_ref,
 )
 
 T = TypeVar("T")
@@ -173,7 +174,7 @@ class Rules:
             return self._of_topic(log)
         if ref.space is Space.RETRY:
             return self._of_retry(log)
-        if ref.space is Space.DLQ:
+        if ref.space is Space.DLQ or marked_ref(ref) is not None:
             return Rule(keep_ms=self._settings.dead_ms)
         if ref == AUDIT:
             return Rule(keep_ms=self._settings.audit_ms)
@@ -191,8 +192,9 @@ class Rules:
     def files(self, log: RetainedPartition, now_us: int) -> Iterator[Dated]:
         """Return the files that retention may remove, oldest first, each with the time from which it ages."""
         kind = self._kind(log.ref)
-        if is_dead_marks(log.ref):
-            return _until(log, void_dead_marks_below(self._warehouse, log.ref))
+        about = marked_ref(log.ref)
+        if about is not None:
+            return _until(log, void_dead_marks_below(self._warehouse, log.ref, about))
         if kind == DELAY:
             return self._delayed(log, now_us)
         if kind == DELAY_MARKS:

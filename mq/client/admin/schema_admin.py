@@ -5,14 +5,18 @@ Confluent's own clients work with the service as well; these calls are for scrip
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Literal
 from urllib.parse import quote
 
 import msgspec
 
 from deltamq.mq.client.http.calls import Calls, read_answer
+from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.client.shells.both import both
+from deltamq.mq.client.shells.rows import both_rows
+from deltamq.mq.names import check_topic
+from deltamq.mq.wire.quarantine import Quarantine, QuarantinedMessage, QuarantineDone, QuarantineRequest
 from deltamq.mq.wire.schemas import SchemaReference, SchemaVersion
 
 SchemaType = Literal["AVRO", "JSON", "PROTOBUF", "COLUMNS"]
@@ -31,7 +35,7 @@ def _body(schema: str, schema_type: str, references: Sequence[SchemaReference]) 
 
 
 class SchemaAdmin(Calls):
-    """The part of `Admin` for the schema registry."""
+    """The part of `Admin` for the schema registry, and for what did not fit a topic's schema."""
 
     @both
     async def list_subjects(self, *, deleted: bool = False) -> list[str]:
@@ -97,3 +101,87 @@ class SchemaAdmin(Calls):
         """
         path = _path("subjects", subject, *(() if version is None else ("versions", version)))
         await self._call("DELETE", path, query={"permanent": str(permanent).lower()})
+
+    # Quarantine -------------------------------------------------------------------------------------------------
+
+    @both
+    async def quarantine_page(
+        self,
+        topic: str,
+        *,
+        limit: int = 100,
+        code: str | None = None,
+        partition: str | None = None,
+        offset: int | None = None,
+        cursor: str | None = None,
+    ) -> Quarantine:
+        """Return at most `limit` messages that did not fit the topic's schema; `cursor` is where to go on, or None.
+
+        `code` is what did not fit; `partition` and `offset` name one message. A page may be empty and have a cursor.
+        """
+        given = {"limit": limit, "code": code, "partition": partition, "offset": offset, "cursor": cursor}
+        query = {name: str(value) for name, value in given.items() if value is not None}
+        return read_answer(await self._call("GET", _quarantine(topic), query=query), Quarantine)
+
+    @both_rows
+    async def quarantine(self, topic: str, *, code: str | None = None) -> AsyncGenerator[QuarantinedMessage, None]:
+        """Yield the messages that did not fit the topic's schema, partition by partition, the oldest first."""
+        cursor: str | None = None
+        while True:
+            page = await SchemaAdmin.quarantine_page.core(self, topic, limit=1_000, code=code, cursor=cursor)
+            for message in page.messages:
+                yield message
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    @both
+    async def replay_quarantine(
+        self, topic: str, *, offsets: Mapping[str, Sequence[int]] | None = None, code: str | None = None
+    ) -> QuarantineDone:
+        """Send messages in quarantine again: all, or those at `offsets` by partition, or with a `code`.
+
+        They are decoded with the topic's newest schema; what does not fit stays, and is in the answer's `failed`. A
+        repeated call stores nothing twice.
+        """
+        wanted = QuarantineRequest(offsets=_offsets(offsets), code=code)
+        return await self._quarantine_done("POST", f"{_quarantine(topic)}/replay", wanted)
+
+    @both
+    async def delete_quarantine(
+        self,
+        topic: str,
+        *,
+        offsets: Mapping[str, Sequence[int]] | None = None,
+        code: str | None = None,
+        everything: bool = False,
+    ) -> QuarantineDone:
+        """Delete messages in quarantine: they are shown no more, and never sent again; retention removes them in time.
+
+        Say which, or `everything`.
+        """
+        wanted = QuarantineRequest(offsets=_offsets(offsets), code=code, all=everything)
+        return await self._quarantine_done("DELETE", _quarantine(topic), wanted)
+
+    async def _quarantine_done(self, method: str, path: str, wanted: QuarantineRequest) -> QuarantineDone:
+        """Repeat a call until it has come to the end."""
+        sums = QuarantineDone(done=0)
+        while True:
+            done = read_answer(await self._call(method, path, body=msgspec.json.encode(wanted)), QuarantineDone)
+            sums = QuarantineDone(
+                done=sums.done + done.done,
+                duplicates=sums.duplicates + done.duplicates,
+                failed=[*sums.failed, *done.failed],
+                failed_total=sums.failed_total + done.failed_total,
+            )
+            if done.cursor is None:
+                return sums
+            wanted.cursor = done.cursor
+
+
+def _quarantine(topic: str) -> str:
+    return path_of("topics", check_topic(topic), "quarantine")
+
+
+def _offsets(offsets: Mapping[str, Sequence[int]] | None) -> dict[str, list[int]] | None:
+    return None if offsets is None else {partition: list(some) for partition, some in offsets.items()}

@@ -77,7 +77,8 @@ def _since(text: str | None) -> datetime | None:
     return moment
 
 
-def _offsets(places: Sequence[str]) -> dict[str, list[int]] | None:
+def offsets_at(places: Sequence[str]) -> dict[str, list[int]] | None:
+    """Return the offsets of places, `PARTITION=OFFSET`, by partition; None if there are none."""
     offsets: dict[str, list[int]] = {}
     for place in places:
         for partition, offset in parse_offsets((place,), "--at").items():
@@ -200,7 +201,7 @@ def replay(
     as_json: bool,
 ) -> int:
     """Send dead letters of GROUP back. A second run stores nothing twice; exits 1 if some could not be sent."""
-    offsets = _offsets(places)
+    offsets = offsets_at(places)
     with Admin(url, patience=PATIENCE, **access) as admin:
         done = admin.replay_dead_letters(group, offsets=offsets, to=to, **which)
     if as_json:
@@ -227,7 +228,7 @@ def delete(
     as_json: bool,
 ) -> int:
     """Delete dead letters of GROUP: say which, or --all. Only `list --state deleted` shows them; they stay dead."""
-    offsets = _offsets(places)
+    offsets = offsets_at(places)
     if everything is any((offsets, *which.values())):
         raise click.UsageError("say either which dead letters, or --all")
     with Admin(url, patience=PATIENCE, **access) as admin:

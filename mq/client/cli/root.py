@@ -51,6 +51,10 @@ _OWN: Final = {
         "deltamq.mq.client.cli.dead_letters:dead_letters",
         "List and count dead letters, send back, delete.",
     ),
+    "quarantine": (
+        "deltamq.mq.client.cli.schemas:quarantine",
+        "List what did not fit a topic's schema, send again, delete.",
+    ),
     "upgrade": ("deltamq.mq.client.cli.cluster:upgrade", "Switch on the features that every process knows."),
     "doctor": ("deltamq.mq.client.cli.doctor:doctor", "Check Java, jars, warehouse and service."),
     "completion": ("deltamq.mq.client.cli.root:completion", "Print the script with which a shell completes commands."),

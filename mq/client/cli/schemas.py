@@ -1,4 +1,4 @@
-"""`deltamq schema list|show|register|check|delete`: subjects and schemas of the registry (SPEC TYPE-20)."""
+"""`deltamq schema ...`: the registry's schemas; `deltamq quarantine ...`: what did not fit (SPEC TYPE-20, TYPE-6)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any, Final, cast
 
 import click
+import msgspec
 
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.admin.schema_admin import SchemaType
-from deltamq.mq.client.cli.console import PATIENCE, one_line, print_json, print_table, service_options
+from deltamq.mq.client.cli.console import PATIENCE, error_line, one_line, print_json, print_table, service_options
+from deltamq.mq.client.cli.dead_letters import offsets_at
 from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.errors import DeltaMQError, NotFound
+from deltamq.mq.wire.quarantine import QuarantinedMessage, QuarantineDone
 from deltamq.mq.wire.schemas import SchemaReference
 
 _TYPES: Final = ("avro", "json", "protobuf", "columns")
@@ -121,3 +125,105 @@ def delete(subject: str, version: int | None, permanent: bool, url: str, access:
     with Admin(url, patience=PATIENCE, **access) as admin:
         admin.delete_schema(subject, version, permanent=permanent)
     print_json({"deleted": subject}) if as_json else click.echo(f"deleted {one_line(subject)}")
+
+
+# Quarantine -----------------------------------------------------------------------------------------------------------
+
+
+@click.group()
+def quarantine() -> None:
+    """List and show messages that did not fit a topic's schema; send them again, or delete them."""
+
+
+def _which(command: Callable[..., Any]) -> Callable[..., Any]:
+    code = click.option("--code", help="Only messages with this code, such as wrong_type.")
+    at = click.option("--at", "places", multiple=True, metavar="PARTITION=OFFSET", help="A message; may be repeated.")
+    return code(at(command))
+
+
+@quarantine.command("list")
+@click.argument("topic")
+@click.option("--code", help="Only messages with this code, such as wrong_type.")
+@click.option("--max", "limit", type=click.IntRange(1), default=100, show_default=True, help="How many at most.")
+@service_options
+def list_messages(topic: str, code: str | None, limit: int, url: str, access: ClientAccess, as_json: bool) -> None:
+    """Print messages of TOPIC in quarantine, one a line: place, code, field, reason, key, body."""
+    left, cursor = limit, None
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        while left > 0:
+            page = admin.quarantine_page(topic, limit=min(left, 1_000), code=code, cursor=cursor)
+            for message in page.messages:
+                click.echo(msgspec.json.encode(message).decode() if as_json else _line(message))
+            left, cursor = left - len(page.messages), page.cursor
+            if cursor is None:
+                return
+
+
+def _line(message: QuarantinedMessage) -> str:
+    why, body = message.invalid, message.payload.decode("utf-8", "backslashreplace")
+    place = f"{message.partition}:{message.offset}"
+    cells = (place, why.code, why.field or "", why.reason or "", message.key or "", body)
+    return "\t".join(map(one_line, cells))
+
+
+@quarantine.command("show")
+@click.argument("topic")
+@click.argument("partition")
+@click.argument("offset", type=click.IntRange(0))
+@service_options
+def show_message(topic: str, partition: str, offset: int, url: str, access: ClientAccess, as_json: bool) -> None:
+    """Print the whole message at OFFSET of PARTITION as JSON, with what does not fit."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        page = admin.quarantine_page(topic, partition=partition, offset=offset)
+    if not page.messages:
+        raise NotFound(f"{partition}:{offset} is not in quarantine", code="not_quarantined")
+    print_json(page.messages[0])
+
+
+@quarantine.command()
+@click.argument("topic")
+@_which
+@service_options
+def replay(topic: str, places: tuple[str, ...], code: str | None, url: str, access: ClientAccess, as_json: bool) -> int:
+    """Send messages of TOPIC again, decoded with its newest schema; exits 1 if some still do not fit.
+
+    By default all. A second run stores nothing twice.
+    """
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        done = admin.replay_quarantine(topic, offsets=offsets_at(places), code=code)
+    return _report(done, "sent again", as_json)
+
+
+@quarantine.command("delete")
+@click.argument("topic")
+@_which
+@click.option("--all", "everything", is_flag=True, help="All messages in quarantine.")
+@service_options
+def delete_messages(
+    topic: str,
+    places: tuple[str, ...],
+    code: str | None,
+    everything: bool,
+    url: str,
+    access: ClientAccess,
+    as_json: bool,
+) -> int:
+    """Delete messages of TOPIC in quarantine: say which, or --all. They are shown no more."""
+    if everything is bool(places or code):
+        raise click.UsageError("say either which messages, or --all")
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        done = admin.delete_quarantine(topic, offsets=offsets_at(places), code=code, everything=everything)
+    return _report(done, "deleted", as_json)
+
+
+def _report(done: QuarantineDone, what: str, as_json: bool) -> int:
+    if as_json:
+        print_json(done)
+    else:
+        again = f", {done.duplicates:,} had left before" if done.duplicates else ""
+        click.echo(f"{what}: {done.done:,} messages{again}")
+    for one in done.failed:
+        why = f": {one.field or ''} {one.reason}" if one.reason else ""
+        error = DeltaMQError(f"{one.partition}:{one.offset} was not {what}{why}", code=one.code)
+        click.echo(error_line(error, as_json=as_json), err=True)
+    return 1 if done.failed_total else 0

@@ -8,7 +8,15 @@ import click
 
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.cluster import warn_of_missing_jobs
-from deltamq.mq.client.cli.console import LONG_PATIENCE, PATIENCE, print_json, print_table, service_options, watchable
+from deltamq.mq.client.cli.console import (
+    LONG_PATIENCE,
+    PATIENCE,
+    one_line,
+    print_json,
+    print_table,
+    service_options,
+    watchable,
+)
 from deltamq.mq.client.cli.static_topics import check, print_static_topic, remap, repair, static_line
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.limits import COMMIT_WINDOW_MS_MAX
@@ -201,6 +209,13 @@ def _print_topic(info: TopicInfo) -> None:
         f"kept {info.retention_ms:,} ms{limit}, {window}partitioner {info.partitioner}, "
         f"routes epoch {info.routes_epoch}"
     )
+    schema = info.schema
+    if schema is not None:
+        misfits = sum(one.quarantined or 0 for one in info.partitions)
+        click.echo(
+            f"schema {schema.format}, subject {one_line(schema.subject)} version {schema.version}, wire {schema.wire}, "
+            f"on invalid: {schema.on_invalid}, {misfits:,} messages did not fit"
+        )
     if info.static:
         print_static_topic(info)
         return
