@@ -50,13 +50,14 @@ def typed_body(codec: Codec, body: Decoded) -> None:
         return
     columns = rows.batch if isinstance(rows, ArrowRows) else rows.typed
     if columns is None or columns.schema.get_field_index(VALUE) < 0:
-        decoded = codec.decode(_bodies(rows))
+        bodies = _bodies(rows)
+        decoded = codec.decode(bodies)
         if decoded.invalid is not None:
             raise misfits(decoded.invalid)
         if isinstance(rows, ArrowRows):
             rows.batch = with_columns(rows.batch, decoded)
         else:
-            rows.typed = pa.RecordBatch.from_arrays([decoded.value], names=[VALUE])
+            rows.typed = pa.RecordBatch.from_arrays([bodies, decoded.value], names=["body", VALUE])
 
 
 def misfits(invalid: pa.StructArray) -> Unprocessable:

@@ -45,7 +45,7 @@ class Rows:
     headers: Sequence[Headers | None] | None = None
     message_id: Sequence[str | None] | None = None
     born_time: Sequence[datetime | None] | None = None
-    #: The typed columns of the bodies, if they were decoded already (`tables.typed_row`).
+    #: The bodies and their typed columns, if they were decoded already (`tables.typed_row`).
     typed: pa.RecordBatch | None = None
 
     def take(self, indexes: Indexes) -> Rows:
@@ -109,18 +109,18 @@ def to_record_batch(parts: Sequence[Rows]) -> pa.RecordBatch:
     assert parts, "a commit has at least one message"
     columns: list[pa.Array] = []
     fields: list[pa.Field] = []
+    typed = [part.typed for part in parts if part.typed is not None]
+    decoded = one_batch(typed) if len(typed) == len(parts) else None
     for field in INGEST_SCHEMA:
-        if field.name == "deliver_time":
+        if field.name == "deliver_time" or (field.name == "body" and decoded is not None):
             continue
         values = _column(parts, field.name)
         if values is not None:
             columns.append(_array(values, field))
             fields.append(field)
-    typed = [part.typed for part in parts if part.typed is not None]
-    if len(typed) == len(parts):
-        batch = one_batch(typed)
-        columns += batch.columns
-        fields += list(batch.schema)
+    if decoded is not None:
+        columns += decoded.columns
+        fields += list(decoded.schema)
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
