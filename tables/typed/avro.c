@@ -270,7 +270,7 @@ static int decode(struct run *run, int64_t at)
     if (!reason)
         reason = decode_form(run, at);
     /* what is within has named itself */
-    return reason && run->fault.node < 0 ? at_node(run, at, reason) : reason;
+    return named(run, at, reason);
 }
 
 static int decode_body(struct run *run)

@@ -63,6 +63,7 @@ struct node {
     int64_t text, texts; /* the names of a struct's fields, or an enum's symbols */
     int64_t leaves;
     int64_t is_below_list;
+    int64_t parent;
     int64_t number, group; /* Protobuf: of the field, and of its oneof or 0 */
 };
 
@@ -75,7 +76,9 @@ struct fault {
     int64_t row, reason, node;
     int64_t places; /* of elements on the way to the node, the innermost first */
     int64_t place[PLACES];
-    int64_t name, name_bytes; /* of an unknown field, from the body's begin */
+    int64_t name, name_bytes;   /* of an unknown field, from the body's begin */
+    int64_t value, value_bytes; /* of a field that is rescued */
+    int64_t is_kept;            /* the row has what fits */
 };
 
 struct run {
@@ -86,6 +89,7 @@ struct run {
     struct column *columns;
     const uint8_t *begin, *at, *end; /* of the body */
     int64_t cells;
+    int64_t rescues; /* whether a field that does not fit is null, and the others are kept */
     struct fault fault;
 };
 
@@ -102,6 +106,7 @@ struct job {
     const uint8_t *header;
     int64_t header_bytes;
     int64_t cells_min, cells_per_byte;
+    int64_t rescues;
     struct fault *faults; /* room for each row */
     int64_t fault_count;
 };
@@ -303,6 +308,12 @@ static int at_node(struct run *run, int64_t at, int reason)
     return reason;
 }
 
+/* The reason, of a node unless what is within has named itself. */
+static int named(struct run *run, int64_t at, int reason)
+{
+    return reason && run->fault.node < 0 ? at_node(run, at, reason) : reason;
+}
+
 /* Note the place of the element that a fault is in, on the way up; the twin says the place behind a map's key. */
 static int in_element(struct run *run, int64_t place, int reason)
 {
@@ -412,13 +423,13 @@ static int decode_row(struct run *run, const struct job *job, int64_t row)
 {
     int64_t place = job->start + row, start = end_of(job->ends, place);
     int64_t bytes = end_of(job->ends, place + 1) - start;
+    run->fault = (struct fault){.row = row, .node = -1};
     if (bytes <= 0 || (job->valid && !(job->valid[place >> 3] >> (place & 7) & 1)))
         return put_null(run, 0);
     run->begin = job->data + start;
     run->end = run->begin + bytes;
     run->at = run->begin + job->header_bytes;
     run->cells = job->cells_min + job->cells_per_byte * bytes;
-    run->fault = (struct fault){.row = row, .node = -1};
     int reason = OTHER_SCHEMA;
     if (bytes >= job->header_bytes && !memcmp(run->begin, job->header, (size_t)job->header_bytes))
         reason = decode_body(run);
@@ -426,13 +437,14 @@ static int decode_row(struct run *run, const struct job *job, int64_t row)
         return reason;
     cut(run, 0, row);
     run->fault.reason = reason;
+    run->fault.is_kept = 0;
     return put_null(run, 0) ? NO_MEMORY : reason;
 }
 
 /* Decode all bodies to `array`: 0, or -1 without memory. Each source has a name for it. */
 int DECODE(struct job *job, struct ArrowArray *array)
 {
-    struct run run = {job->nodes, job->node_count, job->text_ends, job->texts, NULL, NULL, NULL, NULL, 0, {0}};
+    struct run run = {job->nodes, job->node_count, job->text_ends, job->texts, NULL, NULL, NULL, NULL, 0, job->rescues, {0}};
     int reason = NO_MEMORY;
     array->release = NULL;
     run.columns = calloc((size_t)job->node_count, sizeof *run.columns);
@@ -446,7 +458,7 @@ int DECODE(struct job *job, struct ArrowArray *array)
         reason = decode_row(&run, job, row);
         if (reason == NO_MEMORY)
             goto done;
-        if (reason > FITS)
+        if (reason > FITS || (reason == FITS && run.fault.is_kept))
             job->faults[job->fault_count++] = run.fault;
     }
     reason = export_column(&run, 0, array);

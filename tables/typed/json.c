@@ -266,7 +266,7 @@ static int decode_part(struct run *run, int64_t at)
         reason = run->nodes[at].flags & NULLABLE ? put_null(run, at) : IS_NULL;
     else
         reason = decode(run, at);
-    return reason && run->fault.node < 0 ? at_node(run, at, reason) : reason;
+    return named(run, at, reason);
 }
 
 static int64_t child_of(const struct run *run, const struct node *node, int64_t hint, const uint8_t *name, int64_t bytes)
@@ -281,6 +281,39 @@ static int64_t child_of(const struct run *run, const struct node *node, int64_t 
     return -1;
 }
 
+/* In mode `rescue`, keep a field's fault with its value, and make the field null; a second one is the twin's to keep.
+   `child` is -1 for a field that the schema does not have. */
+static int rescue(struct run *run, int64_t at, int64_t child, const uint8_t *value, int reason)
+{
+    int64_t row = run->columns[at].count;
+    if (!run->rescues || reason <= ASK || reason == NOT_JSON)
+        return reason;
+    if (run->fault.is_kept || reason == REPEATED || reason == ELEMENTS)
+        return ASK;
+    for (int64_t up = at; up; up = run->nodes[up].parent) {
+        const struct node *list = run->nodes + run->nodes[up].parent;
+        const struct column *column = run->columns + run->nodes[up].parent;
+        if (list->layout != LIST)
+            continue;
+        int64_t place = list->form == MAP ? -1 : run->columns[up].count - ends_in(column)[column->count];
+        if (in_element(run, place, reason) == ASK)
+            return ASK;
+    }
+    run->fault.is_kept = 1;
+    run->fault.reason = reason;
+    if (value) {
+        run->at = value;
+        if (skip(run, 0))
+            return NOT_JSON;
+        run->fault.value = value - run->begin;
+        run->fault.value_bytes = run->at - value;
+    }
+    if (child < 0)
+        return FITS;
+    cut(run, child, row);
+    return put_null(run, child);
+}
+
 /* Nulls for the fields of an object that were not there. */
 static int end_object(struct run *run, int64_t at, const uint64_t *seen)
 {
@@ -288,10 +321,13 @@ static int end_object(struct run *run, int64_t at, const uint64_t *seen)
     for (int64_t child = 0; child < node->count; child++) {
         if (seen[child >> 6] >> (child & 63) & 1)
             continue;
+        int reason = FITS;
         if (run->nodes[node->first + child].flags & REQUIRED)
-            return at_node(run, node->first + child, MISSING);
-        if (put_null(run, node->first + child))
+            reason = rescue(run, at, node->first + child, NULL, named(run, node->first + child, MISSING));
+        else if (put_null(run, node->first + child))
             return NO_MEMORY;
+        if (reason)
+            return reason;
     }
     return put_struct(run, at);
 }
@@ -315,17 +351,23 @@ static int decode_object(struct run *run, int64_t at)
         int64_t child = child_of(run, node, next, name, bytes);
         if (child < 0) {
             if (node->flags & CLOSED) {
+                if (run->fault.is_kept)
+                    return ASK;
                 run->fault.name = name - run->begin;
                 run->fault.name_bytes = bytes;
-                return at_node(run, at, UNKNOWN_FIELD);
+                peek(run);
+                reason = rescue(run, at, -1, run->at, named(run, at, UNKNOWN_FIELD));
+            } else {
+                reason = skip(run, 0);
             }
-            reason = skip(run, 0);
         } else if (seen[child >> 6] >> (child & 63) & 1) {
-            return at_node(run, node->first + child, REPEATED);
+            return named(run, node->first + child, run->rescues ? ASK : REPEATED);
         } else {
             seen[child >> 6] |= (uint64_t)1 << (child & 63);
             next = child + 1;
-            reason = decode_part(run, node->first + child);
+            peek(run);
+            const uint8_t *value = run->at;
+            reason = rescue(run, at, node->first + child, value, decode_part(run, node->first + child));
         }
         if (reason)
             return reason;
@@ -428,6 +470,8 @@ static int decode_body(struct run *run)
         reason = MORE_JSON;
     if (reason <= ASK)
         return reason;
+    if (run->fault.is_kept)
+        return ASK;
     /* whatever else is wrong, a body that is not JSON is that in the first place */
     run->at = start;
     int syntax = skip(run, 0);
@@ -438,5 +482,5 @@ static int decode_body(struct run *run)
         run->fault.places = 0;
         return at_node(run, 0, syntax);
     }
-    return run->fault.node < 0 ? at_node(run, 0, reason) : reason;
+    return named(run, 0, reason);
 }

@@ -105,7 +105,7 @@ PROTOBUF_FORMS: Final[Mapping[str, int]] = {
     "map": 12,
 }
 #: Numbers of `struct node`.
-_NUMBERS: Final = 17
+_NUMBERS: Final = 18
 
 
 class Plan(NamedTuple):
@@ -133,20 +133,21 @@ class _Part(NamedTuple):
     is_below_list: bool
     null: int = _NO_UNION
     is_wrapped: bool = False
+    parent: int = 0
 
 
 def plan_of(root: Node, forms: Mapping[str, int]) -> Plan:
     """Return the plan of a schema for the source with these forms."""
     nodes, numbers, texts, paths = array("q"), array("q"), [b""], []
     parts = [_part(Child("", root), (), False)]
-    for part in parts:
+    for number, part in enumerate(parts):
         children = _children(part)
         names = part.node.symbols or tuple(child.child.name for child in children)
         nodes.extend(_numbers(part, forms, (len(parts), len(children)), (len(texts) - 1, len(names)), len(numbers)))
         numbers.extend(part.node.numbers)
         texts += [name.encode() for name in names]
         paths.append(part.path)
-        parts += children
+        parts += [child._replace(parent=number) for child in children]
     ends = array("i", [0])
     for text in texts[1:]:
         ends.append(ends[-1] + len(text))
@@ -202,7 +203,8 @@ def _numbers(
     form = forms.get(node.form, forms["struct"])
     layout = _layout(node.arrow)
     values = part.null, size, scale, low, high, unit
-    return form, layout, flags, *children, *values, *texts, node.leaves, part.is_below_list, child.number, child.group
+    places = node.leaves, part.is_below_list, part.parent, child.number, child.group
+    return form, layout, flags, *children, *values, *texts, *places
 
 
 def _layout(kind: Any) -> int:
@@ -226,7 +228,7 @@ _FORMS: Final[Mapping[str, tuple[str, Mapping[str, int]]]] = {
 #: Bytes from which on a function releases the interpreter's lock: with fewer, getting it back would take longer.
 _LARGE_BYTES: Final = 128 * 1024
 #: Numbers of `struct fault` and of `struct ArrowArray`.
-_FAULT_NUMBERS: Final = 10
+_FAULT_NUMBERS: Final = 13
 _ARROW_NUMBERS: Final = 10
 
 
@@ -235,6 +237,8 @@ class Decoded(NamedTuple):
 
     values: pa.StructArray
     faults: list[tuple[Misfit, list[int]]]
+    #: Bodies of which one field does not fit: the place, the fault, and the field's bytes.
+    kept: list[tuple[int, Misfit, bytes]]
     #: Places of bodies that the plain twin has to judge, and of those with another header.
     asked: list[int]
     others: list[int]
@@ -248,8 +252,11 @@ class NativeDecoder:
         self._plan = plan_of(root, forms)
         self._kind = root.arrow
 
-    def decode(self, bodies: pa.BinaryArray, header: bytes) -> Decoded:
-        """Decode bodies; one that begins with another header than this has the fault `OTHER_SCHEMA`."""
+    def decode(self, bodies: pa.BinaryArray, header: bytes, *, rescues: bool = False) -> Decoded:
+        """Decode bodies; one that begins with another header than this is left, in `others`.
+
+        With `rescues`, a body with one field that does not fit has the others (JSON).
+        """
         rows = len(bodies)
         valid, ends, data = bodies.buffers()
         faults = np.empty((rows, _FAULT_NUMBERS), np.int64)
@@ -271,6 +278,7 @@ class NativeDecoder:
                 len(header),
                 TYPED_CELLS_MIN,
                 TYPED_CELLS_PER_BYTE_MAX,
+                rescues,
                 faults.__array_interface__["data"][0],
                 0,
             ),
@@ -284,16 +292,22 @@ class NativeDecoder:
 
     def _decoded(self, bodies: pa.BinaryArray, values: pa.StructArray, faults: NDArray[np.int64]) -> Decoded:
         if not len(faults):
-            return Decoded(values, [], [], [])
+            return Decoded(values, [], [], [], [])
         asked, others = faults[:, 1] == Reason.ASK, faults[:, 1] == Reason.OTHER_SCHEMA
         misfits: dict[tuple[int | bytes, ...], tuple[Misfit, list[int]]] = {}
-        for row, *fault, start, size in faults[~(asked | others)].tolist():
-            name = bodies[row].as_py()[start : start + size] if size else b""
+        kept = []
+        for row, *fault, start, size, value, value_size, is_kept in faults[~(asked | others)].tolist():
+            body = bodies[row].as_py() if size or is_kept else b""
+            name = body[start : start + size]
             key = (*fault, name)
             if key not in misfits:
                 misfits[key] = self._misfit(fault, name), []
-            misfits[key][1].append(row)
-        return Decoded(values, list(misfits.values()), faults[asked, 0].tolist(), faults[others, 0].tolist())
+            if is_kept:
+                kept.append((row, misfits[key][0], body[value : value + value_size]))
+            else:
+                misfits[key][1].append(row)
+        whole = [fault for fault in misfits.values() if fault[1]]
+        return Decoded(values, whole, kept, faults[asked, 0].tolist(), faults[others, 0].tolist())
 
     def _misfit(self, fault: list[int], name: bytes) -> Misfit:
         why, node, places, *place = fault

@@ -85,6 +85,12 @@ def row_of(read: Read, body: bytes, start: int, *, rescues: bool) -> Row:
     return Row(value, rescued=_rescued('"rest":' + _json_text(rest), [misfit for misfit, _ in budget.rest]))
 
 
+def kept(misfit: Misfit, sent: bytes) -> Row:
+    """Return what is rescued of a body of JSON of which one field does not fit; `sent` is empty if it was not there."""
+    rest = {misfit.field: parsed(sent) if sent else None}
+    return Row(None, rescued=_rescued('"rest":' + _json_text(rest), [misfit]))
+
+
 def unfit(misfit: Misfit, body: bytes, *, rescues: bool) -> Row:
     """Return the row of a body that does not fit as a whole."""
     if not rescues:

@@ -245,11 +245,6 @@ static int put_value(struct run *run, int64_t at, const struct value *value)
     return reason;
 }
 
-static int named(struct run *run, int64_t at, int reason)
-{
-    return reason && run->fault.node < 0 ? at_node(run, at, reason) : reason;
-}
-
 static int put_element(struct run *run, int64_t at, const struct value *value)
 {
     int64_t item = run->nodes[at].first;

@@ -11,7 +11,7 @@ from deltamq.tables.typed.columns import INVALID
 from deltamq.tables.typed.misfit import Misfit
 from deltamq.tables.typed.native import Decoded, native_decoder
 from deltamq.tables.typed.node import Node
-from deltamq.tables.typed.plain import READERS, Row, row_of
+from deltamq.tables.typed.plain import READERS, Row, kept, row_of
 from deltamq.tables.typed.rows import in_order
 
 
@@ -70,7 +70,9 @@ class VersionDecoder:
         if self._native is None:
             values, others = self._by_row(bodies, range(len(bodies)), positions, judged)
             return in_order([values], len(bodies), self._kind), others
-        decoded: Decoded = self._native.decode(bodies, self._header)
+        decoded: Decoded = self._native.decode(bodies, self._header, rescues=self._rescues)
+        for row, misfit, sent in decoded.kept:
+            judged.add(positions[row], kept(misfit, sent), self._schema_id)
         asked = decoded.asked
         if self._rescues:
             asked = sorted(asked + [row for _, rows in decoded.faults for row in rows])
