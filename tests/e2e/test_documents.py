@@ -96,6 +96,7 @@ def test_the_documents_have_an_example_of_each_door() -> None:
         ("README.md", "Python"),
         ("README.md", "Groups"),
         ("README.md", "Spark SQL"),
+        ("README.md", "With a schema"),
         ("README.md", "Your own tests"),
         ("mq/client/README.md", "Order"),
         ("mq/client/README.md", "Everything to each client"),
