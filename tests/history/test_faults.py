@@ -53,6 +53,21 @@ def test_f1_a_killed_service_under_a_mixed_load(valid: Valid) -> None:
     valid(plan, lambda system: [KillService(system.services)])
 
 
+@pytest.mark.timeout(240)
+def test_f1_a_killed_service_under_a_load_of_typed_messages(valid: Valid) -> None:
+    """Each stored row has the columns of its body, whoever stored it: also what was delayed, and comes by a job."""
+    plan = replace(MIXED, typed=True, delayed_percent=10, seed=12, strikes=2, reach=Reach(sends=60, faults=2))
+    valid(plan, lambda system: [KillService(system.services)])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_f1_one_of_two_processes_is_killed_under_a_load_of_typed_messages(valid: Valid) -> None:
+    plan = replace(TWO, typed=True, delayed_percent=10, seed=121, strikes=12, rest_s=(0.3, 4))
+    plan = replace(plan, reach=Reach(sends=500, faults=12))
+    valid(plan, lambda s: [KillService(s.services, down_s=(0, 5)), StopService(s.services), KillJobs(s.jobs)])
+
+
 @pytest.mark.promise("LOAD-1")
 @pytest.mark.long
 @pytest.mark.timeout(900)

@@ -18,6 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tests.history.checker.record import Recorder
+from tests.history.clients.bodies import check_value
 from tests.history.clients.door import Door, NeverSent, NoAnswer
 from tests.history.clients.poppers import Popper, PopSettings
 from tests.history.clients.readers import jumps_of, pages, partitions_of, reads_of, topic_of
@@ -78,16 +79,20 @@ def scan_files(door: Door, recorder: Recorder, topic: str, table_of: Callable[[s
             reads: list[tuple[int, str, int]] = []
             try:
                 for segment in segments:
-                    reads += _reads_in(location[segment["partition"]], segment["logic_offset"])
+                    typed = body.get("schema") is not None
+                    reads += _reads_in(location[segment["partition"]], segment["logic_offset"], typed=typed)
             except (AssertionError, KeyError, OSError) as error:
                 op.ok(wrong=f"{type(error).__name__}: {error}"[:_SAID_MAX])
             else:
                 op.ok(reads=reads, jumps=jumps_of(one))
 
 
-def _reads_in(location: Path, logic_offset: int) -> list[tuple[int, str, int]]:
+def _reads_in(location: Path, logic_offset: int, *, typed: bool) -> list[tuple[int, str, int]]:
     """What the files of one partition have; its first message has this offset."""
-    rows = testify(location, ("offset", "message_id", "body", "append_time")).rows
+    columns = ("offset", "message_id", "body", "append_time")
+    rows = testify(location, (*columns, "value") if typed else columns).rows
+    for row in rows.values() if typed else ():
+        check_value(row)
     _check_times(rows)
     return [_read(logic_offset + offset, row) for offset, row in sorted(rows.items())]
 

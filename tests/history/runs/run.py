@@ -22,6 +22,7 @@ from tests.history.checker.check import Checked, Reach, check
 from tests.history.checker.ops import GroupRules, History, TopicRules
 from tests.history.checker.record import Recorder, read_history
 from tests.history.checker.report import in_words, to_json
+from tests.history.clients.bodies import SCHEMA
 from tests.history.clients.door import Door
 from tests.history.clients.orderlies import OrderlyClients
 from tests.history.clients.poppers import Popper, PopSettings
@@ -95,6 +96,8 @@ class Plan:
     drain_s: float = 60.0
     #: Whether the topic is static; its partitions are logical queues then.
     static: bool = False
+    #: Whether the topic has a schema, which every other message fits.
+    typed: bool = False
     #: For how long a producer repeats a request.
     patience_s: float = 60.0
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -247,7 +250,8 @@ def _make(door: Door, recorder: Recorder, plan: Plan) -> None:
     wanted: dict[str, object] = {"partitions": plan.partitions}
     if plan.static:
         wanted = {"static": True, "total_queues": plan.partitions}
-    made = door.call("PUT", f"/v1/topics/{TOPIC}", wanted | ({"order_strategy": "strict"} if plan.strict else {}))
+    wanted |= ({"order_strategy": "strict"} if plan.strict else {}) | ({"schema": SCHEMA} if plan.typed else {})
+    made = door.call("PUT", f"/v1/topics/{TOPIC}", wanted)
     assert made.ok, made
     recorder.rules(TopicRules(topic=TOPIC, strict=plan.strict))
     if plan.orderlies:
