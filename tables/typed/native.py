@@ -270,7 +270,7 @@ class NativeDecoder:
                 plan.text_ends.buffer_info()[0],
                 plan.texts.address,
                 0 if valid is None else valid.address,
-                ends.address,
+                0 if ends is None else ends.address,
                 0 if data is None else data.address,
                 bodies.offset,
                 rows,

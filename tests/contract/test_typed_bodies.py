@@ -370,3 +370,12 @@ def test_type_13_days_are_those_of_the_calendar() -> None:
         day += timedelta(days=37)
     columns = same(both("columns", "d DATE"), [f'{{"d":"{day}"}}' for day in some])
     assert [row["d"] for row in columns.value.to_pylist()] == some
+
+
+@pytest.mark.parametrize("ends", [None, pa.py_buffer(b"")])
+def test_type_10_no_bodies_are_no_rows(ends: pa.Buffer | None) -> None:
+    """Arrow's streams may leave out the buffers of empty columns."""
+    column = pa.Array.from_buffers(pa.binary(), 0, [None, ends, pa.py_buffer(b"")])
+    for made in both("columns", "a BIGINT"):
+        columns = made.decode(column)
+        assert len(columns.value) == 0 and columns.value.type == made.value_type
