@@ -48,9 +48,10 @@ class Tables:
         began_s = self._loop.time()
         try:
             if new:
-                await self._run(
-                    partial(self._warehouse.create, partition.ref, table_id=partition.table_id, is_new=True)
+                make = partial(
+                    self._warehouse.create, partition.ref, table_id=partition.table_id, codec=partition.codec
                 )
+                await self._run(partial(make, is_new=True))
             log = await self._run(partition.open)
         except Corrupt:
             return None

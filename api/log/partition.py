@@ -143,7 +143,7 @@ class Partition:
         if self._failed is not None and time.monotonic() < self._failed[0]:
             raise self._failed[1]
         try:
-            return self._owner.warehouse.create(self.ref, table_id=self.table_id)
+            return self._owner.warehouse.create(self.ref, table_id=self.table_id, codec=self.codec)
         except DeltaMQError as error:
             self._failed = (time.monotonic() + _OPEN_AGAIN_S, error)
             log.error("event=partition_not_opened partition=%s code=%s", self.name, error.code)

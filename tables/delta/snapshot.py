@@ -101,7 +101,7 @@ class Snapshot:
 
     def with_schema(self, schema_json: str, *, rendered: bool) -> dict[str, object]:
         """Return the table's metadata with another schema; engines skip files by its typed columns, too."""
-        configuration = {**self.configuration, _SKIPPING: _SKIPPED_BY, **({BODY: "value"} if rendered else {})}
+        configuration = {**self.configuration, **typed_settings(rendered=rendered)}
         return {**self.metadata, "schemaString": schema_json, "configuration": configuration}
 
     @property
@@ -179,6 +179,11 @@ class Snapshot:
             fences=self.fences,
             is_guarded=self.is_guarded,
         )
+
+
+def typed_settings(*, rendered: bool) -> dict[str, str]:
+    """Return the settings of a table with typed columns; `rendered`: values are stored without bodies."""
+    return {_SKIPPING: _SKIPPED_BY, **({BODY: "value"} if rendered else {})}
 
 
 def check_dense(files: Sequence[DataFile], end_offset: int, *, where: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,12 +16,11 @@ from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 from deltamq.tables.delta.creation import create_table
 from deltamq.tables.delta.protocol import MESSAGE_PROTOCOL, MESSAGE_TABLE_SETTINGS
 from deltamq.tables.delta.reader import RowCache
-from deltamq.tables.delta.snapshot import LOG_KEEP, ORPHAN_KEEP, PartitionNotFound, load, log_versions
+from deltamq.tables.delta.snapshot import LOG_KEEP, ORPHAN_KEEP, PartitionNotFound, load, log_versions, typed_settings
 from deltamq.tables.log.bounds import BOUNDS, LogBounds
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.tail import TailBudget
 from deltamq.tables.paths import PartitionRef, Space, generation_of, parse_ref, topic_folder
-from deltamq.tables.schema import DELTA_SCHEMA
 from deltamq.tables.settings import LogSettings
 from deltamq.tables.store.call_counts import CallCounts
 from deltamq.tables.store.file_pool import PoolingFiles
@@ -29,6 +28,8 @@ from deltamq.tables.store.local import LocalStore, OsFiles, make_root
 from deltamq.tables.store.object import ObjectStore
 from deltamq.tables.store.store import Store, probe
 from deltamq.tables.store.unsynced import Unsynced
+from deltamq.tables.typed.codec import Codec
+from deltamq.tables.typed_row import delta_json_of, row_schema
 
 log = logging.getLogger("deltamq.tables")
 
@@ -140,13 +141,21 @@ class Warehouse:
         """Return the URI of a partition's Delta table."""
         return self.store.uri(ref.folder)
 
-    def create(self, ref: PartitionRef, *, table_id: str | None = None, is_new: bool = False) -> PartitionLog:
+    def create(
+        self,
+        ref: PartitionRef,
+        *,
+        table_id: str | None = None,
+        is_new: bool = False,
+        codec: Callable[[], Codec | None] = lambda: None,
+    ) -> PartitionLog:
         """Create the partition's table if it does not exist, and open it; any number of processes may call this.
 
         `is_new`: the partition belongs to a life that has just begun, so nobody has stored anything there; then the
-        table is put without a look.
+        table is put without a look. The table of a typed topic begins with the columns of its `codec`.
         """
         if is_new or not self.exists(ref):
+            typed = codec()
             configuration = {
                 "mq.format": "1",
                 "mq.topic": ref.topic,
@@ -154,12 +163,13 @@ class Warehouse:
                 LOG_KEEP: str(self.settings.log_keep_ms),
                 ORPHAN_KEEP: str(self.settings.orphan_keep_ms),
                 **MESSAGE_TABLE_SETTINGS,
+                **({} if typed is None else typed_settings(rendered=typed.is_rendered)),
             }
             try:
                 create_table(
                     self.store,
                     ref.folder,
-                    schema=DELTA_SCHEMA,
+                    schema=delta_json_of(row_schema(None if typed is None else typed.value_type)),
                     name=ref.name,
                     configuration=configuration,
                     protocol=MESSAGE_PROTOCOL,

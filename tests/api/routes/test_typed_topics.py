@@ -260,3 +260,15 @@ def test_type_4_a_body_that_is_a_value_is_stored_once(api: Api) -> None:
     assert [row["body"] for row in table(api)] == [None, b"x"]
     popped = api.call("POST", "/v1/groups/g/topics/orders/pop", {"max_messages": 10}).json["messages"]
     assert [message["body"] for message in popped] == ['{"id":"a","amount":3}']
+
+
+def test_type_1_a_typed_topics_table_has_its_columns_before_the_first_message(api: Api) -> None:
+    location = make(api, form="columns")["partitions"][0]["location"]
+    arrow = DeltaTable(location).to_pyarrow_table()
+    assert arrow.num_rows == 0 and [field.name for field in arrow.schema.field("value").type] == [
+        "id",
+        "amount",
+        "place",
+    ]
+    send(api, {"value": ORDER})
+    assert DeltaTable(location).version() == 1 and table(api)[0]["value"] == ORDER
