@@ -63,6 +63,10 @@ def _walk(column: pa.Array, at: _Places, pages: list[LeafPage]) -> None:
                 pages,
             )
     elif pa.types.is_list(kind):
+        simple = _simple_list(column, at)
+        if simple is not None:
+            pages.append(simple)
+            return
         column = _without_hidden(column)
         below, low, high = _repeated(column, at)
         _walk(column.values.slice(low, high - low), below, pages)
@@ -94,6 +98,21 @@ def _raise(definition: Levels, live: Places | None) -> None:
         definition += 1
     else:
         definition[live] += 1
+
+
+def _simple_list(column: pa.ListArray, at: _Places) -> LeafPage | None:
+    """Return the page of lists of values without any null or empty list, the same as `_walk` makes in more steps."""
+    values = column.values
+    if at.repetition is not None or at.live is not None or column.null_count or pa.types.is_nested(values.type):
+        return None
+    ends = np.asarray(column.offsets)
+    values = values.slice(int(ends[0]), int(ends[-1] - ends[0]))
+    if values.null_count or not np.diff(ends).all():
+        return None
+    repetition = np.ones(len(values), np.uint8)
+    repetition[ends[:-1] - ends[0]] = 0
+    run = varint(len(values) << 1) + bytes((at.level + 3,))
+    return LeafPage(_encoded(repetition, 1) + len(run).to_bytes(4, "little") + run, values, len(values))
 
 
 def _without_hidden(column: pa.Array) -> pa.Array:

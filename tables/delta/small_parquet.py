@@ -44,6 +44,8 @@ _SHAPES: Final = 2_048
 _FILLED_BYTES: Final = 60
 #: Bytes that its producer takes besides its id: a sequence and a length.
 _PRODUCER_BYTES: Final = 12
+#: Rows whose bytes need not be counted before they are written.
+_FEW_ROWS: Final = 16
 #: Most texts that are joined piece by piece: for more, numpy and Arrow take less time.
 _JOINED_MAX: Final = 32
 _MAGIC: Final = b"PAR1"
@@ -207,7 +209,7 @@ def encode_few_stamped(rows: Stamped, key_values: Sequence[tuple[bytes, bytes]],
         return None
     fields = tuple(field for field in rows.rows.schema if field.name in TYPED) if rows.is_typed else ()
     template = _typed_template(fields) if fields else message_template()
-    if not template.is_plain or (fields and rows.rows.nbytes > bytes_max):
+    if not template.is_plain or (fields and rows.count > _FEW_ROWS and rows.rows.nbytes > bytes_max):
         return None
     shape = native_shape(template, rows.count)
     leaves = _stamped_leaves(rows, shape, template)
