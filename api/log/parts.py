@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from deltamq.api.wire.rows import ArrowRows, Indexes, Rows, to_record_batch
+from deltamq.api.wire.rows import ArrowRows, Indexes, Misfits, Rows, to_record_batch
 from deltamq.api.wire.steps import PARTITION_FACT, Step, Steps
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unknown
 from deltamq.tables.delta.stamped import ProducerStamp, RowsPart, one_batch
@@ -28,7 +28,7 @@ from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.settings import Flush
 from deltamq.tables.store.calls import StoreCall, Work, on_a_thread
 from deltamq.tables.typed.codec import Codec
-from deltamq.tables.typed_row import INVALID
+from deltamq.tables.typed_row import INVALID, INVALID_TYPE, VALUE
 
 Record = TypeVar("Record")
 #: Approximate bytes of a record, for the bounds of a commit.
@@ -200,6 +200,13 @@ class Window:
         self._joined = self._ahead = None
         try:
             rows, spans = joined or await _joined(parts, self._codec)
+        except _SomeMisfit as refused:
+            for part, why in refused.errors:
+                fail([part], why)
+            left = [part for part in parts if part.error is None]
+            if left:
+                await self._commit(opened, left, on_coming)
+            return
         except Exception as error:
             await self._commit_each(opened, parts, error)
             return
@@ -333,7 +340,10 @@ def _join(parts: list[RequestPart], codec: Codec | None) -> _Joined:
     for _, group in groupby((p.messages for p in parts), key=type):
         batches += _batches(list(group))
     if codec is not None:
-        batches = [codec.typed(batch) for batch in batches]
+        typed = [codec.typed(batch) for batch in batches]
+        if codec.rejects:
+            _check_fit(parts, batches, typed)
+        batches = typed
     spans = []
     for stamped, among in groupby(parts, key=lambda p: p.stamp is not None):
         if stamped:
@@ -341,6 +351,35 @@ def _join(parts: list[RequestPart], codec: Codec | None) -> _Joined:
         else:
             spans.append(RowsPart(sum(p.messages.count for p in among)))
     return one_batch(batches), spans
+
+
+class _SomeMisfit(Exception):
+    """Messages do not fit a schema whose topic refuses them."""
+
+    def __init__(self, errors: Sequence[tuple[RequestPart, DeltaMQError]]) -> None:
+        super().__init__()
+        #: The requests that have some, each with its refusal.
+        self.errors = errors
+
+
+def _check_fit(parts: Sequence[RequestPart], given: Sequence[pa.RecordBatch], typed: Sequence[pa.RecordBatch]) -> None:
+    """Raise `_SomeMisfit` if a body does not fit that no door has checked before (SPEC TYPE-3)."""
+    checked = [
+        pa.nulls(after.num_rows, INVALID_TYPE)
+        if before.schema.get_field_index(VALUE) >= 0 or after.schema.get_field_index(INVALID) < 0
+        else after.column(after.schema.get_field_index(INVALID))
+        for before, after in zip(given, typed, strict=True)
+    ]
+    invalid, at, errors = pa.chunked_array(checked, INVALID_TYPE), 0, []
+    if invalid.null_count == len(invalid):
+        return
+    for part in parts:
+        count = part.messages.count
+        of_part = invalid.slice(at, count)
+        if of_part.null_count < count:
+            errors.append((part, Misfits(of_part.combine_chunks())))
+        at += count
+    raise _SomeMisfit(errors)
 
 
 def _batches(messages: list[Any]) -> list[pa.RecordBatch]:

@@ -7,19 +7,14 @@ In the other modes bodies become columns in the commit, those of many requests a
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 import pyarrow as pa
 
-from deltamq.api.wire.rows import ArrowRows, Decoded, Rows
+from deltamq.api.wire.rows import ArrowRows, Decoded, Misfits, Rows
 from deltamq.mq.errors import Unprocessable
 from deltamq.tables.few_rows import FEW_ROWS_MAX, binary_column
 from deltamq.tables.typed.codec import Codec, with_columns
 from deltamq.tables.typed_row import TYPED, VALUE
-
-#: Messages that do not fit, of which a refusal says why.
-_SHOWN_MAX: Final = 20
 
 
 def check_bytes(topic: str, body: Decoded) -> None:
@@ -53,32 +48,11 @@ def typed_body(codec: Codec, body: Decoded) -> None:
         bodies = _bodies(rows)
         decoded = codec.decode(bodies)
         if decoded.invalid is not None:
-            raise misfits(decoded.invalid)
+            raise Misfits(decoded.invalid)
         if isinstance(rows, ArrowRows):
             rows.batch = with_columns(rows.batch, decoded)
         else:
             rows.typed = pa.RecordBatch.from_arrays([bodies, decoded.value], names=["body", VALUE])
-
-
-def misfits(invalid: pa.StructArray) -> Unprocessable:
-    """Return the refusal of messages that do not fit."""
-    shown: list[dict[str, str | int | None]] = []
-    count = 0
-    for index, why in enumerate(invalid.to_pylist()):
-        if why is not None:
-            count += 1
-            if len(shown) < _SHOWN_MAX:
-                shown.append({"index": index, "code": why["code"], "field": why["field"], "reason": why["reason"]})
-    first = shown[0]
-    at = f"messages[{first['index']}]"
-    where = f"{at}.{first['field']}" if first["field"] else at
-    more = f" ({count} messages do not fit)" if count > 1 else ""
-    return Unprocessable(
-        f"{where}: {first['reason']}{more}; nothing was stored",
-        code="invalid_value",
-        field=where,
-        extra={"invalid": shown, "count": count},
-    )
 
 
 def _bodies(rows: Rows | ArrowRows) -> pa.BinaryArray:
@@ -112,7 +86,7 @@ def _fill_arrow(codec: Codec, rows: ArrowRows, *, is_delayed: bool) -> None:
         raise Unprocessable("value: a message has a body or a value, not both", code="invalid_body", field="value")
     checked = codec.check(values)
     if checked.invalid is not None:
-        raise misfits(checked.invalid)
+        raise Misfits(checked.invalid)
     if not codec.is_rendered:
         rows.batch = others.append_column("body", codec.encode(checked.value))
         return

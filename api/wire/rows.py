@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from deltamq.mq.errors import Unprocessable
 from deltamq.mq.wire.produce import Producer
 from deltamq.tables.delta.stamped import one_batch
 from deltamq.tables.few_rows import FEW_ROWS_MAX, binary_column, text_column
@@ -170,3 +171,33 @@ class Decoded:
         """Whether messages bring values in place of bodies."""
         is_typed = isinstance(self.rows, ArrowRows) and self.rows.batch.schema.get_field_index(VALUE) >= 0
         return self.values is not None or is_typed
+
+
+#: Messages that do not fit, of which a refusal says why.
+_SHOWN_MAX: Final = 20
+
+
+class Misfits(Unprocessable):
+    """Messages of a request do not fit the topic's schema (`invalid_value`); nothing of it is stored (SPEC TYPE-3)."""
+
+    def __init__(self, invalid: pa.StructArray) -> None:
+        """Take the column `invalid` of the request's messages."""
+        #: Of up to twenty, which and why.
+        self.shown: list[dict[str, str | int | None]] = []
+        count = 0
+        for index, why in enumerate(invalid.to_pylist()):
+            if why is not None:
+                count += 1
+                if len(self.shown) < _SHOWN_MAX:
+                    known = {name: why[name] for name in ("code", "field", "reason")}
+                    self.shown.append({"index": index, **known})
+        first = self.shown[0]
+        at = f"messages[{first['index']}]"
+        where = f"{at}.{first['field']}" if first["field"] else at
+        more = f" ({count} messages do not fit)" if count > 1 else ""
+        super().__init__(
+            f"{where}: {first['reason']}{more}; nothing was stored",
+            code="invalid_value",
+            field=where,
+            extra={"invalid": self.shown, "count": count},
+        )

@@ -28,7 +28,7 @@ from deltamq.api.kafka.messages.log_messages import (
     FetchRequest,
     FetchResponse,
 )
-from deltamq.api.kafka.records.batch import Compression
+from deltamq.api.kafka.records.batch import Compression, gap_batch
 from deltamq.api.kafka.records.encode import encode_records
 from deltamq.api.kafka.rows import RECORD_COLUMNS, native_encoder, records_of
 from deltamq.api.kafka.topic_settings import compression_of
@@ -237,6 +237,9 @@ class Fetching:
             encode = partial(_encoded, fetched, compression)
             is_short = fetched.rows.nbytes <= INLINE_BYTES and compression is Compression.NONE
             records = encode() if is_short else await self._partitions.run(encode)
+        elif bytes_max and query.offset < fetched.next_offset and fetched.status is FetchStatus.FOUND:
+            # Consumers go on behind what they were handed: nothing that was read fits its schema.
+            records = gap_batch(query.offset, fetched.next_offset)
         return Chunk(
             fetched.status,
             records,
@@ -287,10 +290,16 @@ def _code_of(error: DeltaMQError) -> ErrorCode:
 
 
 def _encoded(fetched: Fetched, compression: Compression) -> bytes:
-    """Return rows as one batch: their offsets are dense."""
-    base_offset = fetched.rows.column("offset")[0].as_py()
-    records = records_of(fetched.rows)
-    return encode_records(records, base_offset=base_offset, compression=compression, native=native_encoder())
+    """Return rows as one batch; their offsets are dense, unless some between them did not fit their schema."""
+    offsets = fetched.rows.column("offset").to_numpy()
+    base_offset, last = int(offsets[0]), int(offsets[-1])
+    return encode_records(
+        records_of(fetched.rows),
+        base_offset=base_offset,
+        deltas=None if last - base_offset < len(offsets) else offsets - base_offset,
+        compression=compression,
+        native=native_encoder(),
+    )
 
 
 log = logging.getLogger("deltamq.api")

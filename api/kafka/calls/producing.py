@@ -12,7 +12,7 @@ stored closes the connection then: a client that waits for no answer learns of i
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -34,6 +34,7 @@ from deltamq.api.kafka.messages.log_messages import (
     ProduceRequest,
     ProduceResponse,
     ProduceTopic,
+    RecordError,
 )
 from deltamq.api.kafka.records.batch import BatchHeader, batches_of
 from deltamq.api.kafka.records.decode import decode_batches, expanded_batch
@@ -46,6 +47,7 @@ from deltamq.api.sending.line import InLine
 from deltamq.api.sending.named_appender import InQueue, PartitionAppender, QueueAppender
 from deltamq.api.sending.request_appender import INLINE_BYTES
 from deltamq.api.wire.request import Ticket
+from deltamq.api.wire.rows import Misfits
 from deltamq.api.wire.steps import CallTrace
 from deltamq.mq.errors import Conflict, DeltaMQError, Forbidden, Refused, TooLarge
 from deltamq.mq.limits import MIB, REQUEST_BYTES_MAX
@@ -447,4 +449,11 @@ def _stamp(header: BatchHeader) -> ProducerStamp | None:
 
 
 def _refused(index: int, error: DeltaMQError) -> ProducedPartition:
+    if isinstance(error, Misfits):
+        records = [RecordError(int(one["index"] or 0), _why(one)) for one in error.shown]
+        return ProducedPartition(index, ErrorCode.INVALID_RECORD, record_errors=records, error_message=error.detail)
     return ProducedPartition(index, error_code_of(error), error_message=error.detail)
+
+
+def _why(misfit: Mapping[str, object]) -> str:
+    return f"{misfit['field']}: {misfit['reason']}" if misfit["field"] else str(misfit["reason"])

@@ -144,15 +144,35 @@ def pack_header(
     times_ms: tuple[int, int],
     compression: Compression = Compression.NONE,
     producer: tuple[int, int, int] = (NO_PRODUCER, -1, -1),
+    last_delta: int | None = None,
+    is_control: bool = False,
 ) -> bytes:
     """Return the header for records; `times_ms` are the first record's time and the latest, `producer` is its id,
-    epoch and first sequence."""
+    epoch and first sequence. `last_delta` is the distance of the last offset, if there are gaps between offsets."""
     first_ms, latest_ms = times_ms
     length = HEADER_BYTES - _LENGTH_END + len(records)
-    values = (int(compression), count - 1, first_ms, latest_ms, *producer, count)
+    last_delta = count - 1 if last_delta is None else last_delta
+    attributes = int(compression) | (_CONTROL if is_control else 0)
+    values = (attributes, last_delta, first_ms, latest_ms, *producer, count)
     checked = _HEADER.pack(base_offset, length, 0, _MAGIC, 0, *values)[_CRC_END:]
     crc = google_crc32c.extend(google_crc32c.value(checked), bytes(records))
     return _HEADER.pack(base_offset, length, 0, _MAGIC, crc, *values)
+
+
+#: A control record that says "committed", without a time, at the first offset: consumers pass over it.
+_COMMITTED: Final = bytes([2 * 16, 0, 0, 0, 2 * 4, 0, 0, 0, 1, 2 * 6, 0, 0, 0, 0, 0, 0, 0])
+
+
+def gap_batch(start: int, end: int) -> bytes:
+    """Return a batch that brings consumers from offset `start` to `end` and has nothing for them (SPEC KAFKA-25).
+
+    It holds a control record, as partitions of Kafka do at the end of transactions: some clients take a batch without
+    any record for one that is cut off, and ask for a larger one.
+    """
+    header = pack_header(
+        _COMMITTED, base_offset=start, count=1, times_ms=(-1, -1), last_delta=end - 1 - start, is_control=True
+    )
+    return header + _COMMITTED
 
 
 _XERIAL: Final = b"\x82SNAPPY\x00"

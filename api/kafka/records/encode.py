@@ -27,14 +27,15 @@ def encode_records(
     records: Records,
     *,
     base_offset: int,
+    deltas: Int64s | None = None,
     compression: Compression = Compression.NONE,
     producer: tuple[int, int, int] = (NO_PRODUCER, -1, -1),
     native: NativeEncoder | None = None,
 ) -> bytes:
-    """Return the records as one batch, whose offsets are dense from `base_offset` on."""
+    """Return the records as one batch, whose offsets are dense from `base_offset` on, or have these distances to it."""
     assert records.count > 0, "a batch has at least one record"
     first_ms = int(records.time_ms[0])
-    body = _body(records, first_ms, native)
+    body = _body(records, first_ms, native) if deltas is None else _with_gaps(records, first_ms, deltas)
     if compression is not Compression.NONE:
         body = compressed(body, compression)
     header = pack_header(
@@ -44,6 +45,7 @@ def encode_records(
         times_ms=(first_ms, int(records.time_ms.max())),
         compression=compression,
         producer=producer,
+        last_delta=None if deltas is None else int(deltas[-1]),
     )
     return header + body
 
@@ -59,13 +61,17 @@ def _body(records: Records, first_ms: int, native: NativeEncoder | None) -> byte
         blocks = blocks_of(records.key, records.value, times, key_length, value_length)
         if blocks is not None:
             return b"".join(block.data for block in blocks)
-    return _woven_records(records, times, key_length, value_length)
+    return _woven_records(records, times, key_length, value_length, np.arange(records.count))
 
 
-def _woven_records(records: Records, times: Int64s, key_length: Int64s, value_length: Int64s) -> bytes:
+def _with_gaps(records: Records, first_ms: int, deltas: Int64s) -> bytes:
+    times = records.time_ms - first_ms
+    return _woven_records(records, times, _lengths(records.key), _lengths(records.value), deltas)
+
+
+def _woven_records(records: Records, times: Int64s, key_length: Int64s, value_length: Int64s, offsets: Int64s) -> bytes:
     count = records.count
     zeros = np.zeros(count, dtype=np.int64)
-    offsets = np.arange(count)
     tail = _tails(records.headers, count)
     total = 1 + varint_sizes(times) + varint_sizes(offsets) + _lengths(tail)
     for length in (key_length, value_length):
