@@ -1,9 +1,10 @@
-"""Kafka's settings of topics, all that Kafka 4.3 has, and two of ours: values, defaults, changes (SPEC KAFKA-15). Pure.
+"""Kafka's settings of topics, all that Kafka 4.3 has, and some of ours: values, defaults, changes (KAFKA-15). Pure.
 
 Two decide how long messages are kept (`mq/meta/topic_settings.py`), `deltamq.partitioner` by which hash keys are
-placed, `deltamq.commit.window.ms` is `commit_window_ms`. The others mean nothing here: they are kept as they were
-given, and shown. A value that Kafka does not take is refused, and so is one that promises what this service does not
-do. Changes are taken name by name: a refused one does not keep the others from being made.
+placed, `deltamq.commit.window.ms` is `commit_window_ms`, `deltamq.schema.*` says what values are written in. The others
+mean nothing here: they are kept as they were given, and shown. A value that Kafka does not take is refused, and so is
+one that promises what this service does not do. Changes are taken name by name: a refused one does not keep the others
+from being made.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from deltamq.mq.meta.topic_settings import (
     TopicSettings,
     limit_of,
     removes_by_time,
+    schema_of,
     window_of,
 )
 from deltamq.mq.partitioners import Partitioner
@@ -209,6 +211,32 @@ def _booleans(of_node: str | None = None, read: Read = either, says: str = _KEPT
     return Setting(Kind.BOOLEAN, "false", read, of_node, says)
 
 
+#: What comes before the names of what a topic's messages are written in (SPEC TYPE-1).
+SCHEMA: Final = "deltamq.schema."
+
+
+def _of_schema(default: str, read: Read, says: str) -> Setting:
+    return Setting(Kind.STRING, default, read, None, says)
+
+
+SCHEMA_SETTINGS: Final[Mapping[str, Setting]] = {
+    f"{SCHEMA}format": _of_schema(
+        "", one_of("", "avro", "json", "protobuf", "columns"), "What values are written in; empty: bytes. It stays."
+    ),
+    f"{SCHEMA}subject": _of_schema("", str, "The subject of the registry; empty: the topic's name and -value."),
+    f"{SCHEMA}schema": _of_schema("", str, "The text of the next version of the subject; read it from the registry."),
+    f"{SCHEMA}message": _of_schema("", str, "The name of a Protobuf schema's message; empty: the first one."),
+    f"{SCHEMA}wire": _of_schema(
+        "none", one_of("none", "confluent"), "Whether values begin with the schema's id, as Confluent's serializers do."
+    ),
+    f"{SCHEMA}on_invalid": _of_schema(
+        "reject",
+        one_of("reject", "quarantine", "rescue"),
+        "A value that does not fit: its batch is refused, or it is stored for no consumer, or what fits is delivered.",
+    ),
+    f"{SCHEMA}unwrap": _of_schema("", one_of("", "debezium"), "The envelope that is taken off the value."),
+}
+
 #: By name. The defaults are Kafka's, but where this service does something else.
 TOPIC_SETTINGS: Final[Mapping[str, Setting]] = {
     RETENTION: Setting(
@@ -252,6 +280,7 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = {
         None,
         "How long batches wait for others that share their commit. Topics without it have service.commit_window_ms.",
     ),
+    **SCHEMA_SETTINGS,
     "message.timestamp.type": Setting(
         Kind.STRING,
         "CreateTime",
@@ -334,6 +363,11 @@ def shown_of_topic(settings: TopicSettings, kept: Mapping[str, str]) -> list[Sho
     window_ms = window_of(settings)
     if window_ms is not None:
         values[COMMIT_WINDOW] = str(window_ms)
+    schema = schema_of(settings)
+    for name, setting in SCHEMA_SETTINGS.items() if schema is not None else ():
+        value = getattr(schema, name.removeprefix(SCHEMA), "")
+        if value != setting.default:
+            values[name] = value
     return [_shown(name, values.get(name), setting) for name, setting in TOPIC_SETTINGS.items()]
 
 
@@ -378,11 +412,14 @@ class Changes:
 
     kafka: dict[str, str | None] = field(default_factory=dict)
     partitioner: Partitioner | None = None
+    #: Settings of the schema, by their names without the prefix; empty for their defaults.
+    schema: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
     def refuse(self, name: str, why: str) -> None:
         """Make no change of this setting."""
         self.kafka.pop(name, None)
+        self.schema.pop(name.removeprefix(SCHEMA), None)
         if name == PARTITIONER:
             self.partitioner = None
         self.problems[name] = f"{name[:_SHOWN_CHARS]} {why}"
@@ -408,7 +445,9 @@ def changes_of(asked: Iterable[Change], kept: Mapping[str, str]) -> Changes:
 def _take(changes: Changes, change: Change, kept: Mapping[str, str]) -> None:
     setting = TOPIC_SETTINGS.get(change.name)
     if change.operation == Operation.RESET:
-        if change.name == PARTITIONER and setting is not None:
+        if change.name in SCHEMA_SETTINGS:
+            changes.schema[change.name.removeprefix(SCHEMA)] = SCHEMA_SETTINGS[change.name].default
+        elif change.name == PARTITIONER and setting is not None:
             changes.partitioner = cast(Partitioner, setting.default)
         elif setting is not None:  # Kafka puts back what it does not know, too
             changes.kafka[change.name] = None
@@ -426,6 +465,8 @@ def _take(changes: Changes, change: Change, kept: Mapping[str, str]) -> None:
         else:
             if change.name == PARTITIONER:
                 changes.partitioner = cast(Partitioner, value)
+            elif change.name in SCHEMA_SETTINGS:
+                changes.schema[change.name.removeprefix(SCHEMA)] = value
             else:
                 changes.kafka[change.name] = value
 

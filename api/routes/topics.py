@@ -13,14 +13,12 @@ from msgspec.structs import replace
 
 from deltamq.api.auth.caller import permit_put
 from deltamq.api.host.clusters import from_cluster
-from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.peers import Call
 from deltamq.api.host.static_topics import UNSERVED, queue_states
-from deltamq.api.host.typed_topics import WantedSchema, check_wanted, wanted_schema
+from deltamq.api.host.typed_topics import WantedSchema, wanted_schema
 from deltamq.api.log.partition import Partition
 from deltamq.api.progress.times import brought_up
-from deltamq.api.schemas.registry import Registry
 from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.fields import After, Limit, access_fields, json_answer, moment, moment_us, page, parse_time
 from deltamq.api.wire.json_body import JsonBody
@@ -191,23 +189,6 @@ def _schema_of(topic: str, asked: TopicPutRequest) -> Callable[[MetaState], Want
     return wanted
 
 
-async def _register(
-    hosted: HostedMeta,
-    registry: Registry,
-    topic: str,
-    schema: Callable[[MetaState], WantedSchema],
-    permit: Callable[[bool], None],
-    call: Call,
-) -> None:
-    """Register the version that a request brings of its topic's subject, once all else about it is right."""
-    meta = await hosted.refresh()
-    permit(topic in meta.topics.topics)
-    wanted = schema(meta.topics)
-    check_wanted(meta, topic, wanted)
-    if wanted.schema is not None:
-        await registry.register(wanted.setting.subject, wanted.schema, id_=None, number=None, call=call)
-
-
 @router.get(
     "",
     summary="Names of all topics, or a page of them",
@@ -240,7 +221,7 @@ async def put_topic(topic: TopicName, service: Running, caller: Asking, request:
     static = _static_of(asked)
     permit, schema = permit_put(caller, topic), _schema_of(topic, asked)
     if schema is not None:
-        await _register(service.meta, service.registry, topic, schema, permit, Call.of(request.scope))
+        await service.registry.register_for(topic, schema, permit, Call.of(request.scope))
     if static is None:
         hosted, created = await service.topics.put(topic, _wanted_of(asked), permit=permit, schema=schema)
         await service.sealer.seal(hosted)

@@ -22,6 +22,7 @@ from deltamq.mq.errors import Conflict, Unprocessable
 from deltamq.mq.meta.features import decide_use
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.topic_settings import schema_of
+from deltamq.mq.meta.topics import MetaState
 from deltamq.mq.schemas.changes import decide_register, resolved
 from deltamq.mq.schemas.registry import (
     Basis,
@@ -177,6 +178,28 @@ class Registry:
         async with self._checking:
             for setting, topic in topics.items():
                 await asyncio.to_thread(check_wanted, meta, topic, WantedSchema(setting, schema))
+
+    async def check_for(
+        self, topic: str, schema: Callable[[MetaState], WantedSchema], permit: Callable[[bool], None] | None = None
+    ) -> WantedSchema:
+        """Return what schema a topic is to have by the newest metadata, if it may; raise as `check_wanted` does.
+
+        `permit` is called with whether the topic exists, and raises if the caller may not change it, or make it.
+        """
+        meta = await self._meta.refresh()
+        if permit is not None:
+            permit(topic in meta.topics.topics)
+        wanted = schema(meta.topics)
+        check_wanted(meta, topic, wanted)
+        return wanted
+
+    async def register_for(
+        self, topic: str, schema: Callable[[MetaState], WantedSchema], permit: Callable[[bool], None], call: Call
+    ) -> None:
+        """Register the version that a request brings of its topic's subject, once all else about it is right."""
+        wanted = await self.check_for(topic, schema, permit)
+        if wanted.schema is not None:
+            await self.register(wanted.setting.subject, wanted.schema, id_=None, number=None, call=call)
 
     async def parsed(self, version: Version) -> Any:
         """Return a registered schema as the rules of its type take it."""

@@ -68,9 +68,11 @@ class Door:
             await service.delete_topic(name)
             self._cluster.deleted(name)
 
-        self._topics = TopicCalls(layout, topics, delete, audit, default_partitions=settings.kafka_partitions)
+        self._topics = TopicCalls(
+            layout, topics, delete, audit, service.registry, default_partitions=settings.kafka_partitions
+        )
         node = shown_of_node(service.settings, layout.here.id, advertised, MECHANISMS)
-        self._configs = Configs(layout, topics, audit, node)
+        self._configs = Configs(layout, topics, audit, service.registry, node)
         self._members = Members(groups, service.hosting, session_ms_min=settings.kafka_session_min_ms)
         self._lists = GroupLists(self._members, groups, service.hosting, audit)
         self._committed = OffsetFetches(

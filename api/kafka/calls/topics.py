@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar, cast
 
 from deltamq.api.audit.audit import Audit
 from deltamq.api.auth.caller import permit_put
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.peers import Call
+from deltamq.api.host.typed_topics import WantedSchema, wanted_schema
 from deltamq.api.kafka.access.needs import Asker, recorded
 from deltamq.api.kafka.calls.layout import Layout, topic_id_of
 from deltamq.api.kafka.messages.cluster_messages import (
@@ -48,6 +49,8 @@ from deltamq.api.kafka.messages.codec import NO_TOPIC_ID, Message
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.topic_settings import (
     PARTITIONER,
+    SCHEMA,
+    SCHEMA_SETTINGS,
     TOPIC_SETTINGS,
     Change,
     Changes,
@@ -56,10 +59,12 @@ from deltamq.api.kafka.topic_settings import (
     changes_of,
     shown_of_topic,
 )
+from deltamq.api.schemas.registry import Registry
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
-from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, settings_after
-from deltamq.mq.meta.topics import check_may_grow, check_partitioner
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, schema_of, settings_after
+from deltamq.mq.meta.topics import MetaState, check_may_grow, check_partitioner
 from deltamq.mq.names import check_client_topic
+from deltamq.mq.schemas.setting import Format, OnInvalid, SchemaSetting, Wire
 
 M = TypeVar("M", bound=Message)
 
@@ -73,6 +78,7 @@ class TopicCalls:
         topics: Topics,
         delete: Callable[[str], Awaitable[None]],
         audit: Audit | None,
+        registry: Registry,
         *,
         default_partitions: int,
     ) -> None:
@@ -81,6 +87,7 @@ class TopicCalls:
         self._topics = topics
         self._delete = delete
         self._audit = audit
+        self._registry = registry
         self._default_partitions = default_partitions
 
     async def create(self, request: CreateTopicsRequest, asker: Asker) -> CreateTopicsResponse:
@@ -96,19 +103,24 @@ class TopicCalls:
             _check_once(asked.name, twice)
             name = check_client_topic(asked.name)
             asker.check(CreateTopicsRequest, topic=name)
-            wanted = self._wanted_new(name, asked)
+            wanted, schema = self._wanted_new(name, asked)
             if validate_only:
                 await self._topics.refresh()
                 is_new = self._topics.find(name) is None
+                if schema is not None:
+                    await self._registry.check_for(name, schema)
             else:
                 asks = {
                     "partitions": wanted.partitions,
                     "partitioner": wanted.partitioner,
-                    "configs": wanted.kafka,
+                    "configs": {config.name: config.value for config in asked.configs},
                 }
                 async with recorded(self._audit, asker, "topic", name, asks):
                     permit = permit_put(asker.caller, name)
-                    _, is_new = await self._topics.put(name, wanted, only_new=True, permit=permit)
+                    if schema is not None:
+                        _check_new(name, self._topics.find(name) is None)
+                        await self._registry.register_for(name, schema, permit, _call(asker))
+                    _, is_new = await self._topics.put(name, wanted, only_new=True, permit=permit, schema=schema)
                     _check_new(name, is_new)
             _check_new(name, is_new)
         except DeltaMQError as error:
@@ -120,10 +132,12 @@ class TopicCalls:
             error_code=ErrorCode.NONE,
             num_partitions=(wanted.partitions or -1) if hosted is None else self._layout.count(hosted.topic),
             replication_factor=1,
-            configs=created_configs(wanted),
+            configs=created_configs(*settings_after(wanted, TopicSettings(), {}))
+            if hosted is None
+            else created_configs(hosted.settings, hosted.topic.kafka),
         )
 
-    def _wanted_new(self, name: str, asked: CreateTopic) -> TopicRequest:
+    def _wanted_new(self, name: str, asked: CreateTopic) -> tuple[TopicRequest, AskedSchema | None]:
         """Return the request for a new topic; as by Kafka, an existing topic is refused before wrong settings."""
         try:
             return self._wanted(asked)
@@ -131,8 +145,8 @@ class TopicCalls:
             _check_new(name, self._topics.find(name) is None)
             raise
 
-    def _wanted(self, asked: CreateTopic) -> TopicRequest:
-        wanted, count = settings_of(asked.configs), asked.num_partitions
+    def _wanted(self, asked: CreateTopic) -> tuple[TopicRequest, AskedSchema | None]:
+        changes, count = settings_of(asked.configs), asked.num_partitions
         if asked.assignments:
             if (count, asked.replication_factor) != (-1, -1):
                 raise Refused("with assignments, num_partitions and replication_factor must be -1")
@@ -146,7 +160,9 @@ class TopicCalls:
         if count < 1 and count != -1:
             detail = f"num_partitions {count}: must be 1 or more, or -1 for the default"
             raise Unprocessable(detail, code="partitions_out_of_range")
-        return replace(wanted, partitions=(self._default_partitions or None) if count == -1 else count)
+        partitions = (self._default_partitions or None) if count == -1 else count
+        wanted = TopicRequest(partitions=partitions, partitioner=changes.partitioner, kafka=changes.kafka)
+        return wanted, _schema(asked.name, None, changes)
 
     async def delete(self, request: DeleteTopicsRequest, asker: Asker) -> DeleteTopicsResponse:
         """Delete topics with all that is stored of them."""
@@ -246,11 +262,14 @@ class Configs:
     Kafka's brokers change nothing of the topic then: one setting of another release keeps a mirror from all others.
     """
 
-    def __init__(self, layout: Layout, topics: Topics, audit: Audit | None, node: Sequence[Shown]) -> None:
+    def __init__(
+        self, layout: Layout, topics: Topics, audit: Audit | None, registry: Registry, node: Sequence[Shown]
+    ) -> None:
         """`node` are the settings of this process."""
         self._layout = layout
         self._topics = topics
         self._audit = audit
+        self._registry = registry
         self._node = node
 
     async def describe(self, request: DescribeConfigsRequest, asker: Asker) -> DescribeConfigsResponse:
@@ -330,22 +349,27 @@ class Configs:
             changes = _changes(topic, asked, {} if is_whole else topic.topic.kafka)
             if is_whole:
                 _check(changes)
-                named = {change.name for change in asked} | {PARTITIONER}
+                named = {change.name for change in asked} | {PARTITIONER} | SCHEMA_SETTINGS.keys()
                 changes.kafka |= dict.fromkeys(TOPIC_SETTINGS.keys() - named)
             wanted = TopicRequest(kafka=changes.kafka)
+            schema = _schema(name, schema_of(topic.settings), changes)
             is_change = settings_after(wanted, topic.settings, topic.topic.kafka) != (topic.settings, topic.topic.kafka)
-            if is_change and not request.validate_only:
+            if request.validate_only and schema is not None:
+                await self._registry.check_for(name, schema)
+            if (is_change or schema is not None) and not request.validate_only:
                 permit = permit_put(asker.caller, name)
                 configs = {change.name: change.value for change in asked if change.name not in changes.problems}
                 async with recorded(self._audit, asker, "topic", name, {"configs": configs}):
-                    await self._topics.put(name, wanted, permit=permit)
+                    if schema is not None:
+                        await self._registry.register_for(name, schema, permit, _call(asker))
+                    await self._topics.put(name, wanted, permit=permit, schema=schema)
             _check(changes, of=len(asked))
         except DeltaMQError as error:
             return AlteredConfigs(error_code_of(error), error.detail, kind, name)
         return AlteredConfigs(ErrorCode.NONE, None, kind, name)
 
 
-def settings_of(configs: Iterable[NamedValue]) -> TopicRequest:
+def settings_of(configs: Iterable[NamedValue]) -> Changes:
     """Return what the configs of a new topic ask for.
 
     Raises
@@ -355,12 +379,46 @@ def settings_of(configs: Iterable[NamedValue]) -> TopicRequest:
     """
     changes = changes_of([Change(config.name, Operation.SET, config.value) for config in configs], {})
     _check(changes)
-    return TopicRequest(partitioner=changes.partitioner, kafka=changes.kafka)
+    return changes
 
 
-def created_configs(wanted: TopicRequest) -> list[CreatedConfig]:
-    """Return the settings that a new topic has after this request."""
-    shown = shown_of_topic(*settings_after(wanted, TopicSettings(), {}))
+#: Returns what schema a request asks for, by the topics that are there.
+AskedSchema: TypeAlias = Callable[[MetaState], WantedSchema]
+
+
+def _schema(topic: str, present: SchemaSetting | None, changes: Changes) -> AskedSchema | None:
+    """Return what schema settings ask for; None if they name none: a topic of bytes has their defaults."""
+    given = {name: value for name, value in changes.schema.items() if value or name not in ("format", "subject")}
+    is_default = all(SCHEMA_SETTINGS[f"{SCHEMA}{name}"].default == value for name, value in given.items())
+    if not given or (present is None and is_default):
+        return None
+
+    def wanted(topics: MetaState) -> WantedSchema:
+        present = topics.topics.get(topic)
+        return wanted_schema(
+            topic,
+            None if present is None else schema_of(present.settings),
+            format=cast(Format | None, given.get("format")),
+            subject=given.get("subject"),
+            schema=given.get("schema") or None,
+            references=(),
+            message=given.get("message"),
+            wire=cast(Wire | None, given.get("wire")),
+            on_invalid=cast(OnInvalid | None, given.get("on_invalid")),
+            unwrap=given.get("unwrap"),
+        )
+
+    return wanted
+
+
+def _call(asker: Asker) -> Call:
+    """Return a call in the name of a client of Kafka, for what is said about it."""
+    return Call("POST", b"kafka", [], b"", principal=asker.caller.name)
+
+
+def created_configs(settings: TopicSettings, kafka: Mapping[str, str]) -> list[CreatedConfig]:
+    """Return the settings that a new topic has."""
+    shown = shown_of_topic(settings, kafka)
     return [
         CreatedConfig(setting.name, setting.value, setting.is_read_only, setting.source, False) for setting in shown
     ]

@@ -45,7 +45,10 @@ KAFKAS = frozenset(
         "unclean.leader.election.enable",
     )
 )
-OURS = frozenset(("deltamq.partitioner", "deltamq.commit.window.ms"))
+SCHEMA = frozenset(
+    f"deltamq.schema.{name}" for name in ("format", "subject", "schema", "message", "wire", "on_invalid", "unwrap")
+)
+OURS = frozenset(("deltamq.partitioner", "deltamq.commit.window.ms")) | SCHEMA
 #: Settings that a topic can have, with the words in which Kafka 4.3 shows them.
 TAKEN = (
     *(("cleanup.policy", given) for given in ("delete", "compact", "compact,delete", "")),
@@ -149,7 +152,8 @@ def test_kafka_15_all_settings_of_kafkas_topics_are_known_with_defaults_that_can
     given = [Change(name, Operation.SET, one.default) for name, one in TOPIC_SETTINGS.items()]
     found = changes_of(given, {})
     assert found.problems == {}
-    assert {**found.kafka, "deltamq.partitioner": found.partitioner} == {one.name: one.value for one in given}
+    ours = {"deltamq.partitioner": found.partitioner, **{f"deltamq.schema.{k}": v for k, v in found.schema.items()}}
+    assert {**found.kafka, **ours} == {one.name: one.value for one in given}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
@@ -168,6 +168,61 @@ def test_kafka_25_values_of_a_topic_of_columns_are_fetched_as_json(kafka: KafkaA
     assert reply.status == 200
     assert [row["body"] for row in table(kafka)] == [None, None]
     assert read(kafka, 2) == [(0, b'{"id":"a","amount":3}'), (1, b'{"id":"b"}')]
+
+
+def configs(admin: AdminClient) -> dict[str, str]:
+    """What is set of the topic's schema, by Kafka's call."""
+    resource = ConfigResource("topic", "orders")
+    found = admin.describe_configs([resource])[resource].result()
+    name = "deltamq.schema."
+    return {key.removeprefix(name): one.value for key, one in found.items() if key.startswith(name) and one.source == 1}
+
+
+def change(admin: AdminClient, **settings: str | None) -> None:
+    entries = [
+        ConfigEntry(
+            f"deltamq.schema.{name}",
+            value,
+            incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+        )
+        for name, value in settings.items()
+    ]
+    resource = ConfigResource("topic", "orders", incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result()
+
+
+def create(admin: AdminClient, **settings: str) -> None:
+    config = {f"deltamq.schema.{name}": value for name, value in settings.items()}
+    admin.create_topics([NewTopic("orders", 1, 1, config=config)])["orders"].result()
+
+
+def test_kafka_25_a_topics_schema_is_set_changed_and_shown_by_kafkas_settings(kafka: KafkaApi) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    for wrong in ({"format": "xml"}, {"schema": JSON}, {"format": "json"}, {"format": "json", "schema": "x"}):
+        with pytest.raises(KafkaException):
+            create(admin, **wrong)
+    assert kafka.api.call("GET", "/v1/topics/orders").status == 404
+    create(admin, format="json", schema=JSON, on_invalid="quarantine")
+    assert configs(admin) == {"format": "json", "subject": "orders-value", "on_invalid": "quarantine"}
+    assert send(kafka, b"x", json.dumps(ORDER).encode()) == [None, None]
+    assert read(kafka, 1) == [(1, json.dumps(ORDER).encode())]
+    change(admin, on_invalid=None)
+    assert "on_invalid" not in configs(admin)
+    assert {error and error.code() for error in send(kafka, b"x")} == {KafkaError.INVALID_RECORD}
+    wider = {**json.loads(JSON), "additionalProperties": {"type": "string"}}
+    change(admin, schema=json.dumps(wider))
+    assert kafka.api.call("GET", "/v1/topics/orders").json["schema"]["version"] == 2
+    with pytest.raises(KafkaException):
+        change(admin, format="avro")
+    assert configs(admin)["format"] == "json"
+
+
+def test_kafka_25_a_topic_of_bytes_shows_and_takes_the_defaults(kafka: KafkaApi) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    create(admin, wire="none", on_invalid="reject")
+    assert configs(admin) == {}
+    change(admin, wire="none", format=None)
+    assert kafka.api.call("GET", "/v1/topics/orders").json.get("schema") is None
 
 
 def test_a_gap_is_a_batch_with_one_control_record() -> None:
