@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from tests.api.queue_calls import Queue, queue_in
+from tests.api.routes.test_sse import stream
 from tests.api.running import ARROW, JSON, NDJSON, Api, Reply, config_for, running
 
 ORDERS = json.dumps(
@@ -272,3 +274,48 @@ def test_type_1_a_typed_topics_table_has_its_columns_before_the_first_message(ap
     ]
     send(api, {"value": ORDER})
     assert DeltaTable(location).version() == 1 and table(api)[0]["value"] == ORDER
+
+
+def test_an_event_stream_carries_values(api: Api) -> None:
+    make(api)
+    send(api, {"body": json.dumps(ORDER)})
+    for query, wanted in (("&typed=true", ORDER), ("", None)):
+        with stream(api, "orders", f"?offset=0{query}") as events:
+            message = json.loads(next(events)["data"])
+            assert message.get("value") == wanted and ("body" in message) == (wanted is None)
+
+
+def test_a_retried_message_has_its_value(tmp_path: Path) -> None:
+    with queue_in(tmp_path) as queue:
+        check_retried(queue)
+
+
+def check_retried(queue: Queue) -> None:
+    asked = {"partitions": 1, "schema": {"format": "columns", "schema": DDL}}
+    assert queue.api.call("PUT", "/v1/topics/orders", asked).status == 201
+    send(queue.api, {"value": ORDER})
+    path = "/v1/groups/billing/topics/orders/pop?typed=true"
+    first = queue.api.call("POST", path, {}).json["messages"]
+    assert [message["value"] for message in first] == [ORDER]
+    queue.advance(120_000)
+    queue.revive()
+    again = queue.api.call("POST", path, {"wait_ms": 5_000}).json["messages"]
+    assert [(message["value"], message["delivery_attempt"]) for message in again] == [(ORDER, 2)]
+
+
+def test_a_static_topic_has_values_in_its_logical_queues(api: Api) -> None:
+    asked = {"static": True, "total_queues": 2, "schema": {"format": "json", "schema": JSON_ORDERS}}
+    assert api.call("PUT", "/v1/topics/orders", asked).status == 201
+    send(api, {"body": json.dumps(ORDER), "key": "k"}, {"value": ORDER, "key": "k"})
+    popped = api.call("POST", "/v1/groups/g/topics/orders/pop?typed=true", {"max_messages": 9}).json["messages"]
+    assert [message["value"] for message in popped] == [ORDER, ORDER]
+    assert make_static_again(api)["schema"]["version"] == 1
+
+
+def make_static_again(api: Api) -> dict[str, Any]:
+    asked = {"static": True, "total_queues": 4, "schema": {"on_invalid": "quarantine"}}
+    reply = api.call("PUT", "/v1/topics/orders", asked)
+    assert reply.status == 200, reply
+    answer: dict[str, Any] = reply.json
+    assert answer["schema"]["on_invalid"] == "quarantine"
+    return answer
