@@ -26,6 +26,16 @@ def topic_name(topic: str) -> str:
     return _bounded(f"topic_{_encoded(topic)}")
 
 
+def values_name(topic: str) -> str:
+    """Return the name of the view of a typed topic's values."""
+    return _bounded(f"values_{_encoded(topic)}")
+
+
+def quarantine_name(topic: str) -> str:
+    """Return the name of the view of a topic's messages that did not fit its schema."""
+    return _bounded(f"quarantine_{_encoded(topic)}")
+
+
 def partition_name(topic: str, partition: str, generation: int) -> str:
     """Return the name of a partition's table: `partition_orders_at_broker_2da`.
 

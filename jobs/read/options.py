@@ -58,6 +58,8 @@ OPTIONS: Final = (
     "rowFormat",
     "columns",
     "filter",
+    "typed",
+    "quarantined",
     "warehouse",
 )
 _OF_KAFKA_CLIENTS: Final = re.compile(r"kafka\..*|kafkaconsumer\..*|fetchoffset\..*|groupidprefix")
@@ -140,6 +142,10 @@ class ReadOptions:
     columns: tuple[str, ...] = ()
     #: A condition of SQL (CONS-9); other rows never reach Spark. Empty: all rows.
     filter: str = ""
+    #: Whether rows have the columns of the topic's schema, too (SPEC TYPE-41).
+    typed: bool = False
+    #: Whether messages that do not fit the topic's schema are among the rows.
+    quarantined: bool = False
     #: Whether the end is an earlier state of the topic (`asOfOffset`, `asOfTime`), which must be complete.
     as_of: bool = False
     #: For streams: the limits of a batch.
@@ -184,6 +190,8 @@ def parse_options(given: Mapping[str, str], *, warehouse: str | None = None, mod
         row_format=RowFormat(_choice(options, "rowFormat", ("message", "kafka"))),
         columns=_columns(options),
         filter=_filter(options),
+        typed=_typed(options),
+        quarantined=_flag(options, "quarantined", default=False),
         as_of=any(name in options for name in ("asofoffset", "asoftime")),
         limits=TriggerLimits() if mode is Mode.BATCH else _limits(options),
         group=_group(options),
@@ -326,6 +334,13 @@ def _filter(options: Mapping[str, str]) -> str:
     except Refused as error:
         raise wrong_option("filter", error.detail.removeprefix("filter: ")) from error
     return text
+
+
+def _typed(options: Mapping[str, str]) -> bool:
+    typed = _flag(options, "typed", default=False)
+    if typed and options.get("rowformat", "").strip().lower() == RowFormat.KAFKA.value:
+        raise wrong_option("typed", "is for the message row: in rowFormat=kafka, value is the body")
+    return typed
 
 
 def _limits(options: Mapping[str, str]) -> TriggerLimits:

@@ -191,7 +191,7 @@ def _state(catalog: Catalog, topic: str) -> bytes:
 
 
 def _extent(options: ReadOptions) -> str:
-    extent = replace(options, columns=(), filter="", headers=True)
+    extent = replace(options, columns=(), filter="", headers=True, typed=False, quarantined=False)
     return repr(replace(extent, partitions_min=None, records_per_partition_max=None))
 
 

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from deltamq.jobs.read.options import ReadOptions
 from deltamq.jobs.read.row_format import arrow_columns, schema_of, source_columns
 from deltamq.jobs.read.stored_partition import OffsetRange
+from deltamq.jobs.read.typed_columns import handed_out
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.worker import keep_imports
 from deltamq.mq.errors import Corrupt, Refused
@@ -28,8 +29,10 @@ from deltamq.mq.limits import MIB
 from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.snapshot import PartitionNotFound, load
+from deltamq.tables.delta.typed_stats import INVALID_MARK
 from deltamq.tables.row_filter import MessageFilter
 from deltamq.tables.store.store import Store
+from deltamq.tables.typed_row import INVALID, TYPED, VALUE
 
 log = logging.getLogger("deltamq.jobs.sql")
 
@@ -95,11 +98,14 @@ class RangeRows:
             partition=wanted_range.partition.name,
             number=wanted_range.partition.number,
             delta=wanted_range.partition.delta,
+            types={field.name: field.type for field in self._schema if options.typed and field.name in TYPED},
         )
         columns = source_columns(self._names, options.row_format) or ["offset"]
         columns = [*columns, *(name for name in self.filter.columns if name not in columns)]
+        if not options.quarantined and INVALID not in columns:
+            columns.append(INVALID)
         for rows in read_range(options.warehouse, wanted_range, columns, fail_on_data_loss=options.fail_on_data_loss):
-            wanted = self.filter.apply(rows)
+            wanted = self.filter.apply(handed_out(rows, quarantined=options.quarantined))
             for batch in wanted.to_batches(max_chunksize=_rows_of_batch(wanted)):
                 yield pa.RecordBatch.from_arrays(project(batch), schema=self._schema)
 
@@ -107,7 +113,9 @@ class RangeRows:
 def read_range(
     warehouse: str, wanted: OffsetRange, columns: list[str], *, fail_on_data_loss: bool = True
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a range, one row group at a time.
+    """Yield the rows of a range, one row group at a time; typed columns that a file lacks are missing.
+
+    Where bodies are made of values, these are read, too.
 
     If a roll-up has replaced the files since the range was planned and the old files are deleted, the same offsets are
     in other files, and the read goes on with these files.
@@ -122,11 +130,12 @@ def read_range(
     folder = wanted.partition.ref.folder
     reader = FileReader(store, folder, RowCache(_CACHE_BYTES))
     at = wanted.start
+    stored = _with_values(columns, wanted.is_rendered)
     for file in wanted.files:
         if file.start > at:
             break  # the offsets before it were removed between the query's first look and this one
         try:
-            for rows in _rows(reader, file, at, min(wanted.stop, file.end), columns):
+            for rows in _rows(reader, file, at, min(wanted.stop, file.end), stored):
                 at += rows.num_rows
                 yield rows
         except Corrupt:
@@ -150,17 +159,23 @@ def _from_newer_files(
         lost_to = min(now.min_offset, wanted.stop)
         _lost(f"{folder}: offsets [{at}, {lost_to}) were removed by retention during the read", fail_on_data_loss)
         at = lost_to
+    stored = _with_values(columns, now.is_rendered)
     for file in now.files:
         if file.end > at and file.start < wanted.stop:
-            for rows in _rows(reader, file, at, min(wanted.stop, file.end), columns):
+            for rows in _rows(reader, file, at, min(wanted.stop, file.end), stored):
                 at += rows.num_rows
                 yield rows
     assert at == wanted.stop, "live files are dense"
 
 
 def _rows(reader: FileReader, file: DataFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.Table]:
-    """Offsets are counted, not read: they are dense, and the log has the first offset of a file."""
-    stored = [name for name in columns if name != "offset"]
+    """Offsets are counted, not read: they are dense, and the log has the first offset of a file.
+
+    Only statistics that say so make it worth a look which rows did not fit.
+    """
+    stored = [name for name in columns if name != "offset" and (name != INVALID or INVALID_MARK in file.stats)]
+    if stored and all(name in TYPED for name in stored):
+        stored.append("append_time")  # the file may lack the others, and rows without columns cannot be counted
     if not stored:
         for at in range(start, stop, _OFFSETS_AT_ONCE):
             yield pa.table([_offsets(at, min(at + _OFFSETS_AT_ONCE, stop))], ["offset"])
@@ -170,6 +185,10 @@ def _rows(reader: FileReader, file: DataFile, start: int, stop: int, columns: li
         end = at + rows.num_rows
         yield rows.append_column("offset", _offsets(at, end)) if "offset" in columns else rows
         at = end
+
+
+def _with_values(columns: list[str], is_rendered: bool) -> list[str]:
+    return [*columns, VALUE] if is_rendered and "body" in columns and VALUE not in columns else columns
 
 
 def _offsets(start: int, stop: int) -> pa.Array:
@@ -188,7 +207,10 @@ def _rows_of_batch(rows: pa.Table) -> int:
 
 def _checked_names(options: ReadOptions, schema: StructType) -> Sequence[str]:
     """Refuse a schema with a column that is unknown or of another type."""
-    known = {field.name: field.dataType for field in schema_of(options, every=True)}
+    values = schema[VALUE].dataType if options.typed and VALUE in schema.names else StructType()
+    if not isinstance(values, StructType):
+        raise Refused(f"column {VALUE!r} is a struct, not {values.simpleString()}", field=VALUE)
+    known = {field.name: field.dataType for field in schema_of(options, values=values, every=True)}
     for field in schema:
         if field.name not in known:
             raise Refused(f"there is no column {field.name!r}; columns are {', '.join(known)}", field=field.name)

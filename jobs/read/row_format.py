@@ -6,19 +6,21 @@ projection of Arrow rows. A test checks that both return the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from deltamq.jobs.read.identifiers import literal, quoted
 from deltamq.jobs.read.options import ReadOptions, RowFormat
+from deltamq.jobs.read.typed_columns import typed_makers
 from deltamq.mq.errors import Refused
 from deltamq.tables.kafka_row import kafka_headers, kafka_key, kafka_sql, kafka_time_ms, kafka_value
 from deltamq.tables.schema import MESSAGE_SCHEMA, TIME
+from deltamq.tables.typed_row import INVALID, INVALID_TYPE, RESCUED, VALUE
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 MESSAGE_ROW: Final = pa.schema([*MESSAGE_SCHEMA, pa.field("topic", pa.string()), pa.field("partition", pa.string())])
@@ -34,6 +36,8 @@ KAFKA_ROW: Final = pa.schema(
         ("headers", _HEADERS),
     ]
 )
+#: The columns of a typed topic behind those of the message row; the type of `value` is the topic's.
+TYPED_ROW: Final = pa.schema([(INVALID, INVALID_TYPE), (RESCUED, pa.string())])
 #: Kafka's number for "the timestamp is the producer's time".
 CREATE_TIME: Final = 0
 #: The columns of the message row from which each Kafka column is made.
@@ -45,8 +49,10 @@ _KAFKA_SOURCES: Final = {
 }
 
 
-def schema_of(options: ReadOptions, *, every: bool = False) -> StructType:
+def schema_of(options: ReadOptions, *, values: StructType | None = None, every: bool = False) -> StructType:
     """Return the schema of a read; with `every`, include the columns that the option `columns` leaves out.
+
+    `values` is the type of `value` in a typed read.
 
     Raises
     ------
@@ -56,6 +62,10 @@ def schema_of(options: ReadOptions, *, every: bool = False) -> StructType:
     whole = from_arrow_schema(MESSAGE_ROW if options.row_format is RowFormat.MESSAGE else KAFKA_ROW)
     if options.row_format is RowFormat.KAFKA and not options.headers:
         whole = StructType(whole.fields[:-1])
+    if options.typed:
+        assert values is not None, "its topics' types were looked up"
+        typed = from_arrow_schema(TYPED_ROW)
+        whole = StructType([*whole.fields, StructField(VALUE, values), *typed.fields])
     if every or not options.columns:
         return whole
     unknown = [name for name in options.columns if name not in whole.names]
@@ -68,14 +78,31 @@ def schema_of(options: ReadOptions, *, every: bool = False) -> StructType:
     return StructType([whole[name] for name in options.columns])
 
 
-def sql_columns(options: ReadOptions, *, topic: str, partition: str, number: int, delta: int = 0) -> str:
-    """Return the projection of a partition's Delta table, as SQL; `delta` is added to its offsets."""
-    made = {"topic": literal(topic), "partition": literal(partition)}
+def spark_type(values: pa.StructType) -> StructType:
+    """Return the type of values as Spark has it."""
+    return from_arrow_schema(pa.schema(list(values)))
+
+
+def sql_columns(
+    options: ReadOptions,
+    names: Sequence[str],
+    *,
+    topic: str,
+    partition: str,
+    number: int,
+    delta: int = 0,
+    typed: Mapping[str, str],
+) -> str:
+    """Return the projection of a partition's Delta table, as SQL; `delta` is added to its offsets.
+
+    `typed` has the typed columns as SQL.
+    """
+    made = {"topic": literal(topic), "partition": literal(partition), **typed}
     if delta:
         made["offset"] = f"`offset` + {delta}"
     if options.row_format is RowFormat.KAFKA:
         made |= {**kafka_sql(), "partition": str(number), "timestampType": str(CREATE_TIME)}
-    return ", ".join(f"{made.get(name, quoted(name))} AS {quoted(name)}" for name in schema_of(options).names)
+    return ", ".join(f"{made.get(name, quoted(name))} AS {quoted(name)}" for name in names)
 
 
 def source_columns(names: Sequence[str], row_format: RowFormat) -> list[str]:
@@ -88,16 +115,24 @@ def source_columns(names: Sequence[str], row_format: RowFormat) -> list[str]:
 
 
 def arrow_columns(
-    names: Sequence[str], row_format: RowFormat, *, topic: str, partition: str, number: int, delta: int = 0
+    names: Sequence[str],
+    row_format: RowFormat,
+    *,
+    topic: str,
+    partition: str,
+    number: int,
+    delta: int = 0,
+    types: Mapping[str, pa.DataType] | None = None,
 ) -> Callable[[pa.RecordBatch], list[pa.Array]]:
     """Return the projection of a partition's Arrow rows, which need only the columns of `source_columns`.
 
-    `delta` is added to the offsets.
+    `delta` is added to the offsets. `types` are those of the typed columns.
     """
     kafka = row_format is RowFormat.KAFKA
     makers: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
         "topic": lambda rows: pa.repeat(topic, rows.num_rows),
         "partition": lambda rows: pa.repeat(partition, rows.num_rows),
+        **typed_makers(types or {}),
     }
     if kafka:
         makers |= {

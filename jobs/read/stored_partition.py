@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+import pyarrow as pa
+
 from deltamq.jobs.read.topics import TopicPartition
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import MIB
@@ -20,8 +22,10 @@ from deltamq.mq.static.reading import StoredOffsets, Stretch
 from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.snapshot import PartitionNotFound, load
+from deltamq.tables.delta.typed_stats import INVALID_MARK
 from deltamq.tables.log.reader import offset_at
 from deltamq.tables.store.store import Store
+from deltamq.tables.typed_row import schema_of, value_type
 
 #: Cache of row groups for finding an offset by time.
 _CACHE_BYTES: Final = 64 * MIB
@@ -35,6 +39,9 @@ class OffsetRange:
     start: int
     stop: int
     files: tuple[DataFile, ...]
+    #: Whether the table has the columns of a schema, and whether rows with a value have no body (SPEC TYPE-4).
+    is_typed: bool = False
+    is_rendered: bool = False
 
     @property
     def rows(self) -> int:
@@ -70,6 +77,15 @@ class StoredTable:
     end: int
     files: Sequence[DataFile]
     exists: bool = True
+    #: The schema of the rows, as Delta's JSON; empty for a table that does not exist.
+    schema_json: str = ""
+    #: Whether rows with a value have no body.
+    is_rendered: bool = False
+
+    @property
+    def value(self) -> pa.StructType | None:
+        """The type of the rows' values; None for a table without."""
+        return value_type(schema_of(self.schema_json)) if self.schema_json else None
 
     @classmethod
     def load(cls, store: Store, partition: TopicPartition) -> StoredTable | None:
@@ -93,7 +109,14 @@ class StoredTable:
                     f"{store.uri(folder)} has data files and no log (_delta_log): `deltamq verify` shows the remedy"
                 )
                 raise Corrupt(detail) from None
-        return cls(partition, snapshot.min_offset, snapshot.end_offset, snapshot.files)
+        return cls(
+            partition,
+            snapshot.min_offset,
+            snapshot.end_offset,
+            snapshot.files,
+            schema_json=snapshot.schema_json,
+            is_rendered=snapshot.is_rendered,
+        )
 
     def as_of(self, state: tuple[int, int] | None) -> StoredTable:
         """Return the table as it was when it stored the offsets `[low, end)`; None: when it did not exist."""
@@ -113,9 +136,18 @@ class StoredTable:
         """Return a range of the table's stored offsets."""
         first = bisect_right(self.files, start, key=lambda file: file.end)
         last = bisect_left(self.files, stop, key=lambda file: file.start)
-        # statistics are for other engines, and a task need not carry them
-        files = tuple(replace(file, stats="") for file in self.files[first:last])
-        return OffsetRange(partition=self.partition, start=start, stop=stop, files=files)
+        # Statistics are for other engines, and a task need not carry them; but whether some messages did not fit.
+        files = tuple(
+            replace(file, stats=INVALID_MARK if INVALID_MARK in file.stats else "") for file in self.files[first:last]
+        )
+        return OffsetRange(
+            partition=self.partition,
+            start=start,
+            stop=stop,
+            files=files,
+            is_typed=self.value is not None,
+            is_rendered=self.is_rendered,
+        )
 
 
 # Without slots, because `cached_property` needs an instance dictionary.

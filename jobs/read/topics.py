@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from deltamq.mq.errors import NotFound
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.static_topics import queues_of
+from deltamq.mq.meta.topic_settings import schema_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import PartitionName
 from deltamq.mq.static.logical_queue import TopicQueues
@@ -61,6 +62,11 @@ class Catalog:
         self.store = store
         self._meta = read_meta(store) if meta is None else meta
 
+    @property
+    def meta(self) -> Meta | None:
+        """The metadata; None for a warehouse without a metadata log."""
+        return self._meta
+
     def _topic(self, name: str) -> Topic | None:
         return None if self._meta is None else self._meta.topics.topics.get(name)
 
@@ -74,6 +80,10 @@ class Catalog:
         """Return the id of this life of the topic; empty without a metadata log."""
         known = self._topic(topic)
         return "" if known is None else known.id
+
+    def typed_topics(self) -> list[str]:
+        """Return the names of the topics that have a schema."""
+        return [name for name in self.topics() if (known := self._topic(name)) and schema_of(known.settings)]
 
     def queues(self, topic: str) -> TopicQueues | None:
         """Return the logical queues of a static topic; None for another topic."""

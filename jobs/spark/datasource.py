@@ -28,10 +28,13 @@ from pyspark.sql.types import StructType
 from deltamq.jobs.read.options import Mode, ReadOptions, parse_options
 from deltamq.jobs.read.query_topics import SharePartition, plan_shares, ranges_of_share
 from deltamq.jobs.read.range_reader import ROWS_PER_TASK_MAX, RangePartition, RangeRows
-from deltamq.jobs.read.row_format import schema_of
+from deltamq.jobs.read.row_format import schema_of, spark_type
+from deltamq.jobs.read.topics import Catalog
+from deltamq.jobs.read.typed_columns import planned_values
 from deltamq.jobs.tasks.checkpoint_claims import Claimant
 from deltamq.jobs.tasks.connect import is_connect
 from deltamq.jobs.tasks.first_lines import errors_in_one_line, in_one_line
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.config import load
 
@@ -149,7 +152,10 @@ class MessageSource(DataSource):
     @in_one_line
     def schema(self) -> StructType:
         """Return the columns that the options select; invalid options fail here, in `load()`."""
-        return schema_of(self._parsed(Mode.EITHER))
+        options = self._parsed(Mode.EITHER)
+        if not options.typed:
+            return schema_of(options)
+        return schema_of(options, values=spark_type(planned_values(Catalog(storage(options.warehouse)), options)))
 
     @in_one_line
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -3,6 +3,8 @@
 | name                              | kind  | what                                                                   |
 |-----------------------------------|-------|------------------------------------------------------------------------|
 | `topic_<topic>`                   | view  | the messages of a topic, with `topic` and `partition`                  |
+| `values_<topic>`                  | view  | of a typed topic, the fields of its values, then `mq_key`, `mq_offset` |
+| `quarantine_<topic>`              | view  | of a typed topic, what did not fit, with `code`, `field` and `reason`  |
 | `partition_<topic>_at_<broker>`   | table | a partition; of a static topic a segment, with the offsets stored      |
 | `dead_letters`                    | view  | the dead letters of all groups, with `group`, `reason` and `state`     |
 | `dlq_<group>_at_<broker>`         | table | a group's dead letters on a broker; `..._marks`: which were sent back  |
@@ -18,14 +20,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from deltamq.jobs.read.identifiers import dead_letters_name, literal, partition_name, quoted, topic_name
+from deltamq.jobs.read.identifiers import (
+    dead_letters_name,
+    literal,
+    partition_name,
+    quarantine_name,
+    quoted,
+    topic_name,
+    values_name,
+)
+from deltamq.jobs.read.stored_partition import StoredTable
 from deltamq.jobs.read.topics import Catalog, TopicPartition
+from deltamq.jobs.read.typed_columns import quarantine_columns, values_columns, values_of_topic
 from deltamq.jobs.sql.catalog_plan import CatalogEntry
 from deltamq.jobs.sql.views import VIEWS
 from deltamq.mq.names import broker_of
@@ -37,6 +49,7 @@ from deltamq.tables.schema import DELTA_SCHEMA, MESSAGE_SCHEMA
 from deltamq.tables.state.schema import STATE_TABLES
 from deltamq.tables.state.table import read_state_log
 from deltamq.tables.store.store import Store
+from deltamq.tables.typed_row import INVALID, VALUE
 
 #: The state table of partitions and their offsets, relative to the warehouse.
 PARTITIONS: Final = "state/partitions"
@@ -96,9 +109,11 @@ def entries_of(store: Store, schema: str) -> list[CatalogEntry]:
 
 def _topics(store: Store, schema: str) -> Iterator[CatalogEntry]:
     catalog = Catalog(store)
-    existing = set(refs(store, Space.TOPICS))
+    existing, typed_topics = set(refs(store, Space.TOPICS)), set(catalog.typed_topics())
     for topic in catalog.topics():
         selects = []
+        typed = topic in typed_topics
+        tables: list[tuple[StoredTable, str]] = []
         for partition in catalog.partitions(topic):
             ref = partition.ref
             if ref not in existing:
@@ -108,8 +123,33 @@ def _topics(store: Store, schema: str) -> Iterator[CatalogEntry]:
             yield _table(store, table, ref, f"Partition {ref.name} of topic {topic}{part}.")
             labels = f"{literal(topic)} AS topic, {literal(partition.name)} AS partition"
             selects.append(f"SELECT {_columns(partition)}, {labels} FROM {_qualified(schema, table)}")
+            stored = StoredTable.load(store, partition) if typed else None
+            if stored is not None and stored.value is not None:
+                tables.append((stored, _qualified(schema, table)))
         query = " UNION ALL ".join(selects) or _nothing(_TOPIC_ROW)
         yield CatalogEntry(name=topic_name(topic), about=f"The messages of topic {topic}.", query=query)
+        if tables:
+            yield from _typed_views(catalog, topic, tables)
+
+
+def _typed_views(catalog: Catalog, topic: str, tables: Sequence[tuple[StoredTable, str]]) -> Iterator[CatalogEntry]:
+    """From the first message with columns on: before, there is no table to read."""
+    values = values_of_topic(catalog, topic)
+    assert values is not None, "a table has some"
+    typed, invalid = [], []
+    for stored, table in tables:
+        partition = stored.partition
+        made = {"partition": literal(partition.name)}
+        made |= {"offset": f"`offset` + {partition.delta}"} if partition.delta else {}
+        assert stored.value is not None, "others were left out"
+        columns = ", ".join(values_columns(stored.value, values, made))
+        typed.append(f"SELECT {columns} FROM {table} WHERE {VALUE} IS NOT NULL")
+        columns = ", ".join(quarantine_columns(made))
+        invalid.append(f"SELECT {columns} FROM {table} WHERE {INVALID} IS NOT NULL")
+    about = f"The values of topic {topic}: the fields of its schema."
+    yield CatalogEntry(name=values_name(topic), about=about, query=" UNION ALL ".join(typed))
+    about = f"Messages that do not fit the schema of topic {topic}."
+    yield CatalogEntry(name=quarantine_name(topic), about=about, query=" UNION ALL ".join(invalid))
 
 
 def _columns(partition: TopicPartition) -> str:

@@ -18,6 +18,8 @@
 | `mq_refusals`     | minute, principal, call and reason of refusals, with their `count`         |
 | `mq_access_history` | access rule and time for which a principal had it, from `since` to `until` |
 | `mq_history`      | sample of a gauge or rate: its `metric`, group, topic, process and `value` |
+| `mq_values_<topic>` | value of a typed topic, with its fields as columns, then `mq_key`, `mq_partition`, `mq_offset` |
+| `mq_quarantine_<topic>` | message of it that does not fit its schema, with `code`, `field` and `reason` |
 | `job_shards`      | shard of a job that has run: its owner, its last run, its lag    |
 
 Where a row is about a partition as it is stored, a segment of a static topic has `logical_queue`, the name that clients
@@ -31,12 +33,19 @@ until `register_views` is called again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
-from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
+from deltamq.jobs.read.identifiers import quarantine_name, values_name
+from deltamq.jobs.read.row_format import MESSAGE_ROW
+from deltamq.jobs.read.topics import Catalog
+from deltamq.jobs.read.typed_columns import quarantine_columns, values_columns
 from deltamq.jobs.sql.queue_source import register_queue_sources
+from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.warehouses import absolute
 from deltamq.mq.queue.ordered_pop import CONDEMNED, REJECTED
@@ -46,6 +55,7 @@ from deltamq.tables.config import Config, load
 from deltamq.tables.queue.refs import TOPIC_LIVES_MAX
 from deltamq.tables.state.schema import STATE_TABLES
 from deltamq.tables.state.table import read_state_log
+from deltamq.tables.typed_row import INVALID, TYPED, VALUE
 
 #: The logical queue of each segment of a static topic, and the logical offset of its offset 0 (SPEC STATIC-1).
 _SEGMENTS: Final = f"""(
@@ -385,7 +395,30 @@ def register_views(spark: SparkSession, conf: Config | None = None) -> list[str]
         _state_view(spark, table, warehouse)
     for name, query in VIEWS.items():
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {query}")
-    return ["job_shards", *VIEWS]
+    return ["job_shards", *VIEWS, *_typed_views(spark, warehouse)]
+
+
+def _typed_views(spark: SparkSession, warehouse: str) -> Iterator[str]:
+    """Make the views of topics that have a schema now; like streams, they keep the fields that it has now.
+
+    They read new messages, also of partitions that are made later, and by statistics no file that does not matter.
+    """
+    for topic in Catalog(storage(warehouse)).typed_topics():
+        read = partial(read_topic, spark, topic, warehouse=warehouse, typed=True, quarantined=True)
+        # Without bodies, which may have to be made of values, the tables are read natively.
+        rows = read(columns=",".join(name for name in (*MESSAGE_ROW.names, *TYPED) if name != "body"))
+        values = to_arrow_type(rows.schema[VALUE].dataType)
+        made = rows.where(f"{VALUE} IS NOT NULL").selectExpr(*values_columns(values, values, {}))
+        yield _named(made, f"mq_{values_name(topic)}")
+        # What does not fit has a body.
+        rows = read(columns=",".join((*MESSAGE_ROW.names, INVALID)))
+        made = rows.where(f"{INVALID} IS NOT NULL").selectExpr(*quarantine_columns({}))
+        yield _named(made, f"mq_{quarantine_name(topic)}")
+
+
+def _named(frame: DataFrame, name: str) -> str:
+    frame.createOrReplaceTempView(name)
+    return name
 
 
 def _source_view(spark: SparkSession, name: str, source: str, **options: str) -> None:

@@ -76,7 +76,15 @@ class FollowedTable:
         """The table's content as of the last look."""
         if self._log is None:
             return StoredTable.without_files(self.partition)
-        return StoredTable(self.partition, self._log.min_offset, self._log.end_offset, self._log.files)
+        log = self._log
+        return StoredTable(
+            self.partition,
+            log.min_offset,
+            log.end_offset,
+            log.files,
+            schema_json=log.schema_json,
+            is_rendered=log.is_rendered,
+        )
 
 
 class FollowedPartition:

@@ -59,6 +59,16 @@ class LogFollower:
         return self._log.snapshot.table_id
 
     @property
+    def schema_json(self) -> str:
+        """The schema of the rows, as Delta's JSON."""
+        return self._log.snapshot.schema_json
+
+    @property
+    def is_rendered(self) -> bool:
+        """Whether rows with a value have no body (SPEC TYPE-4)."""
+        return self._log.snapshot.is_rendered
+
+    @property
     def files(self) -> Sequence[DataFile]:
         """The live files in offset order; callers must not change the list."""
         return self._log.snapshot.files
