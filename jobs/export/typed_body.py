@@ -7,25 +7,39 @@ or does not fit, without any report.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql import types as T
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructField, StructType
 
 from deltamq.jobs.export.definition import COLUMNS
-from deltamq.jobs.export.exact_value import Misfit, Shape, parsed, shape_of
 from deltamq.jobs.tasks.tasks import in_tasks
 from deltamq.mq.errors import Refused
+from deltamq.tables.typed.columns import INVALID
+from deltamq.tables.typed.node import (
+    SIMPLE,
+    TIMESTAMP,
+    Child,
+    Node,
+    check_columns,
+    decimal_of,
+    list_of,
+    map_of,
+    struct,
+)
+from deltamq.tables.typed.version import Judged, VersionDecoder
 
 #: Columns that `with_verdict` adds.
 FITS: Final = "_fits"
 _FIELDS: Final = "_fields"
 _FIELD: Final = "_field"
 _REASON: Final = "_reason"
-#: Rows of one conversion: values are larger in Python than in Arrow.
-_ROWS: Final = 5_000
+#: The field of a body that does not fit as a whole.
+_WHOLE: Final = "body"
 
 
 def fields_of(ddl: str) -> StructType:
@@ -48,7 +62,7 @@ def fields_of(ddl: str) -> StructType:
             raise Refused(f"schema: {field.name} is the name of a column that the export adds", field="schema")
     if not schema.fields:
         raise Refused("schema: must have at least one field", field="schema")
-    shape_of(schema)
+    check_columns(tree_of(schema))
     return schema
 
 
@@ -61,12 +75,10 @@ def with_verdict(messages: DataFrame, schema: StructType) -> DataFrame:
     ]
 
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        shape = shape_of(schema)
+        decoder = VersionDecoder("columns", tree_of(schema), 0, b"", rescues=False, compiled=True)
         for batch in batches:
-            for start in range(0, batch.num_rows, _ROWS):
-                rows = batch.slice(start, _ROWS)
-                verdicts = _verdicts(rows.column(rows.schema.get_field_index("body")), shape)
-                yield pa.RecordBatch.from_arrays([*rows.columns, *verdicts], names=[*rows.schema.names, *_ADDED])
+            verdicts = _verdicts(batch.column(batch.schema.get_field_index("body")), decoder)
+            yield pa.RecordBatch.from_arrays([*batch.columns, *verdicts], names=[*batch.schema.names, *_ADDED])
 
     judged = in_tasks(messages, judge, StructType([*messages.schema, *added]))
     return judged.withColumn(FITS, F.col(_REASON).isNull())
@@ -86,19 +98,62 @@ def _nullable(kind: DataType) -> DataType:
     return kind
 
 
-def _verdicts(bodies: pa.Array, shape: Shape) -> list[pa.Array]:
-    fields: list[Any] = []
-    names: list[str | None] = []
-    reasons: list[str | None] = []
-    for body in bodies.to_pylist():
-        try:
-            value, name, reason = parsed(body, shape), None, None
-        except Misfit as error:
-            value, name, reason = None, error.field, error.reason
-        fields.append(value)
-        names.append(name)
-        reasons.append(reason)
-    return [pa.array(fields, shape.arrow), pa.array(names, pa.string()), pa.array(reasons, pa.string())]
+def _verdicts(bodies: pa.BinaryArray, decoder: VersionDecoder) -> list[pa.Array]:
+    judged = Judged()
+    fields, _ = decoder.decode(bodies, range(len(bodies)), judged)
+    invalid = judged.invalid(len(bodies))
+    if invalid is None:
+        invalid = pa.nulls(len(bodies), INVALID)
+    # Here, a body without a value is one that does not fit.
+    reasons = pc.coalesce(invalid.field("reason"), pc.if_else(fields.is_valid(), None, "is null"))
+    names = pc.if_else(pc.equal(invalid.field("field"), ""), _WHOLE, invalid.field("field"))
+    names = pc.if_else(reasons.is_valid(), pc.coalesce(names, _WHOLE), None)
+    return [fields, names.cast(pa.string()), reasons.cast(pa.string())]
+
+
+def tree_of(kind: DataType, where: str = "schema") -> Node:
+    """Return the tree of a type: how JSON says its values.
+
+    Raises
+    ------
+    Refused
+        JSON has no exact value for a type within it.
+    """
+    if isinstance(kind, StructType):
+        fields = [(field, tree_of(field.dataType, f"{where}.{field.name}")) for field in kind]
+        return struct([Child(f.name, node, required=not f.nullable, nullable=f.nullable) for f, node in fields])
+    if isinstance(kind, ArrayType):
+        return list_of(tree_of(kind.elementType, where))
+    if isinstance(kind, MapType) and kind.keyType == StringType():
+        return map_of(tree_of(kind.valueType, where))
+    if isinstance(kind, DecimalType):
+        return decimal_of(kind.precision, kind.scale)
+    # Not with a collation, which reads other values as equal.
+    arrow = _ARROW.get(type(kind))
+    if arrow is None or kind != type(kind)():
+        detail = f"{where}: {kind.simpleString()} is not a type of an export; use {_TYPES}"
+        raise Refused(detail, code="invalid_schema", field="schema")
+    return SIMPLE[arrow]
+
+
+_ARROW: Final[dict[type[DataType], pa.DataType]] = {
+    T.BooleanType: pa.bool_(),
+    T.ByteType: pa.int8(),
+    T.ShortType: pa.int16(),
+    T.IntegerType: pa.int32(),
+    T.LongType: pa.int64(),
+    T.FloatType: pa.float32(),
+    T.DoubleType: pa.float64(),
+    T.StringType: pa.string(),
+    T.BinaryType: pa.binary(),
+    T.DateType: pa.date32(),
+    T.TimestampType: TIMESTAMP,
+    T.TimestampNTZType: pa.timestamp("us"),
+}
+_TYPES: Final = (
+    "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, STRING, BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, "
+    "ARRAY, STRUCT, MAP<STRING, ...>"
+)
 
 
 def typed_columns(schema: StructType, columns: Sequence[str]) -> list[Column]:

@@ -52,14 +52,14 @@ def test_spark_09_messages_go_into_the_typed_table_once_and_what_does_not_fit_in
         (3, 2.0, "orders@b", 3, "k"),
     ]
     lost = spark.read.format("delta").load(f"{to}_quarantine").orderBy("_partition", "_offset").collect()
-    assert [(row.field, row.reason.split(":")[0], row._partition, row._offset) for row in lost] == [
-        ("id", "is not bigint", "orders@a", 1),
-        ("id", "is missing", "orders@a", 2),
+    assert [(row.field, row.reason, row._partition, row._offset) for row in lost] == [
+        ("id", "is not a number", "orders@a", 1),
+        ("id", "is missing, and the schema requires it", "orders@a", 2),
         ("body", "is not UTF-8", "orders@b", 0),
-        ("body", "is not a JSON object", "orders@b", 1),
+        ("body", "is not an object", "orders@b", 1),
         ("body", "is not JSON", "orders@b", 2),
     ]
-    assert bytes(lost[0].body) == b'{"id": "x", "amount": 1}' and lost[0].reason.endswith(": x")
+    assert bytes(lost[0].body) == b'{"id": "x", "amount": 1}'
     assert run("id BIGINT NOT NULL, amount DOUBLE")["batches"] == 0
 
 
@@ -115,8 +115,8 @@ def test_spark_09_a_body_with_something_behind_its_object_does_not_fit(spark: Sp
     columns = found.where(~found[FITS])
     for name in (*COLUMNS, "partition", "offset"):
         columns = columns if name in columns.columns else columns.withColumn(name, F.lit(None))
-    reasons = {row.reason.split(":")[0] for row in columns.select(quarantine_columns()).collect()}
-    assert reasons <= {"has more than one JSON value", "is not JSON"}
+    reasons = {row.reason for row in columns.select(quarantine_columns()).collect()}
+    assert reasons <= {"has more than one value of JSON", "is not JSON"}
 
 
 _TYPES = (

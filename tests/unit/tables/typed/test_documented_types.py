@@ -12,6 +12,7 @@ from deltamq.jobs.setup.jars import PROJECT_FOLDER
 from deltamq.mq.errors import Unprocessable
 from deltamq.mq.schemas.setting import Format
 from deltamq.tables.typed.ddl import parse_ddl
+from deltamq.tables.typed.misfit import TEXTS, Reason
 from tests.typed import codec, record
 
 _TABLES: dict[str, Format] = {"Avro": "avro", "JSON Schema": "json", "Protobuf": "protobuf"}
@@ -49,3 +50,12 @@ def test_type_12_a_documented_type_has_its_column(form: Format, kind: str, colum
     else:
         value_type = codec(form, _text(form, kind)).value_type
         assert value_type.field("v").type == parse_ddl(f"v {column}").arrow.field("v").type
+
+
+def test_type_11_reasons_have_the_same_numbers_in_both_ways_to_decode() -> None:
+    source = (PROJECT_FOLDER / "tables/typed/columns.h").read_text()
+    names = re.search(r"enum reason \{\n    NO_MEMORY = -1,\n    FITS,\n(.*?)\n\};", source, re.DOTALL)
+    assert names is not None
+    assert names[1].replace(" ", "").replace("\n", "").split(",") == [reason.name for reason in Reason]
+    assert [reason.value for reason in Reason] == list(range(1, len(Reason) + 1))
+    assert set(TEXTS) == set(Reason) - {Reason.ASK} and all(len(text) <= 200 for _, text in TEXTS.values())
