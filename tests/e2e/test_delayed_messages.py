@@ -6,12 +6,16 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from deltamq.jobs.queue.delay import Forwarder
+from deltamq.mq.schemas.setting import Format as Form
 from deltamq.tables.config import Config
 from deltamq.tables.log.warehouse import Warehouse
-from tests.api.running import Api, config_for, running
+from tests.api.running import ARROW, Api, config_for, running
+from tests.typed import record
 
 DELAY_MS = 60_000
 """Longer than any machine needs to send and to cancel; the job is told the time, so that nobody waits for it."""
@@ -72,6 +76,50 @@ def test_retry_04_a_delayed_message_reaches_a_pop_that_waits_and_a_cancelled_one
             number = message["body"].removeprefix("again-")
             assert number == "3" or message["partition"] == home[number], "its target is that of its key"
         job.stop()
+
+
+@pytest.mark.parametrize("form", ["json", "columns", "avro"])
+def test_type_42_a_delayed_value_arrives_as_it_was_sent(tmp_path: Path, form: Form) -> None:
+    """Values wait as bodies in the delay log; in the topic they are columns."""
+    config = config_for(tmp_path)
+    texts = {
+        "json": '{"properties": {"id": {"type": "integer"}, "at": {"type": "string"}}, "required": ["id"]}',
+        "columns": "id BIGINT NOT NULL, at STRING",
+        "avro": record(("id", "long"), ("at", ["null", "string"], {"default": None})),
+    }
+    value = {"id": 7, "at": "noon"}
+    with running(config) as api:
+        asked = {"format": form, "schema": texts[form], "on_invalid": "quarantine"}
+        assert api.call("PUT", "/v1/topics/orders", {"partitions": 1, "schema": asked}).status == 201
+        began_ms = api.service.now_ms()
+        kind = pa.struct([("id", pa.int64()), ("at", pa.string())])
+        rows = pa.RecordBatch.from_pydict({"value": pa.array([value], kind), "delay_ms": pa.array([DELAY_MS])})
+        sent = api.call("POST", "/v1/topics/orders/messages", _stream(rows), **{"Content-Type": ARROW})
+        assert sent.status == 200, sent
+        assert api.send("orders", {"value": value, "delay_ms": DELAY_MS}).status == 200
+        assert api.send("orders", {"body": "nonsense", "delay_ms": DELAY_MS}).status == 200
+        job = Job(config)
+        assert job.run(began_ms + 2 * DELAY_MS)["rows"] == 3
+        job.stop()
+        popped = pop_values(api)
+        assert [message["value"] for message in popped] == [value, value]
+        location = api.call("GET", "/v1/topics/orders").json["partitions"][0]["location"]
+    stored = DeltaTable(location).to_pyarrow_table().sort_by("offset").to_pylist()
+    assert [row["value"] for row in stored] == [value, value, None]
+    assert [row["invalid"] is None for row in stored] == [True, True, False]
+
+
+def pop_values(api: Api) -> list[dict[str, Any]]:
+    reply = api.call("POST", "/v1/groups/billing/topics/orders/pop?typed=true", {"max_messages": 32, "wait_ms": 20_000})
+    assert reply.status == 200, reply.body
+    return list(reply.json["messages"])
+
+
+def _stream(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
 
 
 @pytest.mark.promise("DELAY-1")

@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from deltamq.jobs.export.export import export_topic
 from deltamq.jobs.queue.delay import delay
 from deltamq.jobs.sql.catalog import register_tables
 from deltamq.jobs.sql.reader import read_topic
@@ -143,6 +144,16 @@ def test_type_41_a_stream_has_values(spark: SparkSession, orders: TypedTables, t
     assert run() == [1, 2, 3, 10]
     orders.send(1, '{"id": 12, "place": {"zip": "q"}}')
     assert run() == [1, 2, 3, 10, 12]
+
+
+def test_type_41_a_topic_is_exported_with_the_bodies_of_its_values(
+    spark: SparkSession, orders: TypedTables, tmp_path: Path
+) -> None:
+    to = str(tmp_path / "exported")
+    done = export_topic(spark, "orders", to, schema="id BIGINT NOT NULL, amount DOUBLE", warehouse=orders.uri)
+    assert (done["rows"], done["quarantined"]) == (5, 1), "what the topic holds back is not exported"
+    rows = spark.read.format("delta").load(to).select("id", "amount").collect()
+    assert sorted(map(tuple, rows), key=str) == [(0, None), (1, 1.5), (10, 10.0), (2, None), (3, None)]
 
 
 def test_type_43_structs_and_bodies_are_written(spark: SparkSession, orders: TypedTables) -> None:
