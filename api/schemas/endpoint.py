@@ -258,15 +258,19 @@ async def _compatible(ask: Ask) -> Any:
 
 
 async def _config(ask: Ask) -> Any:
-    return {"compatibilityLevel": (await ask.registry.newest()).compatibility(ALL_SUBJECTS)}
+    return {"compatibilityLevel": await _rule(ask, "compatibility", RegistryState.compatibility)}
 
 
-async def _config_of(ask: Ask) -> Any:
-    subject, state = ask.subject, await ask.registry.newest()
-    rules = state.rules.get(subject)
-    if not ask.flag("defaultToGlobal") and (rules is None or rules.compatibility is UNSET):
-        raise NotFound(f"subject {subject} has no compatibility of its own", code="compatibility_not_set")
-    return {"compatibilityLevel": state.compatibility(subject)}
+async def _mode(ask: Ask) -> Any:
+    return {"mode": await _rule(ask, "mode", RegistryState.mode)}
+
+
+async def _rule(ask: Ask, name: str, shown: Callable[[RegistryState, str], str]) -> str:
+    subject, state = _subject_or_all(ask), await ask.registry.newest()
+    is_own = getattr(state.rules.get(subject), name, UNSET) is not UNSET
+    if not is_own and subject != ALL_SUBJECTS and not ask.flag("defaultToGlobal"):
+        raise NotFound(f"subject {subject} has no {name} of its own", code=f"{name}_not_set")
+    return shown(state, subject)
 
 
 async def _put_config(ask: Ask) -> Any:
@@ -277,18 +281,6 @@ async def _put_config(ask: Ask) -> Any:
 
 async def _delete_config(ask: Ask) -> Any:
     return {"compatibilityLevel": await _deleted(ask, RegistryState.compatibility, decide_compatibility)}
-
-
-async def _mode(ask: Ask) -> Any:
-    return {"mode": (await ask.registry.newest()).mode(ALL_SUBJECTS)}
-
-
-async def _mode_of(ask: Ask) -> Any:
-    subject, state = ask.subject, await ask.registry.newest()
-    rules = state.rules.get(subject)
-    if not ask.flag("defaultToGlobal") and (rules is None or rules.mode is UNSET):
-        raise NotFound(f"subject {subject} has no mode of its own", code="mode_not_set")
-    return {"mode": state.mode(subject)}
 
 
 async def _put_mode(ask: Ask) -> Any:
@@ -373,12 +365,12 @@ CALLS: Final[Mapping[str, Callable[[Ask], Awaitable[Any]]]] = {
     "GET /schemas/config": _config,
     "PUT /schemas/config": _put_config,
     "DELETE /schemas/config": _delete_config,
-    "GET /schemas/config/{subject}": _config_of,
+    "GET /schemas/config/{subject}": _config,
     "PUT /schemas/config/{subject}": _put_config,
     "DELETE /schemas/config/{subject}": _delete_config,
     "GET /schemas/mode": _mode,
     "PUT /schemas/mode": _put_mode,
-    "GET /schemas/mode/{subject}": _mode_of,
+    "GET /schemas/mode/{subject}": _mode,
     "PUT /schemas/mode/{subject}": _put_mode,
     "DELETE /schemas/mode/{subject}": _delete_mode,
 }
