@@ -19,7 +19,6 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringT
 from deltamq.jobs.export.definition import COLUMNS
 from deltamq.jobs.tasks.tasks import in_tasks
 from deltamq.mq.errors import Refused
-from deltamq.tables.typed.columns import INVALID
 from deltamq.tables.typed.node import (
     SIMPLE,
     TIMESTAMP,
@@ -32,6 +31,7 @@ from deltamq.tables.typed.node import (
     struct,
 )
 from deltamq.tables.typed.version import Judged, VersionDecoder
+from deltamq.tables.typed_row import INVALID_TYPE
 
 #: Columns that `with_verdict` adds.
 FITS: Final = "_fits"
@@ -103,7 +103,7 @@ def _verdicts(bodies: pa.BinaryArray, decoder: VersionDecoder) -> list[pa.Array]
     fields, _ = decoder.decode(bodies, range(len(bodies)), judged)
     invalid = judged.invalid(len(bodies))
     if invalid is None:
-        invalid = pa.nulls(len(bodies), INVALID)
+        invalid = pa.nulls(len(bodies), INVALID_TYPE)
     # Here, a body without a value is one that does not fit.
     reasons = pc.coalesce(invalid.field("reason"), pc.if_else(fields.is_valid(), None, "is null"))
     names = pc.if_else(pc.equal(invalid.field("field"), ""), _WHOLE, invalid.field("field"))

@@ -8,17 +8,12 @@ the earlier one goes on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from deltamq.mq.errors import Conflict
 from deltamq.tables.typed.node import Child, Node
-
-#: What says why a body has no columns (SPEC TYPE-11).
-INVALID: Final = pa.struct(
-    [("code", pa.string()), ("field", pa.string()), ("reason", pa.string()), ("schema_id", pa.int32())]
-)
 
 #: For each path of a struct, names that stand for the same field.
 Names = Mapping[str, Mapping[str, frozenset[str]]]
@@ -29,7 +24,7 @@ class TypedColumns(NamedTuple):
 
     #: Of the codec's `value_type`.
     value: pa.StructArray
-    #: Of the type `INVALID`; None: every body fits.
+    #: Of `INVALID_TYPE`; None: every body fits.
     invalid: pa.StructArray | None = None
     #: JSON texts: what did not fit in mode `rescue`; None: every body fits.
     rescued: pa.StringArray | None = None
@@ -38,23 +33,20 @@ class TypedColumns(NamedTuple):
 # Types.
 
 
-def joined(a: pa.StructType, b: pa.StructType) -> pa.StructType:
-    """Return the columns of both, those of `a` first, also within structs, lists and maps (SPEC TYPE-12).
+def with_version(columns: pa.StructType, added: pa.StructType, number: int) -> pa.StructType:
+    """Return the columns with those of version `number`, also within structs, lists and maps (SPEC TYPE-12).
+
+    A field of another type becomes a second column.
 
     Raises
     ------
     Conflict
-        `schema_conflict`: a column has another type in `b`, or a name that differs in upper and lower case only.
+        `schema_conflict`: its name is another field's, or differs from it in upper and lower case only.
     """
-    return _joined(a, b, "", None)
-
-
-def with_version(columns: pa.StructType, added: pa.StructType, number: int) -> pa.StructType:
-    """Return the columns with those of version `number`; what `joined` refuses becomes a second column."""
     return _joined(columns, added, "", number)
 
 
-def _joined(a: pa.DataType, b: pa.DataType, at: str, number: int | None) -> pa.DataType:
+def _joined(a: pa.DataType, b: pa.DataType, at: str, number: int) -> pa.DataType:
     if pa.types.is_struct(a) and pa.types.is_struct(b):
         return _joined_structs(a, b, at, number)
     if pa.types.is_list(a) and pa.types.is_list(b):
@@ -66,11 +58,11 @@ def _joined(a: pa.DataType, b: pa.DataType, at: str, number: int | None) -> pa.D
     return a
 
 
-def _joined_structs(a: pa.StructType, b: pa.StructType, at: str, number: int | None) -> pa.StructType:
+def _joined_structs(a: pa.StructType, b: pa.StructType, at: str, number: int) -> pa.StructType:
     fields = {field.name: field.type for field in a}
     for field in b:
         path = f"{at}.{field.name}" if at else field.name
-        column = column_of(fields, field, b) if number is not None else field.name
+        column = column_of(fields, field, b)
         if column is None or column not in fields:
             column = _free_name(fields, field.name, path, number)
             fields[column] = field.type
@@ -101,12 +93,10 @@ def _is_alike(a: pa.DataType, b: pa.DataType) -> bool:
     return bool(a == b)
 
 
-def _free_name(fields: Mapping[str, pa.DataType], name: str, path: str, number: int | None) -> str:
-    taken = {known.lower(): known for known in fields}
+def _free_name(fields: Mapping[str, pa.DataType], name: str, path: str, number: int) -> str:
+    taken = {known.lower() for known in fields}
     if name.lower() not in taken:
         return name
-    if number is None:
-        raise _conflict(path, f"differs from the column {taken[name.lower()]} in upper and lower case only")
     second = f"{name}_v{number}"
     if second.lower() in taken:
         raise _conflict(path, f"changes its type, and its second column {second} is another field's; rename it")

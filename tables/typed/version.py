@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from deltamq.tables.typed.columns import INVALID
 from deltamq.tables.typed.misfit import Misfit
 from deltamq.tables.typed.native import Decoded, native_decoder
 from deltamq.tables.typed.node import Node
 from deltamq.tables.typed.plain import READERS, Row, kept, row_of
 from deltamq.tables.typed.rows import in_order
+from deltamq.tables.typed_row import INVALID_TYPE
 
 
 class Judged:
@@ -40,8 +40,8 @@ class Judged:
         """Return the column `invalid` of all bodies; None if every one fits."""
         if not self._invalid:
             return None
-        faults = pa.array(list(self._faults), INVALID).take(pa.array(list(self._invalid.values()), pa.int64()))
-        return in_order([(list(self._invalid), faults)], count, INVALID)
+        faults = pa.array(list(self._faults), INVALID_TYPE).take(pa.array(list(self._invalid.values()), pa.int64()))
+        return in_order([(list(self._invalid), faults)], count, INVALID_TYPE)
 
     def rescued(self, count: int) -> pa.StringArray | None:
         """Return the column `rescued` of all bodies; None if every one fits."""
