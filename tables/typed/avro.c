@@ -6,7 +6,7 @@
 
 /* The forms of avro_schema.py. */
 enum form { BOOLEAN, WHOLE, FLOAT, DOUBLE, BYTES, STRING, FIXED, ENUM, DECIMAL, UINT32, RECORD, UNION, ARRAY, MAP };
-enum { VARINT_BYTES_MAX = 10, DECIMAL_BYTES_MAX = 16, KEYS_COMPARED_MAX = 32 };
+enum { VARINT_BYTES_MAX = 10, DECIMAL_BYTES_MAX = 16, KEYS_COMPARED_MAX = 128 };
 
 static int decode(struct run *run, int64_t at);
 

@@ -1,5 +1,5 @@
 /* JSON as Arrow's columns in one pass: what json_value.py does body by body, with the same values and reasons. What is
-   rare and long to judge (numbers with many digits, escaped names) is left to it. `make setup` compiles this
+   rare and long to judge (numbers with many digits, names that come twice) is left to it. `make setup` compiles this
    file if the machine has a C compiler. */
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 /* The forms of node.py. */
 enum form { BOOLEAN, WHOLE, REAL, DECIMAL, STRING, BASE64, DATE, TIMESTAMP, ANY, OBJECT, ARRAY, MAP };
-enum { FIELDS_MAX = 1024 };
+enum { FIELDS_MAX = 1024, NAME_BYTES_MAX = 256, MANTISSA_DIGITS = 19 };
 enum { NUMBER_BYTES_MAX = 39, DOUBLE_DIGITS = 15, FLOAT_DIGITS = 6, DOUBLE_DIGITS_MAX = 17, POWER_MAX = 22 };
 static const int64_t DAY_US = 86400000000;
 
@@ -55,15 +55,36 @@ static int put_base64(struct run *run, int64_t at, const uint8_t *text, int64_t 
 
 /* Numbers ------------------------------------------------------------------------------------------------------ */
 
+/* Take zeros off the end, until the last digit has the power `lowest`; a number that is zero has it. */
+static struct number without_zeros(const struct number *number, int64_t lowest)
+{
+    struct number same = *number;
+    while (same.digits && same.exponent < lowest && same.mantissa % 10 == 0) {
+        same.mantissa /= 10;
+        same.exponent++;
+        same.digits--;
+    }
+    if (!same.digits)
+        same.exponent = lowest;
+    return same;
+}
+
 static int put_whole(struct run *run, int64_t at, const struct number *number)
 {
     const struct node *node = run->nodes + at;
-    if (!number->is_plain || number->has_point)
-        return ASK;
-    uint64_t bound = (uint64_t)node->high + (uint64_t)number->is_negative;
-    if (number->digits > 19 || number->mantissa > bound)
+    if (number->digits > MANTISSA_DIGITS || number->is_far)
+        return number->is_plain && !number->has_point ? RANGE : ASK;
+    struct number whole = without_zeros(number, 0);
+    int64_t first = whole.digits + whole.exponent - 1;
+    if (whole.exponent < 0)
+        return first < 8 * node->layout ? NOT_WHOLE : RANGE;
+    if (first >= MANTISSA_DIGITS)
         return RANGE;
-    return put_number(run, at, (int64_t)(number->is_negative ? -number->mantissa : number->mantissa));
+    for (; whole.exponent > 0; whole.exponent--)
+        whole.mantissa *= 10;
+    if (whole.mantissa > (uint64_t)node->high + (uint64_t)whole.is_negative)
+        return RANGE;
+    return put_number(run, at, (int64_t)(whole.is_negative ? -whole.mantissa : whole.mantissa));
 }
 
 /* Whether `value`, rounded to the digits that were sent, is what was sent. */
@@ -120,15 +141,16 @@ static int put_real(struct run *run, int64_t at, const struct number *number)
 static int put_decimal(struct run *run, int64_t at, const struct number *number)
 {
     const struct node *node = run->nodes + at;
-    int64_t zeros = node->scale + number->exponent;
-    if (!number->is_plain || number->digits > 19 || zeros < 0)
+    if (number->digits > MANTISSA_DIGITS || number->is_far)
         return ASK;
-    if (number->digits && number->digits + zeros > node->size)
+    struct number exact = without_zeros(number, -node->scale);
+    int64_t zeros = node->scale + exact.exponent;
+    if (zeros < 0 || (exact.digits && exact.digits + zeros > node->size))
         return RANGE;
-    __int128 value = (__int128)number->mantissa;
-    for (int64_t n = 0; number->digits && n < zeros; n++)
+    __int128 value = (__int128)exact.mantissa;
+    for (int64_t n = 0; exact.digits && n < zeros; n++)
         value *= 10;
-    return put_wide(run, at, number->is_negative ? -value : value);
+    return put_wide(run, at, exact.is_negative ? -value : value);
 }
 
 /* Days and times ------------------------------------------------------------------------------------------------- */
@@ -336,6 +358,7 @@ static int decode_object(struct run *run, int64_t at)
 {
     const struct node *node = run->nodes + at;
     uint64_t seen[FIELDS_MAX / 64];
+    uint8_t plain[NAME_BYTES_MAX];
     int64_t next = 0;
     memset(seen, 0, (size_t)(node->count + 63) / 64 * 8);
     if (take(run, '}'))
@@ -344,14 +367,21 @@ static int decode_object(struct run *run, int64_t at)
         const uint8_t *name;
         int64_t bytes;
         int escapes, reason = peek(run) == '"' ? read_raw(run, &name, &bytes, &escapes) : NOT_JSON;
-        if (reason || escapes)
+        if (reason || bytes > NAME_BYTES_MAX)
             return reason ? reason : ASK;
+        if (escapes) {
+            const uint8_t *end = put_unescaped(plain, name, name + bytes);
+            if (!end)
+                return ASK;
+            name = plain;
+            bytes = end - plain;
+        }
         if (!take(run, ':'))
             return NOT_JSON;
         int64_t child = child_of(run, node, next, name, bytes);
         if (child < 0) {
             if (node->flags & CLOSED) {
-                if (run->fault.is_kept)
+                if (run->fault.is_kept || escapes)
                     return ASK;
                 run->fault.name = name - run->begin;
                 run->fault.name_bytes = bytes;

@@ -2,7 +2,7 @@
 
 #include "columns.h"
 
-enum { DEPTH_MAX = 200, KEYS_COMPARED_MAX = 32 };
+enum { DEPTH_MAX = 200, KEYS_COMPARED_MAX = 128, NAMES_COMPARED_MAX = 32, FAR = 1000000 };
 enum { HAS_ESCAPES = 1, HAS_OTHER_FORM = 2 };
 
 /* Syntax ------------------------------------------------------------------------------------------------------- */
@@ -80,7 +80,7 @@ struct number {
     int64_t bytes;
     int64_t digits;   /* behind leading zeros; those at the end count */
     int64_t exponent; /* of the last digit */
-    int is_negative, is_plain, has_point;
+    int is_negative, is_plain, has_point, is_far; /* far: its exponent is cut */
     uint64_t mantissa; /* if there are 19 digits at most */
 };
 
@@ -129,7 +129,9 @@ static int read_number(struct run *run, struct number *number)
         if (!is_digit(run))
             return NOT_JSON;
         for (; is_digit(run); run->at++)
-            if (exponent < 1000000)
+            if (exponent >= FAR)
+                number->is_far = 1;
+            else
                 exponent = 10 * exponent + (*run->at - '0');
         number->exponent += is_negative ? -exponent : exponent;
     }
@@ -189,8 +191,8 @@ static int has_other_form(const struct number *number)
    too many to compare, are left to it. */
 static int copy_any(struct run *run, uint8_t **to, int depth)
 {
-    const uint8_t *names[KEYS_COMPARED_MAX], *start, *text;
-    int64_t sizes[KEYS_COMPARED_MAX], bytes, count = 0;
+    const uint8_t *names[NAMES_COMPARED_MAX], *start, *text;
+    int64_t sizes[NAMES_COMPARED_MAX], bytes, count = 0;
     int escapes, reason;
     struct number number;
     uint8_t sign = peek(run), close = sign == '{' ? '}' : ']';
@@ -214,7 +216,7 @@ static int copy_any(struct run *run, uint8_t **to, int depth)
                 return NOT_JSON;
             start = run->at;
             reason = read_raw(run, &text, &bytes, &escapes);
-            if (reason || escapes || count == KEYS_COMPARED_MAX)
+            if (reason || escapes || count == NAMES_COMPARED_MAX)
                 return reason ? reason : ASK;
             for (int64_t other = 0; other < count; other++)
                 if (sizes[other] == bytes && !memcmp(names[other], text, (size_t)bytes))
