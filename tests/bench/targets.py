@@ -36,6 +36,7 @@ TARGETS: Final[dict[str, Target]] = {
     "filter.log.ratio": at_least(0.5, "a header is searched at half the speed of a tag"),
     "typed.ndjson.ratio": at_least(0.6, "136 B nested bodies beside bytes"),
     "typed.columns.ratio": at_least(0.9, "Arrow values beside bytes"),
+    "typed.sum.ratio": at_least(10, "a column beside get_json_object"),
     "typed.sync1.ratio": at_most(1.15, "a lone producer beside bytes"),
     "typed.invalid.tenth.ratio": at_least(0.3, "half of the typed rate"),
     "typed.invalid.all.ratio": at_least(0.15, "a quarter of the typed rate"),

@@ -7,18 +7,24 @@ a nested object and a list; the columns have the same fields.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.settings import Flush
 from tests.bench.figure import Figure
 from tests.bench.load import Connection, checked, in_parallel, request, synchronous
 from tests.bench.payloads import arrow_stream
 from tests.bench.registry import bench
 from tests.bench.service import Service, running_service
 from tests.bench.session import Session
+from tests.bench.spark import SparkCounter
 
 _PARTITIONS: Final = 4
 _LINES: Final = 20_000
@@ -144,3 +150,37 @@ def synchronous_client(session: Session) -> Iterator[Figure]:
         windows = session.windows(window, warmups=4)
     said = "one synchronous client, 136 B nested bodies: p50 beside a topic of bytes"
     yield session.figure_of("typed.sync1.ratio", said, "x", "ratio", windows)
+
+
+@bench("typed.sum")
+def sum_of_a_field(session: Session) -> Iterator[Figure]:
+    """Spark sums one field of a partition's table: of its column, and out of the bodies."""
+    with SparkCounter(session) as counter:
+        spark = counter.started()
+        if spark is None:
+            session.say("no figures of typed.sum: a quick run starts no Spark")
+            return
+        warehouse = Warehouse.open(str(session.fresh("typed.sum")))
+        log = warehouse.create(PartitionRef(Space.TOPICS, "orders", "orders@broker-a"))
+        values = [_value(number) for number in range(_ROWS)]
+        bodies = pa.array([json.dumps(value).encode() for value in values], pa.binary())
+        rows = pa.RecordBatch.from_pydict({"body": bodies, "value": pa.array(values)})
+        for _ in range(max(1, session.effort.history_messages // _ROWS)):
+            log.append([Batch(rows)], flush=Flush.ASYNC)
+        log.flush()
+        table = spark.read.format("delta").load(log.location)
+        asked = {"column": "sum(value.amount)", "body": "sum(get_json_object(CAST(body AS STRING), '$.amount'))"}
+
+        def took(text: str) -> float:
+            began = time.perf_counter()
+            table.selectExpr(text).collect()
+            return time.perf_counter() - began
+
+        def window(_: float) -> dict[str, float]:
+            seconds = {name: took(text) for name, text in asked.items()}
+            return {**seconds, "ratio": seconds["body"] / seconds["column"]}
+
+        windows = session.windows(window, warmups=2)
+        warehouse.close()
+    said = f"Spark sums a field of {log.end_offset:,} rows: how many times as fast as by get_json_object"
+    yield session.figure_of("typed.sum.ratio", said, "x", "ratio", windows)
