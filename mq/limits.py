@@ -40,6 +40,8 @@ BROKERS_NAMED_MAX: Final = 1_024
 MESSAGE_BYTES_MAX: Final = 4 * MIB
 KEY_BYTES_MAX: Final = 4 * KIB
 TAG_BYTES_MAX: Final = 127
+# Keys that one request erases.
+ERASED_KEYS_MAX: Final = 1_000
 MESSAGE_ID_BYTES_MAX: Final = 255
 HEADERS_MAX: Final = 64
 HEADER_BYTES_MAX: Final = 1 * KIB

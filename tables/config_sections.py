@@ -392,6 +392,8 @@ class JobsSettings:
     compact_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 600
     #: Size of a compacted file, in bytes; a file of half the size is final. A task takes about twice as much memory.
     compact_target_bytes: Annotated[int, Meta(ge=64 * KIB, le=1024 * MIB)] = 128 * MIB
+    #: Interval at which requests to erase keys are looked at, in seconds.
+    erase_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 60
     #: Interval at which the defined exports append new messages, in seconds.
     export_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 60
     #: Interval at which `replay` and `reset` check for scheduled runs that are due, in seconds.

@@ -8,6 +8,7 @@ from deltamq.api.inspection import (
     applied,
     delayed,
     deliveries,
+    erasures,
     exports,
     history,
     in_flight,
@@ -20,5 +21,17 @@ from deltamq.api.inspection import (
 #: The routers, in the order of the OpenAPI document.
 INSPECTION_ROUTERS: Final = tuple(
     module.router
-    for module in (search, quarantine, deliveries, delayed, in_flight, retries, history, retention, exports, applied)
+    for module in (
+        search,
+        quarantine,
+        deliveries,
+        delayed,
+        in_flight,
+        retries,
+        history,
+        retention,
+        exports,
+        erasures,
+        applied,
+    )
 )

@@ -49,6 +49,7 @@ _MODULES: Final = (
     "deltamq.jobs.queue.delay",
     "deltamq.jobs.merge.merge",
     "deltamq.jobs.upkeep.compact",
+    "deltamq.jobs.upkeep.erase",
     "deltamq.jobs.upkeep.retain",
     "deltamq.jobs.queue.revive",
     "deltamq.jobs.upkeep.verify",

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, REASON_LENGTH_MAX
+from deltamq.mq.limits import ERASED_KEYS_MAX, KEY_BYTES_MAX, NAME_LENGTH_MAX, OFFSET_MAX, REASON_LENGTH_MAX
 from deltamq.mq.queue.dead_letters import LetterState
 from deltamq.mq.wire.answers import Time, TimeText
 
@@ -247,3 +247,36 @@ class DeletedLetters(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: int = 0
     failed: list[FailedReplay] = []
     failed_total: int = 0
+
+
+class EraseRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The keys whose messages lose their content."""
+
+    keys: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=KEY_BYTES_MAX)]],
+        Meta(description="Keys, as they were sent.", min_length=1, max_length=ERASED_KEYS_MAX),
+    ]
+
+
+class ErasureAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """The id of a request to erase, which shows how far it is."""
+
+    erasure: str
+
+
+class ErasureInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a request to erase is, or its receipt; it never shows the keys, only their number.
+
+    `waiting`: the job has not begun. `erased`: no reader sees the content any more. `gone`: no file of the warehouse
+    has it. `rows` are messages of the topic, `copies` those of each kind of copies. `gone_time` is when the old files
+    go, and then when they were gone; null while it waits.
+    """
+
+    erasure: str
+    topic: str
+    state: Literal["waiting", "erased", "gone"]
+    keys: int
+    rows: int
+    copies: dict[str, int]
+    asked_time: Time
+    gone_time: Time | None = None

@@ -25,6 +25,8 @@ OFFSET_APP_ID: Final = "mq.offset"
 #: Prefix of the `txn` application of a fence; the transaction's version is its epoch (see `tables.log.fences`).
 FENCE_APP_PREFIX: Final = "mq.fence."
 ENGINE: Final = f"{OUR_ENGINE}0.1.0"
+#: The operation of a commit that replaces files by others without the content of some rows (SPEC ERASE-1).
+ERASE: Final = "ERASE"
 _NO_CRC: Final = b"--------"
 #: The bytes before a commit's checksum. No user's text can contain them: quotes inside JSON strings are escaped.
 _CRC_MARK: Final = b'"mq.crc":"'
@@ -72,6 +74,8 @@ class Commit:
     guards: bool = False
     #: The other engine that made the commit, with operation and time; empty if it is ours.
     author: str = ""
+    #: Whether rows of the removed files lost their content: what memory has of these rows is void.
+    erases: bool = False
 
 
 class NewCommit(NamedTuple):
@@ -100,6 +104,7 @@ class _Txn(msgspec.Struct):
 
 class _Info(msgspec.Struct):
     tags: dict[str, str] = {}
+    operation: str = ""
 
 
 class _Line(msgspec.Struct):
@@ -253,7 +258,7 @@ def encode_rewrite(
     data_change: bool,
     now_ms: int,
 ) -> NewCommit:
-    """Return a commit that rearranges files (`data_change=False`) or removes old ones; the end offset stays."""
+    """Return a commit that rearranges files (`data_change=False`), erases, or removes old ones; the end stays."""
     info = {"timestamp": now_ms, "operation": operation, "operationParameters": {}, "isBlindAppend": False}
     lines: list[object] = [
         {
@@ -276,6 +281,7 @@ def encode_rewrite(
             batch_id=batch_id,
             adds=tuple(adds),
             removes=tuple(file.path for file in removes),
+            erases=operation == ERASE,
         ),
     )
 
@@ -388,4 +394,5 @@ def _commit(lines: Sequence[_Line], tags: dict[str, str], *, version: int) -> Co
         metadata=next((line.metaData for line in lines if line.metaData), None),
         fences=tuple(fence for fence in fences if fence is not None),
         guards=any(is_guarded(line.protocol) for line in lines),
+        erases=lines[0].commitInfo is not None and lines[0].commitInfo.operation == ERASE,
     )

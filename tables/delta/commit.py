@@ -75,7 +75,8 @@ class CommitLog:
 
     `on_commit` receives every commit of any writer, exactly once and in order. `on_reload` receives a state that was
     rebuilt from scratch; everything derived from the state must then be rebuilt, too. `on_replay` receives the commits
-    from which such a state is rebuilt, perhaps more than once.
+    from which such a state is rebuilt, perhaps more than once. `on_erase` is called before a commit is
+    applied that takes rows' content away: who sees the new files must not take their rows from memory.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class CommitLog:
         on_commit: Callable[[Commit], None],
         on_reload: Callable[[Snapshot], None],
         on_replay: Callable[[Commit], None],
+        on_erase: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._folder = folder
@@ -96,6 +98,7 @@ class CommitLog:
         self._on_commit = on_commit
         self._on_reload = on_reload
         self._on_replay = on_replay
+        self._on_erase = on_erase
         self._seen_ms = clock.boot_ms()
         #: When we committed last, and when we last met a commit of another writer.
         self._ours_ms = self._theirs_ms = self._seen_ms - max(_ALONE_MS, _NOT_ALONE_MS)
@@ -324,6 +327,8 @@ class CommitLog:
         return read_commit(self._store, self._folder, version, self.snapshot.table_id)
 
     def _apply(self, commit: Commit) -> None:
+        if commit.erases:
+            self._on_erase()
         self.snapshot.apply(commit)
         self._on_commit(commit)
 

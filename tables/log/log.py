@@ -93,6 +93,7 @@ class PartitionLog:
             on_commit=self._on_commit,
             on_reload=self._rebuild,
             on_replay=self._on_replay,
+            on_erase=self._tail.clear,
         )
         #: The newest known state of the log, which the parts of an open partition share.
         self.state = LogState(ref, self._log, self.turn, self._stop)
@@ -501,6 +502,11 @@ class PartitionLog:
     def flush(self) -> None:
         """Make appends with `Flush.ASYNC`, by this process or others, durable."""
         self._unsynced.sync()
+
+    @property
+    def dead_paths(self) -> set[str]:
+        """The removed files that this process knows and that are not deleted yet."""
+        return self._dead.paths()
 
     @property
     def unsynced(self) -> int:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.producer import Part
 from deltamq.tables.clock import Clock
-from deltamq.tables.delta.actions import DataFile, NewCommit, encode_rewrite
+from deltamq.tables.delta.actions import ERASE, DataFile, NewCommit, encode_rewrite
 from deltamq.tables.delta.encode import Encoded
 from deltamq.tables.delta.large_file import encode_large_file
 from deltamq.tables.log.publish import Publisher
@@ -84,7 +84,7 @@ class Rewrite:
             operation=self._operation,
             adds=[encoded.file for encoded in self._adds],
             removes=self._removes,
-            data_change=not self._adds,
+            data_change=not self._adds or self._operation == ERASE,
             now_ms=self._now_ms,
         )
 

@@ -261,3 +261,18 @@ def _is_old(folder: str) -> bool:
         return time.time() - os.stat(folder).st_mtime > _UNSEEN_KEEP_S
     except FileNotFoundError:  # it has got its name
         return False
+
+
+def empty_pools(root: str) -> None:
+    """Delete the dead files in the pools of all processes: their content must be gone.
+
+    A process that was about to write to one makes a new file instead.
+    """
+    with os.scandir(root) as entries:
+        pools = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
+    for pool in pools:
+        with contextlib.suppress(FileNotFoundError), os.scandir(pool) as dead:
+            for file in dead:
+                with contextlib.suppress(FileNotFoundError):
+                    if file.name != _LOCK and file.stat().st_size:
+                        os.unlink(file.path)

@@ -31,6 +31,7 @@ from deltamq.mq.wire.cluster import (
     SettingList,
     UpgradeInfo,
 )
+from deltamq.mq.wire.stored import EraseRequest, ErasureAsked, ErasureInfo
 from deltamq.mq.wire.topics import OffsetsByTime, RetentionInfo, TopicInfo, TopicList
 
 
@@ -154,6 +155,21 @@ class AdminCalls(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, In
         If an answer was lost and the retry finds no topic, the topic counts as deleted.
         """
         await self._end(path_of("topics", check_client_topic(topic)), NotFound)
+
+    @both
+    async def erase(self, topic: str, keys: Sequence[str]) -> str:
+        """Ask to erase what messages of these keys say, in the topic and its copies; return the request's id.
+
+        The job `erase` does it; `erasure` shows how far it is. Messages that are sent later stay.
+        """
+        body = msgspec.json.encode(EraseRequest(keys=list(keys)))
+        answer = await self._call("POST", path_of("topics", check_client_topic(topic), "erase"), body=body)
+        return read_answer(answer, ErasureAsked).erasure
+
+    @both
+    async def erasure(self, erasure: str) -> ErasureInfo:
+        """Return how far a request to erase is, or its receipt; raises `NotFound`."""
+        return read_answer(await self._call("GET", path_of("erasures", erasure)), ErasureInfo)
 
     @both
     async def offsets_at(self, topic: str, moment: datetime) -> dict[str, int]:

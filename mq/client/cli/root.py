@@ -55,6 +55,7 @@ _OWN: Final = {
         "deltamq.mq.client.cli.schemas:quarantine",
         "List what did not fit a topic's schema, send again, delete.",
     ),
+    "erase": ("deltamq.mq.client.cli.topics:erase", "Erase what messages of a key say; show how far that is."),
     "upgrade": ("deltamq.mq.client.cli.cluster:upgrade", "Switch on the features that every process knows."),
     "doctor": ("deltamq.mq.client.cli.doctor:doctor", "Check Java, jars, warehouse and service."),
     "completion": ("deltamq.mq.client.cli.root:completion", "Print the script with which a shell completes commands."),

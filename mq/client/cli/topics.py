@@ -248,3 +248,32 @@ def delete(name: str, yes: bool, url: str, access: ClientAccess, as_json: bool) 
         print_json({"deleted": name})
     else:
         click.echo(f"deleted {name}")
+
+
+@click.command()
+@click.argument("name", metavar="TOPIC|status")
+@click.argument("erasure", required=False, metavar="[ID]")
+@click.option("--message-key", "keys", multiple=True, help="A key, as it was sent; may be repeated.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@service_options
+def erase(
+    name: str, erasure: str | None, keys: tuple[str, ...], yes: bool, url: str, access: ClientAccess, as_json: bool
+) -> None:
+    """Erase what messages of TOPIC with a --message-key say, in all copies; `erase status ID` shows how far that is.
+
+    The messages keep their offsets, and lose key, headers, body and fields. The job `erase` does it.
+    """
+    if (name == "status" and erasure is not None) is bool(keys) or (erasure is not None and keys):
+        raise click.UsageError("give a topic and one --message-key or more, or `status` and the id of a request")
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        if erasure is None:
+            if not yes and sys.stdin.isatty():
+                click.confirm(f"erase the messages of {len(keys)} keys in topic {name}?", abort=True, err=True)
+            erasure = admin.erase(name, keys)
+        info = admin.erasure(erasure)
+    if as_json:
+        print_json(info)
+        return
+    copies = "".join(f", {count:,} {kind.replace('_', ' ')}" for kind, count in info.copies.items())
+    when = f", old files go at {info.gone_time}" if info.state == "erased" else ""
+    click.echo(f"erasure {info.erasure}: {info.state}, {info.rows:,} messages{copies} of {info.keys} keys{when}")

@@ -17,13 +17,13 @@ Json = dict[str, Any]
 #: Generated clients call these: a name stays, whatever becomes of the function behind it.
 OPERATIONS = """
 ack alive cancelDelayed cancelMessage check cluster commitOffsets console countDeadLetters dead deleteDeadLetters
-deleteGroup deleteQuarantine deleteTopic disablePrincipal enablePrincipal explain fetch heartbeat invisible jobs
+deleteGroup deleteQuarantine deleteTopic disablePrincipal enablePrincipal erase explain fetch heartbeat invisible jobs
 listActs listAcls listDeadLetters listDelayed listExports listGroups listKeys listPrincipals listQuarantine listQuotas
 listRefusals listTopics makeKey may metrics nack offsetsByTime pauseGroup pop produce putAcl putApplied putBroker
 putCopy putGroup putLogLevel putPartition putPrincipal putQuota putTopic ready releaseLocks remap removeAcl
 removePrincipal repair replayDeadLetters replayQuarantine resetOffsets resumeGroup revokeKey search setAside settings
-showApplied showCopy showDeliveries showGroup showHistory showInFlight showLock showNumbers showOffsets showPrincipal
-showRetention showRetries showStatistics showTopic signIn switchOn takeLocks upgrade
+showApplied showCopy showDeliveries showErasure showGroup showHistory showInFlight showLock showNumbers showOffsets
+showPrincipal showRetention showRetries showStatistics showTopic signIn switchOn takeLocks upgrade
 """
 
 

@@ -32,10 +32,11 @@ def rows(bodies: Sequence[bytes], *, key: str | None = "k", headers: dict[str, s
 class Filled:
     """A warehouse in a folder; `append` creates a partition that does not exist."""
 
-    def __init__(self, folder: Path, *, rollup_files: int = 32) -> None:
+    def __init__(self, folder: Path, *, rollup_files: int = 32, **settings: Any) -> None:
         self.uri = str(folder)
-        settings = LogSettings(row_group_rows=4, rollup_files=rollup_files)
-        self.warehouse = Warehouse.open(self.uri, settings=settings)
+        self.warehouse = Warehouse.open(
+            self.uri, settings=LogSettings(row_group_rows=4, rollup_files=rollup_files, **settings)
+        )
 
     def append(self, topic: str, partition: str, *bodies: bytes, **columns: Any) -> PartitionLog:
         """Append the bodies in one commit."""

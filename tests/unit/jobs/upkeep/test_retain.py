@@ -310,7 +310,7 @@ def test_retry_08_marks_stay_as_long_as_the_dead_letters_that_they_are_about(ben
         bench.warehouse.create(marks).append([Batch(rows_of_dead_marks([mark]))])
     for gone in (0, 1, 2):
         bench.warehouse.open_partition(dead).delete_below(gone)
-        assert void_dead_marks_below(bench.warehouse, marks) == gone
+        assert void_dead_marks_below(bench.warehouse, marks, dead) == gone
     bench.run(after_ms=29 * DAY_MS)
     assert (bench.bounds(dead), bench.bounds(marks)) == ((2, 3), (0, 3)), "they are not old enough"
     for _ in range(2):

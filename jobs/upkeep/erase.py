@@ -1,0 +1,283 @@
+"""The job `erase`: takes what messages of some keys say out of a topic and all its copies (SPEC ERASE-1).
+
+    waiting    tasks over chunks of partitions: replace each file that holds a key              -> erased
+    erased     when the old files' keep time is over, the same tasks once more. What jobs had in
+               their hands in the first run, and appended since, is erased now, and the time
+               begins again; if there was nothing, old files, logs and pools of files go         -> gone
+    gone       the receipt is stored, and the keys are deleted
+
+The local engine runs the same functions one after another in this process.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from deltamq.jobs.run.registry import Facts, job, with_spark_engine
+from deltamq.jobs.tasks.items import chunks_of, runner_of
+from deltamq.jobs.tasks.warehouses import warehouse_of
+from deltamq.mq.errors import Corrupt, DeltaMQError, Unavailable
+from deltamq.mq.queue.retry import RetryTopic
+from deltamq.tables.config import Config
+from deltamq.tables.delta.snapshot import PartitionNotFound
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log.warehouse import Warehouse, refs
+from deltamq.tables.ops.eraser import Eraser, clean_log
+from deltamq.tables.ops.erasures import Erasure, finish, open_erasures, read_erasure, replace_open
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.refs import DELAY, is_dead_marks
+from deltamq.tables.store.file_pool import empty_pools
+from deltamq.tables.store.host_lock import this_machine
+
+#: The kinds of copies that a receipt counts, by space.
+_COPIES: Final = {Space.RETRY: "retries", Space.DLQ: "dead_letters", Space.SYS: "delayed"}
+#: Boot times of one machine can be compared; without its id, those of this process.
+_MACHINE: Final = this_machine() or uuid.uuid4().hex
+_SHOWN_MAX: Final = 5
+#: Partitions that a worker process keeps open for later tasks.
+_OPEN_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class EraseItem:
+    """Partitions in which one task erases the keys of a request, which it reads from the warehouse."""
+
+    conf: Config
+    erasure: str
+    partitions: tuple[PartitionRef, ...]
+    #: Whether the process runs only tasks; then it may close partitions, since nothing else in it uses them.
+    in_task: bool = True
+
+
+@dataclass(slots=True)
+class Done:
+    """What a task did, or what some tasks did together."""
+
+    rows: int = 0
+    copies: dict[str, int] = field(default_factory=dict)
+    #: Files that were replaced; other files that still have content to erase, which a commit removed, or perhaps none.
+    replaced: list[str] = field(default_factory=list)
+    dead: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    #: Partitions with bounds of values in their commits, and the versions of checkpoints that were made of them.
+    typed: list[PartitionRef] = field(default_factory=list)
+    logs: dict[str, int] = field(default_factory=dict)
+    #: The longest time that one of `typed` keeps commits, and that a partition keeps files that no commit names.
+    log_keep_ms: int = 0
+    orphan_keep_ms: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    def add(self, ref: PartitionRef, rows: int) -> None:
+        kind = _COPIES.get(ref.space)
+        if kind is None:
+            self.rows += rows
+        elif rows:
+            self.copies[kind] = self.copies.get(kind, 0) + rows
+
+    def keep(self, log_ms: int, orphan_ms: int) -> None:
+        self.log_keep_ms = max(self.log_keep_ms, log_ms)
+        self.orphan_keep_ms = max(self.orphan_keep_ms, orphan_ms)
+
+    def join(self, other: Done) -> None:
+        self.rows += other.rows
+        self.copies = _summed(self.copies, other.copies)
+        self.replaced += other.replaced
+        self.dead += other.dead
+        self.unknown += other.unknown
+        self.typed += other.typed
+        self.logs |= other.logs
+        self.keep(other.log_keep_ms, other.orphan_keep_ms)
+        self.errors += other.errors
+
+
+_done: Final = msgspec.msgpack.Decoder(Done)
+
+
+@job(name="erase", every_s=lambda conf: conf.jobs.erase_every_s, needs_spark=with_spark_engine)
+def erase(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
+    """Erase what messages of given keys say, in a topic, its retries, dead letters and delayed messages.
+
+    Input: the open requests below `jobs/erase/open`, and the files of the partitions that may have their keys.
+
+    Output: files with the same offsets, in which key, headers, body and typed columns of these messages are null; one
+    commit for each replaced file. When the old files are gone, a receipt below `jobs/erase/done`.
+
+    Idempotent: an erased row has no key, so it is not erased again.
+
+    A kill at any line leaves each file as it was or replaced, and the request with the state of the last whole run; the
+    next run does the rest. Counts of a run that was killed are not in the receipt.
+
+    `rows` are the messages that lost their content, copies included; `open` are the requests that are not `gone`.
+
+    Raises
+    ------
+    Corrupt, Unavailable
+        Some partitions failed; all others were done, and the request stays open.
+    """
+    began = time.monotonic()
+    warehouse = warehouse_of(conf)
+    total, still_open = Done(), 0
+    for erasure in open_erasures(warehouse.store):
+        if erasure.state == "gone":  # a kill before its keys were deleted
+            finish(warehouse.store, erasure)
+        elif _is_due(warehouse, erasure):
+            done, after = _step(spark, conf, warehouse, erasure)
+            total.join(done)
+            still_open += after.state != "gone"
+        else:
+            still_open += 1
+    facts = {
+        "rows": total.rows + sum(total.copies.values()),
+        "files": len(total.replaced),
+        "open": still_open,
+        "ms": int((time.monotonic() - began) * 1000),
+    }
+    if total.errors:
+        kind = Corrupt if any(error.startswith(Corrupt.__name__) for error in total.errors) else Unavailable
+        shown = "; ".join(total.errors[:_SHOWN_MAX])
+        raise kind(f"{len(total.errors)} partitions failed: {shown}; the others: {facts}", code="erase_failed")
+    return facts
+
+
+def _is_due(warehouse: Warehouse, erasure: Erasure) -> bool:
+    if erasure.state == "waiting":
+        return True
+    if erasure.machine != _MACHINE:  # boot times of another machine say nothing here: the time begins again
+        replace_open(warehouse.store, _marked(warehouse, erasure, erasure.keep_ms))
+        return False
+    return warehouse.clock.boot_ms() - erasure.erased_boot_ms >= erasure.keep_ms
+
+
+def _marked(warehouse: Warehouse, erasure: Erasure, keep_ms: int) -> Erasure:
+    """Return the request as erased now, and gone after a time: queries read old files, and writers may sleep."""
+    clock = warehouse.clock
+    return replace(
+        erasure,
+        state="erased",
+        machine=_MACHINE,
+        erased_boot_ms=clock.boot_ms(),
+        keep_ms=keep_ms,
+        gone_ms=clock.wall_us() // 1000 + keep_ms,
+    )
+
+
+def _step(spark: Any, conf: Config, warehouse: Warehouse, erasure: Erasure) -> tuple[Done, Erasure]:
+    """Take one step of a request; return what was done, and the request after it."""
+
+    def run(work: Callable[[EraseItem], Done], partitions: Sequence[PartitionRef]) -> Done:
+        items = [EraseItem(conf, erasure.id, chunk, spark is not None) for chunk in chunks_of(partitions)]
+        joined = Done()
+        for part in runner_of(spark)(items, work, _done):
+            joined.join(part)
+        return joined
+
+    done = run(erase_partitions, _places(warehouse, erasure.topic, conf.warehouse.cluster))
+    failpoint("erase.before_state")
+    after = replace(
+        erasure,
+        rows=erasure.rows + done.rows,
+        copies=_summed(erasure.copies, done.copies),
+        removed=tuple(dict.fromkeys((*erasure.removed, *done.replaced, *done.dead))),
+    )
+    if erasure.state == "erased" and not done.replaced and not done.errors:
+        return done, _ended(warehouse, after, done)
+    # The removed files first: behind a checkpoint, no process that starts knows that they were removed.
+    replace_open(warehouse.store, after)
+    checked = run(checkpoint_partitions, done.typed)
+    failpoint("erase.after_checkpoints")
+    done.errors += checked.errors
+    if done.errors:
+        return done, after
+    settings = warehouse.settings
+    keep_ms = max(settings.file_keep_ms, settings.log_keep_ms, done.log_keep_ms, erasure.keep_ms)
+    after = _marked(warehouse, replace(after, logs=after.logs | checked.logs), keep_ms)
+    replace_open(warehouse.store, after)
+    return done, after
+
+
+def _ended(warehouse: Warehouse, erasure: Erasure, done: Done) -> Erasure:
+    """Delete the old files of a request of which no live file has anything; return it as it is then."""
+    orphan_keep_ms = max(warehouse.settings.orphan_keep_ms, done.orphan_keep_ms)
+    waits_ms = orphan_keep_ms - (warehouse.clock.boot_ms() - erasure.erased_boot_ms)
+    if waits_ms > 0 and not set(done.unknown) <= set(erasure.removed):
+        # Files that no commit names: their writers were killed, or commit them yet.
+        waiting = replace(erasure, gone_ms=warehouse.clock.wall_us() // 1000 + waits_ms)
+        replace_open(warehouse.store, waiting)
+        return waiting
+    for key in dict.fromkeys((*erasure.removed, *done.unknown)):
+        warehouse.store.delete(key)
+    for folder, version in erasure.logs.items():
+        clean_log(warehouse.store, folder, version)
+    if warehouse.folder is not None:
+        empty_pools(str(warehouse.folder))
+    failpoint("erase.before_gone")
+    gone = replace(erasure, state="gone", gone_ms=warehouse.clock.wall_us() // 1000)
+    finish(warehouse.store, gone)
+    return gone
+
+
+def _places(warehouse: Warehouse, topic: str, cluster: str) -> list[PartitionRef]:
+    """Return the partitions that may have messages of a topic, or copies of them."""
+    store = warehouse.store
+    retries = (ref for ref in refs(store, Space.RETRY) if RetryTopic.of_storage_name(ref.topic).topic == topic)
+    letters = (ref for ref in refs(store, Space.DLQ) if not is_dead_marks(ref))
+    delayed = warehouse.refs_of(Space.SYS, f"{DELAY}_{cluster}")
+    return [*warehouse.refs_of(Space.TOPICS, topic), *retries, *letters, *delayed]
+
+
+def _summed(some: dict[str, int], more: dict[str, int]) -> dict[str, int]:
+    return {kind: some.get(kind, 0) + more.get(kind, 0) for kind in sorted({*some, *more})}
+
+
+# In tasks.
+
+
+def erase_partitions(item: EraseItem) -> Done:
+    """Erase a request's keys in an item's partitions."""
+
+    def work(eraser: Eraser, ref: PartitionRef, done: Done) -> None:
+        rows, replaced = eraser.erase()
+        done.add(ref, rows)
+        done.keep(eraser.log_keep_ms if eraser.is_typed else 0, eraser.orphan_keep_ms)
+        done.replaced += [f"{ref.folder}/{path}" for path in replaced]
+        done.typed += [ref] if eraser.is_typed else []
+        left = eraser.left()
+        done.dead += [f"{ref.folder}/{path}" for path in left.dead]
+        done.unknown += [f"{ref.folder}/{path}" for path in left.unknown]
+
+    return _in_each(item, work)
+
+
+def checkpoint_partitions(item: EraseItem) -> Done:
+    """Store a log checkpoint of each of an item's partitions, after the last commit that erased."""
+
+    def work(eraser: Eraser, ref: PartitionRef, done: Done) -> None:
+        done.logs[ref.folder] = eraser.checkpoint()
+
+    return _in_each(item, work)
+
+
+def _in_each(item: EraseItem, work: Callable[[Eraser, PartitionRef, Done], None]) -> Done:
+    """Do the work in each partition; one that fails spoils no other."""
+    warehouse = warehouse_of(item.conf)
+    erasure = read_erasure(warehouse.store, item.erasure)
+    done = Done()
+    for ref in item.partitions:
+        try:
+            work(Eraser(warehouse, ref, erasure), ref, done)
+        except PartitionNotFound:
+            continue  # its topic or group was deleted
+        except (DeltaMQError, OSError) as error:
+            kind = Corrupt if isinstance(error, Corrupt) else type(error)
+            done.errors.append(f"{kind.__name__}: {ref.folder}: {error}")
+        if item.in_task and len(warehouse.open_logs) > _OPEN_MAX:
+            warehouse.close_partition(ref)
+    return done
