@@ -227,8 +227,11 @@ _FORMS: Final[Mapping[str, tuple[str, Mapping[str, int]]]] = {
 }
 #: Bytes from which on a function releases the interpreter's lock: with fewer, getting it back would take longer.
 _LARGE_BYTES: Final = 128 * 1024
-#: Numbers of `struct fault` and of `struct ArrowArray`.
+#: Places in a fault, numbers of `struct fault` and of `struct ArrowArray`.
+_PLACES: Final = 4
 _FAULT_NUMBERS: Final = 13
+_NAME_BYTES_AT: Final = 9
+_IS_KEPT_AT: Final = 12
 _ARROW_NUMBERS: Final = 10
 
 
@@ -294,10 +297,16 @@ class NativeDecoder:
         if not len(faults):
             return Decoded(values, [], [], [], [])
         asked, others = faults[:, 1] == Reason.ASK, faults[:, 1] == Reason.OTHER_SCHEMA
-        misfits: dict[tuple[int | bytes, ...], tuple[Misfit, list[int]]] = {}
+        # Most often, all have one of few faults, without a place in a list or a name of the sender's.
+        plain = ~(asked | others | (faults[:, 3] > 0) | (faults[:, _NAME_BYTES_AT] > 0) | (faults[:, _IS_KEPT_AT] > 0))
+        keys = faults[plain, 1] * self._plan.node_count + faults[plain, 2]
+        order = np.argsort(keys, kind="stable")
+        groups = np.split(faults[plain][order], np.flatnonzero(np.diff(keys[order])) + 1)
+        whole = [(self._misfit(some[0].tolist()[1:], b""), some[:, 0].tolist()) for some in groups if len(some)]
         kept = []
-        for row, *fault, start, size, value, value_size, is_kept in faults[~(asked | others)].tolist():
-            body = bodies[row].as_py() if size or is_kept else b""
+        misfits: dict[tuple[int | bytes, ...], tuple[Misfit, list[int]]] = {}
+        for row, *fault, start, size, value, value_size, is_kept in faults[~(plain | asked | others)].tolist():
+            body = bodies[row].as_py()
             name = body[start : start + size]
             key = (*fault, name)
             if key not in misfits:
@@ -306,11 +315,11 @@ class NativeDecoder:
                 kept.append((row, misfits[key][0], body[value : value + value_size]))
             else:
                 misfits[key][1].append(row)
-        whole = [fault for fault in misfits.values() if fault[1]]
+        whole += [fault for fault in misfits.values() if fault[1]]
         return Decoded(values, whole, kept, faults[asked, 0].tolist(), faults[others, 0].tolist())
 
     def _misfit(self, fault: list[int], name: bytes) -> Misfit:
-        why, node, places, *place = fault
+        why, node, places, *place = fault[: 3 + _PLACES]
         misfit = Misfit(Reason(why))
         if name:
             misfit.within(senders_name(name.decode()))
