@@ -28,7 +28,7 @@ from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.settings import Flush
 from deltamq.tables.store.calls import StoreCall, Work, on_a_thread
 from deltamq.tables.typed.codec import Codec
-from deltamq.tables.typed_row import INVALID, INVALID_TYPE, VALUE
+from deltamq.tables.typed_row import INVALID, INVALID_TYPE
 
 Record = TypeVar("Record")
 #: Approximate bytes of a record, for the bounds of a commit.
@@ -340,10 +340,9 @@ def _join(parts: list[RequestPart], codec: Codec | None) -> _Joined:
     for _, group in groupby((p.messages for p in parts), key=type):
         batches += _batches(list(group))
     if codec is not None:
-        typed = [codec.typed(batch) for batch in batches]
+        batches = [codec.typed(batch) for batch in batches]
         if codec.rejects:
-            _check_fit(parts, batches, typed)
-        batches = typed
+            _check_fit(parts, batches)
     spans = []
     for stamped, among in groupby(parts, key=lambda p: p.stamp is not None):
         if stamped:
@@ -362,24 +361,23 @@ class _SomeMisfit(Exception):
         self.errors = errors
 
 
-def _check_fit(parts: Sequence[RequestPart], given: Sequence[pa.RecordBatch], typed: Sequence[pa.RecordBatch]) -> None:
-    """Raise `_SomeMisfit` if a body does not fit that no door has checked before (SPEC TYPE-3)."""
-    checked = [
-        pa.nulls(after.num_rows, INVALID_TYPE)
-        if before.schema.get_field_index(VALUE) >= 0 or after.schema.get_field_index(INVALID) < 0
-        else after.column(after.schema.get_field_index(INVALID))
-        for before, after in zip(given, typed, strict=True)
+def _check_fit(parts: Sequence[RequestPart], typed: Sequence[pa.RecordBatch]) -> None:
+    """Raise `_SomeMisfit` if records do not fit. What other doors bring was checked there, or accepted before."""
+    columns = [
+        pa.nulls(rows.num_rows, INVALID_TYPE) if (at := rows.schema.get_field_index(INVALID)) < 0 else rows.column(at)
+        for rows in typed
     ]
-    invalid, at, errors = pa.chunked_array(checked, INVALID_TYPE), 0, []
+    invalid, start, errors = pa.chunked_array(columns, INVALID_TYPE), 0, []
     if invalid.null_count == len(invalid):
         return
     for part in parts:
         count = part.messages.count
-        of_part = invalid.slice(at, count)
-        if of_part.null_count < count:
+        of_part = invalid.slice(start, count)
+        start += count
+        if isinstance(part.messages, RecordRows) and of_part.null_count < count:
             errors.append((part, Misfits(of_part.combine_chunks())))
-        at += count
-    raise _SomeMisfit(errors)
+    if errors:
+        raise _SomeMisfit(errors)
 
 
 def _batches(messages: list[Any]) -> list[pa.RecordBatch]:

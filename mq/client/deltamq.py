@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from deltamq.mq.client.admin.admin import Admin as Admin
     from deltamq.mq.client.admin.admin import AsyncAdmin as AsyncAdmin
     from deltamq.mq.client.admin.dead_letter_admin import DeadLetter as DeadLetter
+    from deltamq.mq.client.admin.schema_admin import TopicSchema as TopicSchema
     from deltamq.mq.client.cli.processes import ServiceProcess as ServiceProcess
     from deltamq.mq.client.http.oidc import OidcClientCredentials as OidcClientCredentials
     from deltamq.mq.client.http.retries import Patience as Patience
@@ -105,6 +106,8 @@ if TYPE_CHECKING:
     from deltamq.mq.wire.groups import GroupTopic as GroupTopic
     from deltamq.mq.wire.groups import TopicStatistics as TopicStatistics
     from deltamq.mq.wire.pop import FailedHandle as FailedHandle
+    from deltamq.mq.wire.quarantine import QuarantinedMessage as QuarantinedMessage
+    from deltamq.mq.wire.quarantine import QuarantineDone as QuarantineDone
     from deltamq.mq.wire.schemas import SchemaReference as SchemaReference
     from deltamq.mq.wire.schemas import SchemaVersion as SchemaVersion
     from deltamq.mq.wire.static_topics import FaultInfo as FaultInfo
@@ -126,6 +129,7 @@ if __name__ != "deltamq":
 _NAMES: Final = {
     "mq.client.admin.admin": "Admin AsyncAdmin",
     "mq.client.admin.dead_letter_admin": "DeadLetter",
+    "mq.client.admin.schema_admin": "TopicSchema",
     "mq.client.cli.processes": "ServiceProcess",
     "mq.client.http.oidc": "OidcClientCredentials",
     "mq.client.http.retries": "Patience",
@@ -160,6 +164,7 @@ _NAMES: Final = {
     "mq.wire.cluster": "BrokerInfo ClusterInfo FeatureInfo HostInfo MissingJob StoppedPartition UpgradeInfo",
     "mq.wire.groups": "GroupInfo GroupMember GroupPartition GroupStatistics GroupTopic TopicStatistics",
     "mq.wire.pop": "FailedHandle",
+    "mq.wire.quarantine": "QuarantineDone QuarantinedMessage",
     "mq.wire.schemas": "SchemaReference SchemaVersion",
     "mq.wire.stored": "MessageOrigin",
     "mq.wire.static_topics": "FaultInfo MappingInfo MovedQueue Remapping TopicCheck TopicRepair",

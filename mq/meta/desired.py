@@ -21,14 +21,44 @@ from deltamq.mq.meta.allocation import Strategy
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.group_settings import ConsumeStrategy, Ordering
-from deltamq.mq.meta.topic_settings import FlushMode, OrderStrategy, limit_of, window_of
+from deltamq.mq.meta.topic_settings import FlushMode, OrderStrategy, limit_of, schema_of, window_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.queue.progress import Start
 from deltamq.mq.queue.retry import policy_from_json, policy_to_json
+from deltamq.mq.schemas.registry import RegistryState
+from deltamq.mq.schemas.setting import Format, OnInvalid, Wire
 
 #: -1 for none.
 Number = Annotated[int, msgspec.Meta(ge=-1, le=JSON_INTEGER_MAX)]
+
+
+class SchemaWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What a topic's messages are written in; a part that is not said stays. `schema` is the text of the newest one."""
+
+    format: Format | None = None
+    schema: str | None = None
+    subject: str | None = None
+    message: str | None = None
+    wire: Wire | None = None
+    on_invalid: OnInvalid | None = None
+    unwrap: Literal["", "debezium"] | None = None
+
+    def is_in(self, there: SchemaWanted | None) -> bool:
+        """Whether all that is said is so already; texts may be spaced in another way."""
+        if there is None:
+            return False
+        said = {name: one for name in self.__struct_fields__ if (one := getattr(self, name)) is not None}
+        text = said.pop("schema", None)
+        is_same = text is None or (there.schema is not None and _spaced(text) == _spaced(there.schema))
+        return is_same and all(getattr(there, name) == one for name, one in said.items())
+
+
+def _spaced(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text.split()
 
 
 class TopicWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -43,6 +73,7 @@ class TopicWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     flush: FlushMode | None = None
     commit_window_ms: Number | None = None
     partitioner: Partitioner | None = None
+    schema: SchemaWanted | None = None
 
 
 class GroupWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -145,7 +176,10 @@ def _set(kind: Kind, name: str, wanted: msgspec.Struct, present: msgspec.Struct 
         yield Change("create", kind, name, {field: (None, value) for field, value in said.items()})
         return
     differing = {
-        field: (getattr(present, field), value) for field, value in said.items() if getattr(present, field) != value
+        field: (there, value)
+        for field, value in said.items()
+        for there in (getattr(present, field),)
+        if not (value.is_in(there) if isinstance(value, SchemaWanted) else there == value)
     }
     if differing:
         yield Change("change", kind, name, differing)
@@ -197,14 +231,16 @@ def held_by(meta: Meta, only: Desired) -> Desired:
     """Return what the metadata hold of what `only` names, with every setting."""
     topics, groups, auth = meta.topics.topics, meta.groups.groups, meta.auth
     return Desired(
-        topics={name: _topic(topics[name]) for name in only.topics if name in topics},
+        topics={name: _topic(topics[name], meta.schemas) for name in only.topics if name in topics},
         groups={name: _group(groups[name]) for name in only.groups if name in groups},
         principals={name: _principal_of(auth, name) for name in only.principals if name in auth.principals},
     )
 
 
-def _topic(topic: Topic) -> TopicWanted:
+def _topic(topic: Topic, registry: RegistryState) -> TopicWanted:
     settings = topic.settings
+    schema = schema_of(settings)
+    versions = () if schema is None else registry.versions(schema.subject)
     return TopicWanted(
         partitions=len(topic.route.partitions) if topic.static is None else None,
         total_queues=None if topic.static is None else topic.static.total,
@@ -215,7 +251,14 @@ def _topic(topic: Topic) -> TopicWanted:
         flush=settings.flush,
         commit_window_ms=window_of(settings),
         partitioner=settings.partitioner,
+        schema=None if schema is None else schema_wanted(schema, versions[-1].schema if versions else None),
     )
+
+
+def schema_wanted(there: Any, text: str | None) -> SchemaWanted:
+    """Return a topic's schema, its setting or what answers say of it, with the text of its newest version."""
+    parts = ("format", "subject", "message", "wire", "on_invalid", "unwrap")
+    return SchemaWanted(schema=text, **{name: getattr(there, name) for name in parts})
 
 
 def _group(group: Group) -> GroupWanted:

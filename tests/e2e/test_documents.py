@@ -102,6 +102,7 @@ def test_the_documents_have_an_example_of_each_door() -> None:
         ("mq/client/README.md", "Everything to each client"),
         ("mq/client/README.md", "Commits by hand"),
         ("mq/client/README.md", "Static topics"),
+        ("mq/client/README.md", "Values"),
         ("mq/client/README.md", "Filters"),
         ("mq/client/README.md", "asyncio"),
         ("mq/client/README.md", "Worker"),

@@ -11,7 +11,7 @@ import msgspec
 from deltamq.mq.client.admin.auth_admin import AuditAdmin, AuthAdmin
 from deltamq.mq.client.admin.group_admin import GroupAdmin
 from deltamq.mq.client.admin.inspection_admin import InspectionAdmin
-from deltamq.mq.client.admin.schema_admin import SchemaAdmin
+from deltamq.mq.client.admin.schema_admin import SchemaAdmin, TopicSchema, schema_put
 from deltamq.mq.client.admin.topic_admin import StaticAdmin
 from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
@@ -31,6 +31,7 @@ from deltamq.mq.wire.cluster import (
     SettingList,
     UpgradeInfo,
 )
+from deltamq.mq.wire.schemas import SchemaPut
 from deltamq.mq.wire.stored import EraseRequest, ErasureAsked, ErasureInfo
 from deltamq.mq.wire.topics import OffsetsByTime, RetentionInfo, TopicInfo, TopicList
 
@@ -101,6 +102,7 @@ class AdminCalls(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, In
         flush: Literal["sync", "async"] | None = None,
         commit_window_ms: int | None = None,
         partitioner: Literal["lp", "kafka"] | None = None,
+        schema: TopicSchema | type | None = None,
     ) -> TopicInfo:
         """Create a topic, or update an existing one; a setting left out keeps its value, or gets its default.
 
@@ -109,7 +111,8 @@ class AdminCalls(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, In
         keeps so many bytes (-1 for no limit). `partitioner` is the hash that maps keys to partitions: `lp` (Spark
         SQL's, the default) or `kafka` (the one of Kafka's clients); a topic keeps its first one. With
         `commit_window_ms` (0 to 60,000) messages wait up to so long for others that share their commit: fewer and
-        larger commits, later answers.
+        larger commits, later answers. With `schema` (`TopicSchema`, or a dataclass, TypedDict or msgspec Struct) the
+        fields of a message are columns of the partitions' tables.
         """
         made = await AdminCalls.put_topic.core(
             self,
@@ -123,11 +126,14 @@ class AdminCalls(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, In
             flush=flush,
             commit_window_ms=commit_window_ms,
             partitioner=partitioner,
+            schema=None if schema is None else schema_put(schema),
         )
         return made[0]
 
     @both
-    async def put_topic(self, topic: str, /, **settings: str | int | Sequence[str] | None) -> tuple[TopicInfo, bool]:
+    async def put_topic(
+        self, topic: str, /, **settings: str | int | Sequence[str] | SchemaPut | None
+    ) -> tuple[TopicInfo, bool]:
         """Create or update as `create_topic` does, and also return whether the topic is new."""
         body = msgspec.json.encode({name: value for name, value in settings.items() if value is not None})
         answer = await self._call("PUT", path_of("topics", check_client_topic(topic)), body=body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.meta.desired import (
     Change,
@@ -12,6 +14,7 @@ from deltamq.mq.meta.desired import (
     QuotaWanted,
     RuleWanted,
     TopicWanted,
+    schema_wanted,
 )
 from deltamq.mq.wire.auth import PrincipalInfo, QuotaInfo
 from deltamq.mq.wire.groups import GroupInfo
@@ -26,7 +29,7 @@ def present(admin: Admin, *, only: Desired | None = None, principals: bool = Tru
     topics = [name for name in admin.list_topics() if only is None or name in only.topics]
     groups = [name for name in admin.list_groups() if only is None or name in only.groups]
     found = Desired(
-        topics={name: _topic(admin.get_topic(name)) for name in topics},
+        topics={name: _topic(admin, admin.get_topic(name)) for name in topics},
         groups={name: _group(admin.get_group(name)) for name in groups},
     )
     if principals:
@@ -37,14 +40,17 @@ def present(admin: Admin, *, only: Desired | None = None, principals: bool = Tru
     return found
 
 
-def _topic(info: TopicInfo) -> TopicWanted:
-    settings = {
+def _topic(admin: Admin, info: TopicInfo) -> TopicWanted:
+    settings: dict[str, Any] = {
         field: getattr(info, field)
         for field in (
             *("order_strategy", "retention_ms", "retention_bytes", "message_type", "flush", "commit_window_ms"),
             "partitioner",
         )
     }
+    if info.schema is not None:
+        text = None if info.schema.version is None else admin.get_schema(info.schema.subject).schema
+        settings["schema"] = schema_wanted(info.schema, text)
     if info.static:
         return TopicWanted(total_queues=info.total_queues, **settings)
     return TopicWanted(partitions=len(info.partitions), **settings)

@@ -6,7 +6,7 @@ Confluent's own clients work with the service as well; these calls are for scrip
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal, TypedDict
 from urllib.parse import quote
 
 import msgspec
@@ -15,11 +15,49 @@ from deltamq.mq.client.http.calls import Calls, read_answer
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.client.shells.both import both
 from deltamq.mq.client.shells.rows import both_rows
+from deltamq.mq.errors import Unprocessable
 from deltamq.mq.names import check_topic
+from deltamq.mq.schemas.setting import Format, OnInvalid, Wire
 from deltamq.mq.wire.quarantine import Quarantine, QuarantinedMessage, QuarantineDone, QuarantineRequest
-from deltamq.mq.wire.schemas import SchemaReference, SchemaVersion
+from deltamq.mq.wire.schemas import SchemaPut, SchemaReference, SchemaVersion
 
 SchemaType = Literal["AVRO", "JSON", "PROTOBUF", "COLUMNS"]
+
+
+class TopicSchema(TypedDict, total=False):
+    """What a topic's messages are written in; a part that is left out stays, or gets its default."""
+
+    format: Format
+    #: The text of the schema, or a dataclass, TypedDict or msgspec Struct, whose JSON Schema it is.
+    schema: str | type
+    references: Sequence[SchemaReference]
+    subject: str
+    message: str
+    wire: Wire
+    on_invalid: OnInvalid
+    unwrap: Literal["", "debezium"]
+
+
+def schema_put(wanted: TopicSchema | type) -> SchemaPut:
+    """Return what a request says of a topic's schema; a type is one of JSON."""
+    given: dict[str, Any] = {"schema": wanted} if isinstance(wanted, type) else dict(wanted)
+    kind = given.get("schema")
+    if kind is not None and not isinstance(kind, str):
+        given = {"format": "json", **given, "schema": _json_schema(kind)}
+    if "references" in given:
+        given["references"] = tuple(given["references"])
+    return SchemaPut(**given)
+
+
+def _json_schema(kind: Any) -> str:
+    """Return the JSON Schema of a type, as producers encode its instances."""
+    try:
+        (own,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    except TypeError as error:
+        raise Unprocessable(f"schema: {error}", field="schema") from error
+    name = own.get("$ref", "").rpartition("/")[2]
+    whole = {**parts.pop(name, own), **({"$defs": parts} if parts else {})}
+    return msgspec.json.encode(whole).decode()
 
 
 class _Compatible(msgspec.Struct):

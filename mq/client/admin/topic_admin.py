@@ -7,11 +7,13 @@ from typing import Final, Literal
 
 import msgspec
 
+from deltamq.mq.client.admin.schema_admin import TopicSchema, schema_put
 from deltamq.mq.client.http.calls import Calls, read_answer
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.client.shells.both import both
 from deltamq.mq.client.shells.shell import Answer
 from deltamq.mq.names import check_client_topic
+from deltamq.mq.wire.schemas import SchemaPut
 from deltamq.mq.wire.static_topics import RemapMode, Remapping, TopicCheck, TopicRepair
 from deltamq.mq.wire.topics import TopicInfo
 
@@ -35,6 +37,7 @@ class StaticAdmin(Calls):
         message_type: str | None = None,
         flush: Literal["sync", "async"] | None = None,
         commit_window_ms: int | None = None,
+        schema: TopicSchema | type | None = None,
     ) -> TopicInfo:
         """Create a static topic of `total_queues` logical queues, or add queues to one, or change its settings.
 
@@ -59,6 +62,7 @@ class StaticAdmin(Calls):
             message_type=message_type,
             flush=flush,
             commit_window_ms=commit_window_ms,
+            schema=None if schema is None else schema_put(schema),
         )
         return made[0]
 
@@ -71,7 +75,7 @@ class StaticAdmin(Calls):
         *,
         brokers: Sequence[str] | None = None,
         clusters: Sequence[str] | None = None,
-        **settings: str | int | None,
+        **settings: str | int | SchemaPut | None,
     ) -> tuple[TopicInfo, bool]:
         """Create or update as `create_static_topic` does, and also return whether the topic is new."""
         request: dict[str, object] = {"static": True, "total_queues": total_queues}

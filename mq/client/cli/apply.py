@@ -131,7 +131,7 @@ def _print(changes: list[Change]) -> None:
 
 def _said(change: Change) -> str:
     def shown(field: str) -> str:
-        before, after = change.fields[field]
+        before, after = (_text(one) if isinstance(one, msgspec.Struct) else one for one in change.fields[field])
         return f"{field} {after}" if before is None else f"{field} {before} -> {after}"
 
     return ", ".join(map(shown, change.fields))

@@ -54,6 +54,7 @@ def parse_start(text: str) -> Start:
     type=click.Choice([*ORDERS, EXCLUSIVE]),
     help="With --group: in order by partition or by key, or not (none); exclusive: one client for each partition.",
 )
+@click.option("--typed", is_flag=True, help="Print values, of a topic with a schema, in place of bodies.")
 @click.option("--invisible-ms", type=click.IntRange(1), help="With --group: invisible time of popped messages, in ms.")
 @click.option("--client-id", help="Name of this client in a broadcast group; by default the name of the machine.")
 @service_options
@@ -67,6 +68,7 @@ def consume(
     tags: str,
     filter: str | None,
     order: str | None,
+    typed: bool,
     invisible_ms: int | None,
     client_id: str | None,
     url: str,
@@ -90,6 +92,7 @@ def consume(
             follow=follow,
             tags=tags,
             filter=filter,
+            typed=typed,
             order=None if order == EXCLUSIVE else parse_order(order),
             invisible_ms=invisible_ms,
         )
@@ -104,7 +107,7 @@ def consume(
             offsets = BroadcastOffsets(group, client_id or socket.gethostname())
             named = partitions or None
             with PullConsumer(
-                url, topic, partitions=named, offsets=offsets, tags=tags, filter=filter, **access
+                url, topic, partitions=named, offsets=offsets, tags=tags, filter=filter, typed=typed, **access
             ) as consumer:
                 for messages in polls(consumer, follow=follow, max_messages=max_messages, beyond=True):
                     write_lines(messages, line)
@@ -120,7 +123,9 @@ def consume(
         raise click.UsageError("--order and --invisible-ms need --group")
     where = parse_start(start or "first")
     named = partitions or None
-    with PullConsumer(url, topic, partitions=named, start=where, tags=tags, filter=filter, **access) as consumer:
+    with PullConsumer(
+        url, topic, partitions=named, start=where, tags=tags, filter=filter, typed=typed, **access
+    ) as consumer:
         for messages in polls(consumer, follow=follow, max_messages=max_messages):
             write_lines(messages, line)
 

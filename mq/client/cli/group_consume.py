@@ -35,7 +35,7 @@ from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.http.retries import Attempts, is_worth_retrying
 from deltamq.mq.client.messages.received import OrderedMessage, PopBatch, PoppedMessage, ReceivedMessage
 from deltamq.mq.client.orderly.consumer import OrderlyConsumer
-from deltamq.mq.client.pop.client import PopAsk, PopClient, parse_batch
+from deltamq.mq.client.pop.client import PopAsk, PopClient, batch_of
 from deltamq.mq.client.pop.connection import BlockingPopConnection
 from deltamq.mq.client.shells.shell import run_now
 from deltamq.mq.errors import DeltaMQError
@@ -56,6 +56,8 @@ def write_lines(messages: Sequence[ReceivedMessage], line: Line) -> None:
 def text_line(message: ReceivedMessage) -> bytes:
     """Return a line for people: partition and offset, key, tag, body; a terminal obeys nothing in it."""
     body = message.body.decode("utf-8", "backslashreplace")
+    if message.value is not None:
+        body = msgspec.json.encode(message.value).decode()
     cells = (f"{message.partition}:{message.offset}", message.key or "", message.tag or "", body)
     return "\t".join(map(one_line, cells)).encode() + b"\n"
 
@@ -63,10 +65,13 @@ def text_line(message: ReceivedMessage) -> bytes:
 def json_line(message: ReceivedMessage) -> bytes:
     """Return a line for machines: a JSON object."""
     document: dict[str, Any] = {"partition": message.partition, "offset": message.offset}
-    try:
-        document["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        document["body_base64"] = message.body
+    if message.value is not None:
+        document["value"] = message.value
+    else:
+        try:
+            document["body"] = message.body.decode()
+        except UnicodeDecodeError:
+            document["body_base64"] = message.body
     for name in ("key", "tag", "headers", "message_id", "born_time", "append_time"):
         value = getattr(message, name)
         if value is not None:
@@ -103,6 +108,7 @@ class GroupOptions:
     #: None: the group's own setting.
     order: Ordering | None
     invisible_ms: int | None
+    typed: bool = False
 
 
 def consume_for_group(
@@ -221,6 +227,7 @@ class _Printing:
             wait_ms=wait_ms,
             tags=options.tags,
             filter=options.filter,
+            typed=options.typed,
             partition=options.partition,
             order=options.order,
             ack=self._written,
@@ -235,7 +242,8 @@ class _Printing:
         )
         while not self._stopping.is_set():
             try:
-                batch = parse_batch(ask.topic, run_now(connection.pop(ask)).body)
+                answer = run_now(connection.pop(ask))
+                batch = batch_of(ask, answer.headers, answer.body)
             except DeltaMQError as error:
                 if self._stopping.is_set():
                     break
@@ -309,6 +317,7 @@ class _OrderedPrinting:
             concurrency=1,
             tags=options.tags,
             filter=options.filter,
+            typed=options.typed,
             client_id=None,
             **access,
         )

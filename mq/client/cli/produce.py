@@ -7,12 +7,13 @@ that cannot be sent ends the run: lines before it are stored, and the error name
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import BinaryIO, Final
 
 import click
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from deltamq.mq.client.cli.console import print_json, service_options
 from deltamq.mq.client.http.calls import ClientAccess
@@ -39,6 +40,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     born_time: datetime | None = None
     delay_ms: int | None = None
     deliver_time: datetime | None = None
+    value: msgspec.Raw | UnsetType = UNSET
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -50,12 +52,11 @@ def decode_line(line: bytes) -> Message:
         decoded = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Refused(f"not a message object: {error}", code="invalid_json", field="line") from error
-    if (decoded.body is None) == (decoded.body_base64 is None):
-        raise Refused("exactly one of body and body_base64 is needed", code="invalid_body", field="body")
+    if [decoded.body, decoded.body_base64, decoded.value or None].count(None) != 2:
+        raise Refused("exactly one of body, body_base64 and value is needed", code="invalid_body", field="body")
     body = decoded.body_base64 if decoded.body is None else decoded.body.encode()
-    assert body is not None
     return Message(
-        body,
+        body or b"",
         decoded.key,
         decoded.tag,
         decoded.headers,
@@ -64,6 +65,7 @@ def decode_line(line: bytes) -> Message:
         decoded.born_time,
         decoded.delay_ms,
         decoded.deliver_time,
+        bytes(decoded.value) if decoded.value else None,
     )
 
 
@@ -147,18 +149,27 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 @click.argument("topic")
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--timeout-s", type=click.FloatRange(0.1), default=30.0, show_default=True, help="For each message.")
+@click.option("--value", "are_values", is_flag=True, help="Each line is a value: the fields of the topic's schema.")
 @service_options
-def produce(topic: str, file: BinaryIO, timeout_s: float, url: str, access: ClientAccess, as_json: bool) -> None:
+def produce(
+    topic: str,
+    file: BinaryIO,
+    timeout_s: float,
+    are_values: bool,
+    url: str,
+    access: ClientAccess,
+    as_json: bool,
+) -> None:
     """Send the messages of FILE (or stdin) to TOPIC.
 
-    One JSON object a line: body (text) or body_base64, and optionally key, tag, headers, partition, message_id,
-    born_time, and delay_ms or deliver_time (RFC 3339). Exits non-zero at the first line that cannot be sent, and says
-    which.
+    One JSON object a line: body (text), body_base64 or (with a schema) value, and optionally key, tag, headers,
+    partition, message_id, born_time, and delay_ms or deliver_time (RFC 3339). Exits non-zero at the first line that
+    cannot be sent, and says which.
     """
     tally = _Tally()
     try:
         with Producer(url, timeout_s=timeout_s, **access) as producer:
-            _send_all(producer, topic, file, tally)
+            _send_all(producer, topic, file, tally, _value_line if are_values else decode_line)
     except DeltaMQError as error:
         error.extra["sent"] = tally.sent
         error.detail = f"{error.detail} [{tally.sent:,} messages were stored]"
@@ -166,13 +177,22 @@ def produce(topic: str, file: BinaryIO, timeout_s: float, url: str, access: Clie
     _report(topic, tally, as_json=as_json)
 
 
-def _send_all(producer: Producer, topic: str, file: BinaryIO, tally: _Tally) -> None:
+def _value_line(line: bytes) -> Message:
+    try:
+        return Message(value=bytes(msgspec.json.decode(line, type=msgspec.Raw)))
+    except msgspec.MsgspecError as error:
+        raise Refused(f"not JSON: {error}", code="invalid_json", field="line") from error
+
+
+def _send_all(
+    producer: Producer, topic: str, file: BinaryIO, tally: _Tally, decode: Callable[[bytes], Message] = decode_line
+) -> None:
     failure: DeltaMQError | None = None
     try:
         with row_bar(f"sending to {topic}", None) as advance:
             for number, line in _lines(file):
                 try:
-                    future = producer.send_soon(topic, decode_line(line))
+                    future = producer.send_soon(topic, decode(line))
                 except DeltaMQError as error:
                     raise _at_line(error, number) from error
                 tally.add(number, future)

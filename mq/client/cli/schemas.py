@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import IO, Any, Final, cast
 
@@ -15,7 +16,7 @@ from deltamq.mq.client.cli.dead_letters import offsets_at
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.errors import DeltaMQError, NotFound
 from deltamq.mq.wire.quarantine import QuarantinedMessage, QuarantineDone
-from deltamq.mq.wire.schemas import SchemaReference
+from deltamq.mq.wire.schemas import SchemaPut, SchemaReference
 
 _TYPES: Final = ("avro", "json", "protobuf", "columns")
 
@@ -47,6 +48,38 @@ def _of_text(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+#: The options of a topic's schema, by the names that requests have.
+_SCHEMA_OPTIONS: Final = (
+    click.option("--format", "form", type=click.Choice(_TYPES), help="What messages are written in; it stays."),
+    click.option("--schema-file", type=click.File(encoding="utf-8"), help="The text of its next version; - for stdin."),
+    click.option("--subject", help="Its subject in the registry; NAME-value by default."),
+    click.option("--message", help="The message of a Protobuf schema; the first one by default."),
+    click.option("--wire", type=click.Choice(["none", "confluent"]), help="Whether bodies have Confluent's header."),
+    click.option(
+        "--on-invalid",
+        type=click.Choice(["reject", "quarantine", "rescue"]),
+        help="What becomes of a message that does not fit.",
+    ),
+    click.option("--unwrap", type=click.Choice(["debezium"]), help="The envelope that is taken off."),
+)
+
+
+def schema_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a topic's schema to a command, which gets it as `schema`, None if no option is given."""
+
+    @functools.wraps(command)
+    def with_schema(*, form: str | None, schema_file: IO[str] | None, **given: Any) -> Any:
+        parts = {name: given.pop(name) for name in ("subject", "message", "wire", "on_invalid", "unwrap")}
+        parts |= {"format": form, "schema": None if schema_file is None else schema_file.read()}
+        asked = any(part is not None for part in parts.values())
+        return command(schema=SchemaPut(**parts) if asked else None, **given)
+
+    wrapped: Callable[..., Any] = with_schema
+    for option in reversed(_SCHEMA_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
 
 
 @click.group()

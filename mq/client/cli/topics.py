@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -17,9 +18,11 @@ from deltamq.mq.client.cli.console import (
     service_options,
     watchable,
 )
+from deltamq.mq.client.cli.schemas import schema_options
 from deltamq.mq.client.cli.static_topics import check, print_static_topic, remap, repair, static_line
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.limits import COMMIT_WINDOW_MS_MAX
+from deltamq.mq.wire.schemas import SchemaPut
 from deltamq.mq.wire.topics import TopicInfo
 
 
@@ -60,6 +63,7 @@ for command in (remap, check, repair):
     type=click.Choice(["lp", "kafka"]),
     help="For a new topic: the hash that maps keys to partitions, Spark's (lp) or the one of Kafka's clients (kafka).",
 )
+@schema_options
 @service_options
 def create(
     name: str,
@@ -77,6 +81,7 @@ def create(
     flush: str | None,
     commit_window_ms: int | None,
     partitioner: str | None,
+    schema: SchemaPut | None,
     url: str,
     access: ClientAccess,
     as_json: bool,
@@ -95,7 +100,8 @@ def create(
         raise click.UsageError("--route gives all partitions: it goes neither with --partitions nor with --static")
     if static and partitions is not None:
         raise click.UsageError("a static topic has logical queues: --queues in place of --partitions")
-    settings = {
+    settings: dict[str, Any] = {
+        "schema": schema,
         "order_strategy": order_strategy,
         "retention_ms": retention_ms,
         "retention_bytes": retention_bytes,

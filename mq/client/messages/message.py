@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ OVERHEAD_BYTES = 600
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message to send; only `body` is required.
+    """One message to send; only `body` is required, or `value` in a topic with a schema.
 
     Parameters
     ----------
@@ -49,9 +49,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     delay_ms, deliver_time
         Deliver the message after this delay, or at this time; at most 40 days ahead (SPEC RETRY-4). Until then it
         waits, and can be cancelled by its `message_id`.
+    value
+        In place of the body: a dict, dataclass or msgspec Struct with the fields of the topic's schema, or JSON.
     """
 
-    body: bytes
+    body: bytes = b""
     key: str | None = None
     tag: str | None = None
     headers: dict[str, str] | None = None
@@ -60,15 +62,31 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     born_time: datetime | None = None
     delay_ms: int | None = None
     deliver_time: datetime | None = None
+    value: object = None
 
     def size_bytes(self) -> int:
         """Return roughly the bytes that this message takes in the producer's buffer."""
         size = OVERHEAD_BYTES + len(self.body)
+        if isinstance(self.value, bytes):
+            size += len(self.value)
         if self.key is not None:
             size += len(self.key)
         if self.headers:
             size += sum(len(name) + len(value) for name, value in self.headers.items())
         return size
+
+
+def made(body: object, options: Mapping[str, Any]) -> Message:
+    """Return the message that is given, or one of a body or a value; a value is JSON from then on."""
+    message = body if isinstance(body, Message) else None
+    if (options.get("value") if message is None else message.value) is None:
+        return message or Message(as_bytes(body), **options)
+    from deltamq.mq.client.messages.values import json_of
+
+    message = message or Message(b"" if body is None else as_bytes(body), **options)
+    if message.body:
+        raise Refused("value: give a body or a value, not both", field="value")
+    return msgspec.structs.replace(message, value=json_of(message.value))
 
 
 def as_bytes(body: object) -> bytes:
@@ -86,6 +104,8 @@ def check_message(message: Message, *, message_bytes_max: int = MESSAGE_BYTES_MA
     """Raise `TooLarge` or another `Refused` when the service would refuse `message` (SPEC SEND-6)."""
     if len(message.body) > message_bytes_max:
         _too_large("body", len(message.body), message_bytes_max)
+    if isinstance(message.value, bytes) and len(message.value) > message_bytes_max:
+        _too_large("value", len(message.value), message_bytes_max)
     # A character takes at most 4 bytes in UTF-8, so short text fits and need not be encoded.
     if message.key is not None and len(message.key) * 4 > KEY_BYTES_MAX:
         _check_text("key", message.key, KEY_BYTES_MAX)
@@ -146,7 +166,7 @@ def _check_headers(headers: dict[str, str]) -> None:
 
 def as_messages(messages: Iterable[Message | bytes | str]) -> list[Message]:
     """Return each item as a `Message`; a bare body becomes one without a key."""
-    return [m if isinstance(m, Message) else Message(as_bytes(m)) for m in messages]
+    return [made(m, {}) for m in messages]
 
 
 #: The offset of a message in a logical queue that is moving to another broker: stored, its offset not decided yet.

@@ -37,6 +37,8 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     message_id: str | None = None
     born_us: int | None = None
     append_us: int | None = None
+    #: The fields of the topic's schema, if the consumer asks for them (`typed`): as Python's own types.
+    value: dict[str, Any] | None = None
 
     @property
     def text(self) -> str:
@@ -71,6 +73,23 @@ def ordered_messages_of(topic: str, partition: str, rows: pa.Table) -> list[Orde
     return list(map(OrderedMessage, repeat(partition, len(rows)), *_columns(rows), repeat(topic)))
 
 
+def popped_messages_of(topic: str, rows: pa.Table) -> list[PoppedMessage]:
+    """Return the rows of a pop as messages."""
+    origins = (one and MessageOrigin(**one) for one in _values(rows, "origin"))
+    return list(
+        map(
+            PoppedMessage,
+            rows.column("partition").to_pylist(),
+            *_columns(rows),
+            repeat(topic),
+            rows.column("handle").to_pylist(),
+            rows.column("delivery_attempt").to_pylist(),
+            _times(rows, "deliver_time"),
+            origins,
+        )
+    )
+
+
 def with_partition(partition: str, rows: pa.Table) -> pa.Table:
     """Add the partition as a dictionary column, which takes a few bytes a row instead of the name."""
     indices = pa.array(np.zeros(len(rows), dtype=np.int32))
@@ -89,6 +108,7 @@ def _columns(rows: pa.Table) -> Iterable[Iterable[Any]]:
         _values(rows, "message_id"),
         _times(rows, "born_time"),
         _times(rows, "append_time"),
+        _typed_values(rows),
     )
 
 
@@ -108,6 +128,11 @@ def _times(rows: pa.Table, name: str) -> Iterable[int | None]:
     column = _filled(rows, name)
     # As integers: making a datetime for each cell would cost more than the rest of the message.
     return repeat(None) if column is None else column.cast(pa.int64()).to_pylist()
+
+
+def _typed_values(rows: pa.Table) -> Iterable[Any]:
+    column = _filled(rows, "value")
+    return repeat(None) if column is None else column.to_pylist(maps_as_pydicts="strict")
 
 
 def _headers(rows: pa.Table) -> Iterable[dict[str, str] | None]:

@@ -109,6 +109,7 @@ class OrderlyConsumerCore(ConsumerLife[OrderlyClosed]):
         filter: str | None = None,
         fetch_messages: int = 1_000,
         fetch_bytes: int = 4 * MIB,
+        typed: bool = False,
         client_id: str | None = None,
         before: Callable[[Any], object] | None = None,
         after: AfterVerdict | None = None,
@@ -147,12 +148,14 @@ class OrderlyConsumerCore(ConsumerLife[OrderlyClosed]):
             tracing=self._calls.hosts.tracing,
             group=group,
         )
-        size = FetchSize(messages=fetch_messages, bytes=fetch_bytes)
+        size = FetchSize(messages=fetch_messages, bytes=fetch_bytes, typed=typed)
         wanted = SubscriptionRequest(order=True, tags=tags, filter=filter)
         self._build(dict.fromkeys(self.topics, wanted), listening, size)
         batches = batch_messages is not None
         retries = partial(retries_of, url, group, self.topics, listening, batches=batches, client_id=self.client_id)
-        self._retries = retries(tags=tags, filter=filter, patience=patience, kind=self._retries_kind, **access)
+        self._retries = retries(
+            tags=tags, filter=filter, typed=typed, patience=patience, kind=self._retries_kind, **access
+        )
         #: Whether the retried messages are being popped; guarded by the lock.
         self._retrying = False
 
@@ -343,6 +346,8 @@ class OrderlyConsumer(OrderlyConsumerCore, Blocking):
         `*`, or `TagA||TagB`: other messages count as consumed.
     filter
         A SQL condition, for example `region = 'eu' AND amount > 5`: messages that it is not true for count as consumed.
+    typed
+        Whether messages have a `value`: the fields of the topic's schema.
     client_id
         This client's id in the group; by default a new one.
     before, after

@@ -152,6 +152,7 @@ def retries_of(
     client_id: str,
     tags: str,
     filter: str | None,
+    typed: bool,
     patience: Patience | None,
     kind: type[PopConsumer] | type[AsyncPopConsumer],
     **access: Unpack[ClientAccess],
@@ -170,6 +171,7 @@ def retries_of(
             popped.message_id,
             popped.born_us,
             popped.append_us,
+            popped.value,
             popped.topic,
             popped.delivery_attempt,
         )
@@ -188,6 +190,7 @@ def retries_of(
         retry="only",
         tags=tags,
         filter=filter,
+        typed=typed,
         client_id=client_id,
         patience=patience,
         **access,

@@ -58,10 +58,11 @@ _REJECTED: Final = "rejected by its listener"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSize:
-    """Maximum size of one fetch."""
+    """Maximum size of one fetch, and whether its messages have a `value`."""
 
     messages: int
     bytes: int
+    typed: bool = False
 
 
 class Turns:
@@ -264,6 +265,7 @@ class Turns:
             filter=wanted.filter,
             group=self._calls.group,
             client_id=self._calls.client_id,
+            typed=self._size.typed,
         )
         self.fetches.ask(OrderlyFetch(work=work, ticket=ticket, ask=ask))
         self._wake_if_over(work)

@@ -220,6 +220,8 @@ class Outbox:
         batch = as_messages(messages)
         for message in batch:
             check_message(message)
+            if message.value is not None:
+                raise Refused("value: an outbox keeps bodies; give the value's JSON as the body", field="value")
         if not batch:
             return []
         if (spans := self._tracing.spans) is not None:

@@ -29,7 +29,7 @@ from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.client.http.calls import Calls, ClientAccess, decoded
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.messages.received import PopBatch, PoppedMessage, PopTable
+from deltamq.mq.client.messages.received import PopBatch, PoppedMessage, PopTable, popped_messages_of
 from deltamq.mq.client.produce.wire import ARROW
 from deltamq.mq.client.shells.both import Awaiting, Blocking, both
 from deltamq.mq.client.shells.shell import Answer, Shell
@@ -88,6 +88,8 @@ class PopOptions(TypedDict, total=False):
     #: An id of this pop in order, such as a UUID: a pop that is repeated with it gets the same messages (POP-20). A
     #: pop that asks for order makes one by default.
     attempt_id: str | None
+    #: Whether messages have a `value`: the fields of the topic's schema.
+    typed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,8 @@ class PopAsk:
     #: An id of this pop in order, which its repetitions share (POP-20).
     attempt_id: str | None = None
     arrow: bool = False
+    #: Whether messages have a `value`.
+    typed: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_messages <= POP_MESSAGES_MAX:
@@ -125,11 +129,12 @@ class PopAsk:
 
     @property
     def path(self) -> str:
-        return path_of("groups", self.group, "topics", self.topic, "pop")
+        path = path_of("groups", self.group, "topics", self.topic, "pop")
+        return f"{path}?typed=true" if self.typed else path
 
     @property
     def headers(self) -> dict[str, str]:
-        return _ARROW_HEADERS if self.arrow else JSON_HEADERS
+        return _ARROW_HEADERS if self.arrow or self.typed else JSON_HEADERS
 
     def body(self) -> bytes:
         """Return the request's JSON, without options that have their default."""
@@ -181,6 +186,7 @@ def _popped(topic: str, message: wire.PoppedMessage) -> PoppedMessage:
         message.message_id,
         _micros(message.born_time),
         _micros(message.append_time),
+        None,
         topic,
         message.handle,
         message.delivery_attempt,
@@ -213,6 +219,19 @@ def parse_table(headers: Mapping[str, str], body: bytes) -> PopTable:
         )
     except (KeyError, ValueError, OSError, pa.ArrowException, msgspec.MsgspecError) as error:
         raise _unreadable(error) from error
+
+
+def batch_of(ask: PopAsk, headers: Mapping[str, str], body: bytes) -> PopBatch:
+    """Parse the answer of a pop as messages."""
+    if not ask.typed:
+        return parse_batch(ask.topic, body)
+    table = parse_table(headers, body)
+    return PopBatch(
+        messages=popped_messages_of(ask.topic, table.rows),
+        invisible_ms=table.invisible_ms,
+        rest=table.rest,
+        failed_acks=table.failed_acks,
+    )
 
 
 # Handles -------------------------------------------------------------------------------------------------------
@@ -260,7 +279,9 @@ class PopCalls(Calls):
         `PopOptions` lists the further options.
         """
         began_ns = time.time_ns()
-        batch = parse_batch(topic, (await self._pop(self.ask(topic, max_messages, **options))).body)
+        ask = self.ask(topic, max_messages, **options)
+        answer = await self._pop(ask)
+        batch = batch_of(ask, answer.headers, answer.body)
         if batch.messages and (spans := self.hosts.tracing.spans) is not None:
             carriers = (message.headers for message in batch.messages)
             spans.received(topic, self.group, carriers, len(batch.messages), began_ns)

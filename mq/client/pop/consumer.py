@@ -98,6 +98,7 @@ class PopConsumerCore(ConsumerLife[ConsumerClosed]):
         filter: str | None = None,
         order: Ordering | None = None,
         retry: Literal["only"] | None = None,
+        typed: bool = False,
         renew_for_s: float | None = None,
         ack_within_ms: float = 50.0,
         client_id: str | None = None,
@@ -121,7 +122,9 @@ class PopConsumerCore(ConsumerLife[ConsumerClosed]):
         self._order = order
         self._max_messages = batch_messages or max_messages
         most = self._max_messages or 1
-        options = PopOptions(invisible_ms=invisible_ms, wait_ms=wait_ms, tags=tags, filter=filter, retry=retry)
+        options = PopOptions(
+            invisible_ms=invisible_ms, wait_ms=wait_ms, tags=tags, filter=filter, retry=retry, typed=typed
+        )
         ask = self._client.ask(self.topics[0], most, **options)
         self._ask = replace(ask, arrow=format == "arrow")
         tracing = self._client.hosts.tracing
@@ -263,6 +266,8 @@ class PopConsumer(PopConsumerCore, Blocking):
     retry
         `only`: pop only messages that are delivered again; an exclusive group allows no other pops. These pops create
         no group: the consumer waits until it exists.
+    typed
+        Whether messages have a `value`: the fields of the topic's schema.
     renew_for_s
         Seconds for which a message is renewed; then it is delivered again though its handler still runs. None: no
         limit.

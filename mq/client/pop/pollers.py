@@ -33,7 +33,7 @@ from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.client.http.endpoint import Endpoint, path_of
 from deltamq.mq.client.http.retries import is_worth_retrying
 from deltamq.mq.client.messages.received import PopBatch, PopTable
-from deltamq.mq.client.pop.client import PopAsk, PopCalls, parse_batch, parse_table
+from deltamq.mq.client.pop.client import PopAsk, PopCalls, batch_of, parse_table
 from deltamq.mq.client.pop.connection import PopConnection
 from deltamq.mq.client.pop.deliveries import Slots
 from deltamq.mq.client.pop.settler import Settler
@@ -254,7 +254,11 @@ class Poller:
         began = self._shell.now()
         try:
             answer = await self._connection.pop(ask)
-            popped = parse_table(answer.headers, answer.body) if ask.arrow else parse_batch(ask.topic, answer.body)
+            popped: PopBatch | PopTable
+            if ask.arrow:
+                popped = parse_table(answer.headers, answer.body)
+            else:
+                popped = batch_of(ask, answer.headers, answer.body)
         except DeltaMQError as error:
             self._slots.give_back(slots)
             self._settler.not_carried(acks)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.messages.message import Message, Sent, SentBatch, as_bytes, as_messages, check_message
+from deltamq.mq.client.messages.message import Message, Sent, SentBatch, as_messages, check_message, made
 from deltamq.mq.client.produce.entry import Entry
 from deltamq.mq.client.produce.executor import Executor, completing
 from deltamq.mq.client.produce.routers import Closed, PartFuture, Parts, Routers, wait_for
@@ -52,6 +52,8 @@ class MessageOptions(TypedDict, total=False):
     #: until it is due, `Admin.cancel_message` cancels it by its `message_id`.
     delay_ms: int | None
     deliver_time: datetime | None
+    #: In place of the body: the fields of the topic's schema.
+    value: object
 
 
 class ProducerCalls(Client):
@@ -124,7 +126,7 @@ class ProducerCalls(Client):
     async def send(
         self,
         topic: str,
-        body: bytes | str,
+        body: bytes | str | None = None,
         *,
         selector: Selector | None = None,
         selector_argument: object = None,
@@ -145,7 +147,7 @@ class ProducerCalls(Client):
         self._may_wait()
         deadline = self._deadline(timeout_s)
         future: Outcome[Sent] = self.shell.future()
-        message = Message(as_bytes(body), **options)
+        message = made(body, options)
         if expected_offset is not None and message.partition is None:
             raise Refused("expected_offset needs a partition", field="expected_offset")
         self._check(message)
@@ -158,14 +160,14 @@ class ProducerCalls(Client):
     def _queued(
         self,
         topic: str,
-        body: bytes | str | Message,
+        body: bytes | str | Message | None,
         future: Outcome[Sent] | None,
         selector: Selector | None,
         selector_argument: object,
         options: MessageOptions,
     ) -> Coroutine[Any, Any, object] | None:
         """Queue one message; returns what is to be awaited if it cannot be queued at once."""
-        message = body if isinstance(body, Message) else Message(as_bytes(body), **options)
+        message = made(body, options)
         deadline = self._deadline(None)
         self._check(message)
         router = self._routers.router(topic)
@@ -193,7 +195,7 @@ class ProducerCalls(Client):
     async def send_oneway(
         self,
         topic: str,
-        body: bytes | str | Message,
+        body: bytes | str | Message | None = None,
         *,
         selector: Selector | None = None,
         selector_argument: object = None,
@@ -246,8 +248,8 @@ class ProducerCalls(Client):
         """Send the rows of an Arrow table and wait for all; no Python object is made for a message.
 
         The columns are a message's fields (`body`, `key`, `tag`, `headers`, `message_id`, `born_time`, `delay_ms`,
-        `deliver_time`); only `body` is needed. Rows of one key keep their order. In a sampled trace, the rows get a
-        header with the context of the batch's span.
+        `deliver_time`); only `body` is needed, or in a topic with a schema `value`, a struct. Rows of one key keep
+        their order. In a sampled trace, the rows get a header with the context of the batch's span.
         """
         self._may_wait()
         deadline = self._deadline(timeout_s)

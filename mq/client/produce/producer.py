@@ -83,7 +83,7 @@ class Producer(ProducerCalls, Blocking):
     def send_soon(
         self,
         topic: str,
-        body: bytes | str | Message,
+        body: bytes | str | Message | None = None,
         *,
         selector: Selector | None = None,
         selector_argument: object = None,
@@ -135,7 +135,7 @@ class AsyncProducer(ProducerCalls, Awaiting):
     async def send_soon(
         self,
         topic: str,
-        body: bytes | str | Message,
+        body: bytes | str | Message | None = None,
         *,
         selector: Selector | None = None,
         selector_argument: object = None,

@@ -314,6 +314,8 @@ def _check_same(state: TableSendState, topic: str, rows: pa.Table) -> None:
 
 
 def _body_bytes(rows: pa.Table) -> int:
+    if "body" not in rows.column_names:
+        return int(rows.column("value").nbytes)
     return int(pc.sum(pc.binary_length(rows.column("body"))).as_py() or 0)
 
 

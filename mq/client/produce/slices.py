@@ -132,19 +132,23 @@ def checked_rows(table: pa.Table, message_bytes_max: int) -> pa.Table:
     fields = []
     columns = []
     for name in table.column_names:
-        if name not in ROW_SCHEMA.names:
+        if name not in ROW_SCHEMA.names and name != "value":
             raise Refused(
                 f"{name} is not a column of a message; the columns are {', '.join(ROW_SCHEMA.names)}",
                 code="unknown_field",
                 field=name,
             )
-    if "body" not in table.column_names:
+    has_values = "value" in table.column_names
+    if not has_values and "body" not in table.column_names:
         raise Refused("the column body is missing", code="missing_field", field="body")
     for field in ROW_SCHEMA:
         if field.name in table.column_names and table.column(field.name).null_count < len(table):
             columns.append(_cast(field, table.column(field.name)))
             fields.append(field)
-    if table.column("body").null_count:
+    if has_values:
+        columns.append(table.column("value"))
+        fields.append(table.field("value"))
+    elif table.column("body").null_count:
         raise Refused("every message needs a body; the column body has nulls", code="missing_field", field="body")
     checked = pa.Table.from_arrays(columns, schema=pa.schema(fields)) if columns else ROW_SCHEMA.empty_table()
     limits = {
@@ -208,8 +212,11 @@ def chunk_starts(table: pa.Table, chunk_bytes: int, chunk_rows: int) -> list[int
     The same table always gives the same chunks; a resumed send relies on that.
     """
     # The column's chunks are not combined: one chunk cannot have 2 GiB of bodies.
-    lengths = pc.binary_length(table.column("body"))
-    ends = np.cumsum(np.asarray(lengths, dtype=np.int64) + _ROW_BYTES)
+    if "body" in table.column_names:
+        lengths = np.asarray(pc.binary_length(table.column("body")), dtype=np.int64)
+    else:
+        lengths = np.full(len(table), table.column("value").nbytes // max(1, len(table)))
+    ends = np.cumsum(lengths + _ROW_BYTES)
     starts = [0]
     while starts[-1] < len(table):
         low = starts[-1]

@@ -69,7 +69,9 @@ def encode_request(
     if len(entries) == 1 and first.rows is None and first.count == 1:
         message = first.messages[0]
         if len(message.body) <= _JSON_BODY_BYTES_MAX:
-            return _json_request(first, message, partition, Producer(producer_id, producer_seq))
+            return _json_request(entries, partition, Producer(producer_id, producer_seq))
+    elif any(message.value is not None for entry in entries for message in entry.messages):
+        return _json_request(entries, partition, Producer(producer_id, producer_seq))
     headers = {"Content-Type": ARROW, "Producer-Id": producer_id, "Producer-Seq": str(producer_seq)}
     query: dict[str, str | int] = {} if partition is None else {"partition": partition}
     if first.expected_offset is not None:
@@ -81,7 +83,13 @@ def encode_request(
 # JSON ----------------------------------------------------------------------------------------------------------
 
 
-def _json_request(entry: Entry, message: Message, partition: str | None, producer: Producer) -> EncodedRequest:
+def _json_request(entries: Sequence[Entry], partition: str | None, producer: Producer) -> EncodedRequest:
+    lines = [_line(entry, message, partition) for entry in entries for message in entry.messages]
+    body = _encoder.encode(wire.ProduceRequest(lines, producer, entries[0].expected_offset))
+    return EncodedRequest(body, _JSON_HEADERS, {}, len(lines))
+
+
+def _line(entry: Entry, message: Message, partition: str | None) -> wire.Message:
     line = wire.Message(
         key=message.key,
         tag=message.tag,
@@ -92,12 +100,14 @@ def _json_request(entry: Entry, message: Message, partition: str | None, produce
         delay_ms=message.delay_ms,
         message_id=message.message_id,
     )
+    if isinstance(message.value, bytes):
+        line.value = msgspec.Raw(message.value)
+        return line
     try:
         line.body = message.body.decode()
     except UnicodeDecodeError:
         line.body_base64 = b64encode(message.body).decode()
-    body = _encoder.encode(wire.ProduceRequest([line], producer, entry.expected_offset))
-    return EncodedRequest(body, _JSON_HEADERS, {}, 1)
+    return line
 
 
 # Arrow ---------------------------------------------------------------------------------------------------------

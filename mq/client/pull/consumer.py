@@ -50,6 +50,8 @@ class PullConsumer(PullConsumerCore, Blocking):
         on at the first message of the new one; `raise` raises `Conflict` (`topic_made_again`) once before.
     fetch_messages, fetch_bytes
         Maximum size of one fetch.
+    typed
+        Whether messages have a `value`: the fields of the topic's schema.
     partitions_age_s_max
         Seconds between look-ups of partitions that an expansion added.
     access

@@ -63,6 +63,7 @@ class PullConsumerCore(Client):
         on_data_loss: Literal["raise", "skip"] = "raise",
         fetch_messages: int = 10_000,
         fetch_bytes: int = 4 * MIB,
+        typed: bool = False,
         patience: Patience | None = None,
         partitions_age_s_max: float = 30.0,
         **access: Unpack[ClientAccess],
@@ -78,6 +79,7 @@ class PullConsumerCore(Client):
             raise Refused(f"fetch_bytes must be from 1 to {FETCH_BYTES_MAX}", field="fetch_bytes")
         self._tags = tags
         self._filter = filter
+        self._typed = typed
         self._offsets = offsets
         self._skip = on_data_loss == "skip"
         self._fetch_messages = fetch_messages
@@ -320,6 +322,7 @@ class PullConsumerCore(Client):
             tags=self._tags,
             filter=self._filter,
             topic_id=self._topic_id,
+            typed=self._typed,
         )
         if not await self._fetches.start(reader, self._hosts.endpoint(reader.broker), ask):
             return False

@@ -36,6 +36,8 @@ class FetchAsk:
     client_id: str | None = None
     #: The topic's id, so that no offset is used in another life of it (SPEC MODEL-6).
     topic_id: str | None = None
+    #: Whether rows have the column `value`.
+    typed: bool = False
 
     @property
     def path(self) -> str:
@@ -59,6 +61,8 @@ class FetchAsk:
             query["client_id"] = self.client_id
         if self.topic_id is not None:
             query["topic_id"] = self.topic_id
+        if self.typed:
+            query["typed"] = "true"
         return query
 
 

@@ -82,6 +82,8 @@ from deltamq import (
     Producer,
     ProducerStats,
     PullConsumer,
+    QuarantinedMessage,
+    QuarantineDone,
     QueueInfo,
     QuotaInfo,
     ReceivedMessage,
@@ -108,6 +110,7 @@ from deltamq import (
     TopicCheck,
     TopicInfo,
     TopicRepair,
+    TopicSchema,
     TopicStatistics,
     Unauthenticated,
     Unavailable,
@@ -317,6 +320,10 @@ def administer(admin: Admin) -> None:
     group: GroupInfo = admin.create_group("billing", max_attempts=5, retry_policy=[1_000, 60_000])
     schema: SchemaVersion = admin.get_schema("orders-value")
     used: list[SchemaReference] = list(schema.references)
+    wanted: TopicSchema = {"format": "columns", "schema": "id STRING", "on_invalid": "quarantine"}
+    admin.create_topic("orders", schema=wanted)
+    misfits: list[QuarantinedMessage] = list(admin.quarantine("orders"))
+    again: QuarantineDone = admin.replay_quarantine("orders", offsets={one.partition: [one.offset] for one in misfits})
     members: list[GroupMember] = list(group.members)
     topics: list[GroupTopic] = list(group.topics)
     lanes: list[GroupPartition] = [lane for one in topics for lane in one.partitions]
@@ -330,7 +337,21 @@ def administer(admin: Admin) -> None:
     stopped: list[StoppedPartition] = list(cluster.stopped)
     upgrade: UpgradeInfo = admin.upgrade_state()
     features: list[FeatureInfo] = [*upgrade.on, *upgrade.waiting]
-    print(partitions, segments, members, lanes, by_topic, letters, brokers, hosts, missing, stopped, features, used)
+    print(
+        partitions,
+        segments,
+        members,
+        lanes,
+        by_topic,
+        letters,
+        brokers,
+        hosts,
+        missing,
+        stopped,
+        features,
+        used,
+        again.done,
+    )
 
 
 def remap(admin: Admin) -> list[MappingInfo]:
