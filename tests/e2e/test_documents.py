@@ -112,6 +112,7 @@ def test_the_documents_have_an_example_of_each_door() -> None:
         ("mq/client/README.md", "Traces"),
         ("mq/client/README.md", "Command line"),
         ("jobs/README.md", "Streams"),
+        ("jobs/README.md", "Topics with a schema"),
         ("jobs/README.md", "Writing, typed tables, a catalog"),
     ]
 
