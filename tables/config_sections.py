@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -396,6 +397,10 @@ class JobsSettings:
     erase_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 60
     #: Interval at which the defined exports append new messages, in seconds.
     export_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 60
+    #: Interval at which `latest` merges the newest values of typed topics, in seconds.
+    latest_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 60
+    #: The typed topics of which `latest` keeps a table, as a regular expression; empty: none.
+    latest_topics: str = ".*"
     #: Interval at which `replay` and `reset` check for scheduled runs that are due, in seconds.
     scheduled_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 30
     #: Interval at which `verify` checks every partition, in seconds.
@@ -409,6 +414,10 @@ class JobsSettings:
 
     def __post_init__(self) -> None:
         _check_collector(self.traces_url, "jobs.traces_url")
+        try:
+            re.compile(self.latest_topics)
+        except re.error as error:
+            raise SettingsDisagree(f"must be a regular expression: {error}", "jobs.latest_topics") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

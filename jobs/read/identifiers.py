@@ -36,6 +36,11 @@ def quarantine_name(topic: str) -> str:
     return _bounded(f"quarantine_{_encoded(topic)}")
 
 
+def latest_name(topic: str) -> str:
+    """Return the name of the view of the newest value of each key of a typed topic."""
+    return _bounded(f"latest_{_encoded(topic)}")
+
+
 def partition_name(topic: str, partition: str, generation: int) -> str:
     """Return the name of a partition's table: `partition_orders_at_broker_2da`.
 

@@ -45,6 +45,7 @@ class JobFunction(Protocol):
 #: Modules that register jobs when they are imported.
 _MODULES: Final = (
     "deltamq.jobs.export.export",
+    "deltamq.jobs.export.latest",
     "deltamq.jobs.export.scheduled_jobs",
     "deltamq.jobs.queue.delay",
     "deltamq.jobs.merge.merge",

@@ -20,6 +20,7 @@
 | `mq_history`      | sample of a gauge or rate: its `metric`, group, topic, process and `value` |
 | `mq_values_<topic>` | value of a typed topic, with its fields as columns, then `mq_key`, `mq_partition`, `mq_offset` |
 | `mq_quarantine_<topic>` | message of it that does not fit its schema, with `code`, `field` and `reason` |
+| `mq_latest_<topic>` | key of it, with its newest value (`jobs.sql.latest_view`) |
 | `job_shards`      | shard of a job that has run: its owner, its last run, its lag    |
 
 Where a row is about a partition as it is stored, a segment of a static topic has `logical_queue`, the name that clients
@@ -40,10 +41,11 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
-from deltamq.jobs.read.identifiers import quarantine_name, values_name
+from deltamq.jobs.read.identifiers import latest_name, quarantine_name, values_name
 from deltamq.jobs.read.row_format import MESSAGE_ROW
 from deltamq.jobs.read.topics import Catalog
 from deltamq.jobs.read.typed_columns import quarantine_columns, values_columns
+from deltamq.jobs.sql.latest_view import latest_of
 from deltamq.jobs.sql.queue_source import register_queue_sources
 from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.tasks.warehouse_files import storage
@@ -403,7 +405,9 @@ def _typed_views(spark: SparkSession, warehouse: str) -> Iterator[str]:
 
     They read new messages, also of partitions that are made later, and by statistics no file that does not matter.
     """
-    for topic in Catalog(storage(warehouse)).typed_topics():
+    store = storage(warehouse)
+    catalog = Catalog(store)
+    for topic in catalog.typed_topics():
         read = partial(read_topic, spark, topic, warehouse=warehouse, typed=True, quarantined=True)
         # Without bodies, which may have to be made of values, the tables are read natively.
         rows = read(columns=",".join(name for name in (*MESSAGE_ROW.names, *TYPED) if name != "body"))
@@ -414,6 +418,7 @@ def _typed_views(spark: SparkSession, warehouse: str) -> Iterator[str]:
         rows = read(columns=",".join((*MESSAGE_ROW.names, INVALID)))
         made = rows.where(f"{INVALID} IS NOT NULL").selectExpr(*quarantine_columns({}))
         yield _named(made, f"mq_{quarantine_name(topic)}")
+        yield _named(latest_of(spark, store, catalog, topic, warehouse), f"mq_{latest_name(topic)}")
 
 
 def _named(frame: DataFrame, name: str) -> str:

@@ -1,0 +1,104 @@
+"""The newest value of each key of a typed topic: a table that the job `latest` keeps, and the view over it (TYPE-45).
+
+    state/latest_<topic's id>     a row for each key, and one for each partition: how far it is merged
+    mq_latest_<topic>             that, and the messages behind it: no query misses what was acknowledged before it
+
+A message without a value deletes its key. The newest of two messages is that with the later append time; a key's
+messages lie in one partition unless their producers named partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
+
+from deltamq.jobs.merge.state_tables import table_at
+from deltamq.jobs.read.identifiers import literal, quoted
+from deltamq.jobs.read.topics import Catalog
+from deltamq.jobs.sql.reader import read_topic
+from deltamq.tables.schema import TIME
+from deltamq.tables.state.table import read_state_log
+from deltamq.tables.store.store import Store
+from deltamq.tables.typed_row import VALUE
+
+_FOLDER: Final = "state/latest_"
+_COLUMNS: Final = (
+    ("mq_id", pa.string()),
+    ("mq_key", pa.string()),
+    ("mq_partition", pa.string()),
+    ("mq_offset", pa.int64()),
+    ("mq_append_time", TIME),
+    ("mq_rescued", pa.string()),
+)
+#: What the view has behind the fields of the value.
+_SHOWN: Final = ("mq_key", "mq_partition", "mq_offset", "mq_append_time", "mq_rescued")
+_READ: Final = "key,offset,append_time,partition,value,rescued"
+_OF_MESSAGE: Final = (
+    "concat('k', key) AS mq_id",
+    "key AS mq_key",
+    "partition AS mq_partition",
+    "offset AS mq_offset",
+    "append_time AS mq_append_time",
+    "rescued AS mq_rescued",
+    "value",
+)
+
+
+def latest_folder(topic_id: str) -> str:
+    """Return where the newest values of a topic's life are, relative to the warehouse."""
+    return f"{_FOLDER}{topic_id}"
+
+
+def latest_schema(values: pa.StructType) -> pa.Schema:
+    """Return the columns of the table; a row whose `mq_key` is null says to which offset a partition is merged."""
+    return pa.schema([*_COLUMNS, (VALUE, values)])
+
+
+def newest_messages(spark: SparkSession, *, where: str = "", **options: Any) -> DataFrame:
+    """Return the newest message of each key as a row of the table; `value` is null for one that deletes its key.
+
+    `options` are those of `read_topic`, and `where` is a condition of the messages.
+    """
+    rows = read_topic(spark, typed=True, columns=_READ, **options).where("key IS NOT NULL")
+    return newest((rows.where(where) if where else rows).selectExpr(*_OF_MESSAGE))
+
+
+def newest(rows: DataFrame) -> DataFrame:
+    """Return the newest of the rows of each key."""
+    best = f"max_by(struct({', '.join(rows.columns)}), struct(mq_append_time, mq_offset)) AS best"
+    return rows.groupBy("mq_id").agg(expr(best)).select("best.*")
+
+
+def latest_of(spark: SparkSession, store: Store, catalog: Catalog, topic: str, warehouse: str) -> DataFrame:
+    """Return the newest value of each key as of each query: its fields, then those of `_SHOWN`.
+
+    What is merged when the view is made is not read again. What is merged later is read twice, until the view is made
+    again.
+    """
+    folder = latest_folder(catalog.topic_id(topic))
+    if read_state_log(store, folder) is None:
+        rows = newest_messages(spark, topic=topic, warehouse=warehouse)
+    else:
+        table = spark.sql(f"SELECT * FROM {table_at(store, folder)}")
+        where = not_merged(merged_ends(table))
+        behind = newest_messages(spark, where=where, topic=topic, warehouse=warehouse)
+        rows = newest(table.where("mq_key IS NOT NULL").unionByName(behind, allowMissingColumns=True))
+    taken = {name.lower() for name in rows.select("value.*").columns}
+    fields = [f"value.{quoted(name)}" for name in rows.select("value.*").columns]
+    return rows.where("value IS NOT NULL").selectExpr(*fields, *(name for name in _SHOWN if name not in taken))
+
+
+def merged_ends(table: DataFrame) -> Mapping[str, int]:
+    """Return the offset to which each partition is merged."""
+    rows = table.where("mq_key IS NULL").select("mq_partition", "mq_offset").collect()
+    return {row.mq_partition: row.mq_offset for row in rows}
+
+
+def not_merged(ends: Mapping[str, int]) -> str:
+    """Return the condition of the messages behind these offsets: in each partition's branch of a read a bound."""
+    bounds = [f"NOT (partition = {literal(name)} AND offset < {end})" for name, end in sorted(ends.items())]
+    return " AND ".join(bounds)
