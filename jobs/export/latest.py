@@ -24,14 +24,13 @@ from deltamq.jobs.read.topics import Catalog
 from deltamq.jobs.read.typed_columns import values_of_topic
 from deltamq.jobs.run.locks import shard_lock
 from deltamq.jobs.run.registry import WHOLE, Facts, job, with_spark_engine
-from deltamq.jobs.sql.latest_view import latest_folder, latest_schema, merged_ends, newest_messages
+from deltamq.jobs.sql.latest_view import latest_folder, merged_ends, newest_messages, open_latest
 from deltamq.jobs.tasks.task_errors import errors_of_tasks
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import DeltaMQError, NotFound, Unavailable
 from deltamq.tables.config import Config
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.queue.metadata import MetaFollower
-from deltamq.tables.state.table import open_state_log
 from deltamq.tables.state.upkeep import sweep_state
 from deltamq.tables.store.store import Store
 
@@ -113,10 +112,11 @@ def merge_latest(session: SparkSession, store: Store, topic: str, warehouse: str
     `session` is one of `writing_session`. `lost` are messages that retention removed before they were merged.
     """
     catalog = Catalog(store)
-    folder, values = latest_folder(catalog.topic_id(topic)), values_of_topic(catalog, topic)
+    topic_id, values = catalog.topic_id(topic), values_of_topic(catalog, topic)
     assert values is not None, "the topic has a schema"
     now_ms = int(now.timestamp() * 1_000)
-    log = open_state_log(store, folder, latest_schema(values), now_ms)
+    log = open_latest(store, topic_id, values, now_ms)
+    folder = latest_folder(topic_id)
     table = table_at(store, folder)
     merged = merged_ends(session.sql(f"SELECT * FROM {table}"))
     starts, ends, lost = {}, {}, 0
@@ -125,6 +125,7 @@ def merge_latest(session: SparkSession, store: Store, topic: str, warehouse: str
         if low < high:
             lost += stored.offsets.lost(low, high) if stored.name in merged else 0
             starts[stored.name], ends[stored.name] = max(low, stored.offsets.first), high
+    sweep_state(store, folder, now_ms)
     if not ends:
         return {"rows": 0}
     rows = newest_messages(
@@ -141,11 +142,10 @@ def merge_latest(session: SparkSession, store: Store, topic: str, warehouse: str
         rows.unionByName(marks, allowMissingColumns=True).createOrReplaceTempView("latest_source")
         session.sql(_MERGE.format(table=table))
         failpoint("latest.after_merge")
-        log = open_state_log(store, folder, latest_schema(values), now_ms)
+        log = open_latest(store, topic_id, values, now_ms)
     if len(log.files) > _FILES_MAX:
         with signed(session, log):
             session.sql(f"OPTIMIZE {table}")
-    sweep_state(store, folder, now_ms)
     return {"rows": sum(ends[name] - starts[name] for name in ends), "lost": lost}
 
 

@@ -9,23 +9,27 @@ messages lie in one partition unless their producers named partitions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
-from deltamq.jobs.merge.state_tables import table_at
+from deltamq.jobs.merge.state_tables import frame_of, signed, table_at, writing_session
 from deltamq.jobs.read.identifiers import literal, quoted
 from deltamq.jobs.read.topics import Catalog
 from deltamq.jobs.sql.reader import read_topic
+from deltamq.mq.errors import Unavailable
 from deltamq.tables.schema import TIME
-from deltamq.tables.state.table import read_state_log
+from deltamq.tables.state.table import StateLog, open_state_log, read_state_log
+from deltamq.tables.state.upkeep import DATA_KEEP_MS
 from deltamq.tables.store.store import Store
 from deltamq.tables.typed_row import VALUE
 
 _FOLDER: Final = "state/latest_"
+#: Commits have bounds of these columns only: of what a key says they have nothing, so its erasure leaves them.
+_BOUNDED: Final = {"delta.dataSkippingStatsColumns": "mq_partition,mq_offset,mq_append_time"}
 _COLUMNS: Final = (
     ("mq_id", pa.string()),
     ("mq_key", pa.string()),
@@ -56,6 +60,58 @@ def latest_folder(topic_id: str) -> str:
 def latest_schema(values: pa.StructType) -> pa.Schema:
     """Return the columns of the table; a row whose `mq_key` is null says to which offset a partition is merged."""
     return pa.schema([*_COLUMNS, (VALUE, values)])
+
+
+def open_latest(store: Store, topic_id: str, values: pa.StructType, now_ms: int) -> StateLog:
+    """Return the log of a topic's table, which is made if it does not exist."""
+    folder = latest_folder(topic_id)
+    return open_state_log(store, folder, latest_schema(values), now_ms, configuration=_BOUNDED)
+
+
+class ErasedLatest(NamedTuple):
+    """How many keys lost their row, and the table's files that are not live: just replaced, earlier, or never live."""
+
+    rows: int = 0
+    replaced: Sequence[str] = ()
+    dead: Sequence[str] = ()
+    unknown: Sequence[str] = ()
+
+
+def erase_latest(
+    spark: SparkSession | None, store: Store, topic_id: str, keys: pa.Array, *, until_us: int, now_ms: int
+) -> ErasedLatest:
+    """Delete the rows of these keys whose messages were appended until then (SPEC ERASE-1).
+
+    Files that no commit names are only told if no merge writes them any more.
+
+    Raises
+    ------
+    Unavailable
+        `engine_needed`: only Spark writes the table.
+    """
+    folder = latest_folder(topic_id)
+    before = read_state_log(store, folder)
+    if before is None:
+        return ErasedLatest()
+    if spark is None:
+        raise Unavailable(f"{folder}: its rows are erased by the engine spark only", code="engine_needed")
+    session, table = writing_session(spark), table_at(store, folder)
+    frame_of(session, pa.table({"key": keys}), partitions=1).createOrReplaceTempView("erased")
+    due = f"t.mq_key = s.key AND t.mq_append_time <= timestamp_micros({until_us})"
+    rows: int = session.sql(f"SELECT count(*) AS n FROM {table} t JOIN erased s ON {due}").collect()[0].n
+    if rows:
+        with signed(session, before):
+            session.sql(f"MERGE INTO {table} t USING erased s ON {due} WHEN MATCHED THEN DELETE")
+    old_ms = now_ms - DATA_KEEP_MS
+    entries = [entry for entry in store.entries(folder) if entry.name.endswith(".parquet")]
+    after = read_state_log(store, folder)
+    assert after is not None, "nothing deletes it but the end of its topic"
+    live = set(after.paths)
+    replaced = set(before.paths) - live if rows else set()
+    rest = [entry for entry in entries if entry.name not in live | replaced]
+    dead = [entry.name for entry in rest if entry.name in after.removed_ms]
+    unknown = [entry.name for entry in rest if entry.name not in after.removed_ms and entry.modified_ms < old_ms]
+    return ErasedLatest(rows, sorted(replaced), dead, unknown)
 
 
 def newest_messages(spark: SparkSession, *, where: str = "", **options: Any) -> DataFrame:

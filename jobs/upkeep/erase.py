@@ -19,9 +19,13 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 from msgspec.structs import replace
+from pyspark.errors import PySparkException
 
+from deltamq.jobs.read.topics import Catalog
 from deltamq.jobs.run.registry import Facts, job, with_spark_engine
+from deltamq.jobs.sql.latest_view import erase_latest, latest_folder
 from deltamq.jobs.tasks.items import chunks_of, runner_of
 from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.mq.errors import Corrupt, DeltaMQError, Unavailable
@@ -34,6 +38,7 @@ from deltamq.tables.ops.eraser import Eraser, clean_log
 from deltamq.tables.ops.erasures import Erasure, finish, open_erasures, read_erasure, replace_open
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.refs import DELAY, is_dead_marks
+from deltamq.tables.state.upkeep import DATA_KEEP_MS
 from deltamq.tables.store.file_pool import empty_pools
 from deltamq.tables.store.host_lock import this_machine
 
@@ -180,6 +185,7 @@ def _step(spark: Any, conf: Config, warehouse: Warehouse, erasure: Erasure) -> t
         return joined
 
     done = run(erase_partitions, _places(warehouse, erasure.topic, conf.warehouse.cluster))
+    _erase_latest(spark, warehouse, erasure, done)
     failpoint("erase.before_state")
     after = replace(
         erasure,
@@ -201,6 +207,24 @@ def _step(spark: Any, conf: Config, warehouse: Warehouse, erasure: Erasure) -> t
     after = _marked(warehouse, replace(after, logs=after.logs | checked.logs), keep_ms)
     replace_open(warehouse.store, after)
     return done, after
+
+
+def _erase_latest(spark: Any, warehouse: Warehouse, erasure: Erasure, done: Done) -> None:
+    """Erase the keys in the table of the topic's newest values, after its partitions: it is merged from these."""
+    topic_id = Catalog(warehouse.store).topic_id(erasure.topic)
+    folder, keys = latest_folder(topic_id), pa.array(erasure.keys, pa.string())
+    now_ms = warehouse.clock.wall_us() // 1000
+    try:
+        erased = erase_latest(spark, warehouse.store, topic_id, keys, until_us=erasure.asked_us, now_ms=now_ms)
+    except (DeltaMQError, PySparkException, OSError) as error:
+        done.errors.append(f"{type(error).__name__}: {folder}: {str(error).splitlines()[0]}")
+        return
+    if erased.rows:
+        done.copies["latest"] = erased.rows
+        done.keep(DATA_KEEP_MS, 0)
+    done.replaced += [f"{folder}/{path}" for path in erased.replaced]
+    done.dead += [f"{folder}/{path}" for path in erased.dead]
+    done.unknown += [f"{folder}/{path}" for path in erased.unknown]
 
 
 def _ended(warehouse: Warehouse, erasure: Erasure, done: Done) -> Erasure:

@@ -118,6 +118,8 @@ def open_state_log(
     now_ms: int,
     known: StateLog | None = None,
     begins: Callable[[], Mapping[str, int]] = dict,
+    *,
+    configuration: Mapping[str, str] | None = None,
 ) -> StateLog:
     """Return what `read_state_log` does; a table that does not exist is created, with these columns and no rows.
 
@@ -125,6 +127,8 @@ def open_state_log(
     ----------
     begins
         Returns the transactions that a new table begins with.
+    configuration
+        What a new table's configuration has besides that of all.
 
     Raises
     ------
@@ -139,7 +143,7 @@ def open_state_log(
             folder,
             schema=delta_schema(schema),
             name=name,
-            configuration=_CONFIGURATION,
+            configuration={**_CONFIGURATION, **(configuration or {})},
             protocol=UNGUARDED_PROTOCOL,
             now_ms=now_ms,
             transactions=begins(),

@@ -8,19 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from pyspark.sql import SparkSession
 
 from deltamq.jobs.export.latest import latest
 from deltamq.jobs.sql.latest_view import latest_folder
 from deltamq.jobs.sql.views import register_views
+from deltamq.jobs.upkeep.erase import erase
+from deltamq.mq.errors import Unavailable
 from deltamq.tables import failpoints
 from deltamq.tables.backup.backup import back_up
+from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.config import Config, load
 from deltamq.tables.failpoints import FailpointHit
+from deltamq.tables.ops.erasures import ask, read_erasure, replace_open
 from deltamq.tables.state.table import read_state_log
 from deltamq.tables.store.store import MemoryStore
 from tests.queue_tables import with_spark_engine
 from tests.typed_tables import FIRST, SECOND, TypedTables
+from tests.unit.jobs.upkeep.test_erase import holding
 
 pytestmark = pytest.mark.spark
 
@@ -94,6 +100,43 @@ def test_type_45_new_fields_and_kills_between_the_steps(spark: SparkSession, ord
         ("c", 5, {"zip": "z", "tags": [{"name": "t"}]}),
         ("z", 10, None),
     ]
+
+
+def test_erase_1_the_newest_value_of_an_erased_key_goes_with_its_messages(spark: SparkSession, tmp_path: Path) -> None:
+    orders = TypedTables(tmp_path / "w", "columns")
+    fill(orders)
+    orders.send(0, '{"id": 77777777, "amount": 1.5}', '{"id": 5}', keys=["ada@example.org", "bob"])
+    settings = conf(orders)
+    latest(spark, settings, NOW)
+    store, folder = orders.tables.warehouse.store, latest_folder(orders.topic.id)
+    erasure = ask(store, "orders", ("ada@example.org",), SYSTEM_CLOCK.wall_us())
+    erase(spark, settings, NOW)
+    erased = read_erasure(store, erasure.id)
+    assert (erased.state, erased.rows, erased.copies) == ("erased", 1, {"latest": 1})
+    register_views(spark, settings)
+    assert shown(spark).keys() == {"a", "c", "z", "bob"}
+    latest(spark, settings, NOW)
+    assert shown(spark).keys() == {"a", "c", "z", "bob"}
+    # As if the time for queries that read old files were over.
+    replace_open(store, structs.replace(erased, keep_ms=0))
+    erase(spark, settings, NOW)
+    assert read_erasure(store, erasure.id).state == "gone"
+    assert holding(Path(orders.uri, folder), b"ada@example.org", b"77777777") == []
+    orders.close()
+
+
+def test_erase_1_without_spark_a_key_of_such_a_table_keeps_its_request_open(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    orders = TypedTables(tmp_path / "w", "columns")
+    fill(orders)
+    latest(spark, conf(orders), NOW)
+    store = orders.tables.warehouse.store
+    erasure = ask(store, "orders", ("a",), SYSTEM_CLOCK.wall_us())
+    with pytest.raises(Unavailable, match="engine spark"):
+        erase(None, load(overrides={"warehouse.uri": orders.uri}), NOW)
+    assert read_erasure(store, erasure.id).state == "waiting"
+    orders.close()
 
 
 def test_type_45_a_backup_has_the_table_and_a_topics_table_goes_with_it(spark: SparkSession, tmp_path: Path) -> None:
