@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 _CLIENTS = str(Path(__file__).parents[1] / "java" / "Clients.java")
 _COUNT_PROGRAM = str(Path(__file__).parents[1] / "java" / "Count.java")
+_REFUSED = str(Path(__file__).parents[1] / "java" / "Refused.java")
 _COUNT = 250
 
 
@@ -360,3 +361,27 @@ def test_kafka_24_javas_consumer_reads_what_goes_out_in_every_compression(served
     asked = ("--include", r"codec\..*", "--from-beginning", "--max-messages", str(len(sent)), "--timeout-ms", "60000")
     read = tools.run("org.apache.kafka.tools.consumer.ConsoleConsumer", *server, *asked)
     assert set(read) & sent == sent
+
+
+def test_kafka_25_javas_clients_pass_over_what_did_not_fit_and_hear_which_values_do_not(served) -> None:
+    schema = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+    with Admin(served.service.url) as admin:
+        for topic, mode in (("kept", "quarantine"), ("strict", "reject")):
+            wanted = {"format": "json", "schema": json.dumps(schema), "on_invalid": mode}
+            admin.create_topic(topic, partitions=1, schema=wanted)
+    good, producer = '{"id": "a"}', KafkaProducer({"bootstrap.servers": served.address})
+    for value in (good, "x", good, *["x" * 100] * 3_000, good):
+        producer.produce("kept", value)
+    assert producer.flush(60) == 0
+    java, server = Java(GENERATIONS["4.3"]), ("--bootstrap-server", served.address)
+    for isolation in ("read_uncommitted", "read_committed"):
+        asked = ("--topic", "kept", "--from-beginning", "--max-messages", "3", "--timeout-ms", "60000")
+        small = ("--command-property", "max.partition.fetch.bytes=10000", "--isolation-level", isolation)
+        assert java.run("org.apache.kafka.tools.consumer.ConsoleConsumer", *server, *asked, *small) == [good] * 3
+    fate = java.run(_REFUSED, served.address, "strict", good, "x", '{"id": 7}')
+    kinds = [one.partition(":")[0] for one in fate]
+    # What would fit was refused because of the others.
+    assert kinds == ["KafkaException", "InvalidRecordException", "InvalidRecordException"]
+    assert "JSON" in fate[1] and "id: " in fate[2], fate
+    assert served.stored("strict") == {}
+    assert java.run(_REFUSED, served.address, "strict", good, good) == ["stored"] * 2
