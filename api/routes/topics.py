@@ -221,7 +221,7 @@ async def put_topic(topic: TopicName, service: Running, caller: Asking, request:
     static = _static_of(asked)
     permit, schema = permit_put(caller, topic), _schema_of(topic, asked)
     if schema is not None:
-        await service.registry.register_for(topic, schema, permit, Call.of(request.scope))
+        await service.registry.register_for(topic, schema, caller, Call.of(request.scope))
     if static is None:
         hosted, created = await service.topics.put(topic, _wanted_of(asked), permit=permit, schema=schema)
         await service.sealer.seal(hosted)

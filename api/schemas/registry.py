@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from deltamq.api.auth.caller import Caller, permit_put
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Call
@@ -32,6 +33,7 @@ from deltamq.mq.schemas.registry import (
     SchemaEvent,
     SubjectVersion,
     Version,
+    topic_of_subject,
 )
 from deltamq.mq.schemas.setting import SchemaSetting
 
@@ -194,12 +196,21 @@ class Registry:
         return wanted
 
     async def register_for(
-        self, topic: str, schema: Callable[[MetaState], WantedSchema], permit: Callable[[bool], None], call: Call
+        self, topic: str, schema: Callable[[MetaState], WantedSchema], caller: Caller, call: Call
     ) -> None:
-        """Register the version that a request brings of its topic's subject, once all else about it is right."""
-        wanted = await self.check_for(topic, schema, permit)
+        """Register the version that a request brings of its topic's subject, once all else about it is right.
+
+        Raises
+        ------
+        Forbidden
+            The caller may not change or make the topic, or the subject has the access rules of another one (TYPE-26).
+        """
+        wanted = await self.check_for(topic, schema, permit_put(caller, topic))
+        subject = wanted.setting.subject
+        if topic_of_subject(subject) != topic and (wanted.schema is not None or self.subject_of(topic) != subject):
+            caller.require("topic", topic_of_subject(subject), "describe" if wanted.schema is None else "alter")
         if wanted.schema is not None:
-            await self.register(wanted.setting.subject, wanted.schema, id_=None, number=None, call=call)
+            await self.register(subject, wanted.schema, id_=None, number=None, call=call)
 
     async def parsed(self, version: Version) -> Any:
         """Return a registered schema as the rules of its type take it."""

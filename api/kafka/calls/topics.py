@@ -119,7 +119,7 @@ class TopicCalls:
                     permit = permit_put(asker.caller, name)
                     if schema is not None:
                         _check_new(name, self._topics.find(name) is None)
-                        await self._registry.register_for(name, schema, permit, _call(asker))
+                        await self._registry.register_for(name, schema, asker.caller, _call(asker))
                     _, is_new = await self._topics.put(name, wanted, only_new=True, permit=permit, schema=schema)
                     _check_new(name, is_new)
             _check_new(name, is_new)
@@ -361,7 +361,7 @@ class Configs:
                 configs = {change.name: change.value for change in asked if change.name not in changes.problems}
                 async with recorded(self._audit, asker, "topic", name, {"configs": configs}):
                     if schema is not None:
-                        await self._registry.register_for(name, schema, permit, _call(asker))
+                        await self._registry.register_for(name, schema, asker.caller, _call(asker))
                     await self._topics.put(name, wanted, permit=permit, schema=schema)
             _check(changes, of=len(asked))
         except DeltaMQError as error:

@@ -240,6 +240,23 @@ def test_type_26_a_subject_has_the_access_rules_of_its_topic(admin: Guarded) -> 
         assert refusal(wrong.get_subjects) == (401, 40101)
 
 
+def test_type_26_a_topic_gets_another_topics_subject_only_from_who_may_see_or_change_it(admin: Guarded) -> None:
+    client_of(admin).register_schema("guarded-value", record(ID, name="Guarded"))
+    maker = admin.caller("topic.maker", ("topic", "made.*", "create", "alter"))
+    helped = admin.caller("helped", ("topic", "made.*", "create", "alter"), ("topic", "guarded", "describe"))
+    wanted: dict[str, Any] = {"format": "avro", "subject": "guarded-value"}
+    text = record(ID, NOTE, name="Guarded").schema_str
+    for caller, schema, status in (
+        (maker, wanted, 403),
+        (helped, {**wanted, "schema": text}, 403),
+        (helped, wanted, 201),
+        (maker, {"format": "avro", "schema": text}, 201),
+    ):
+        topic = f"made.{caller.token[-4:]}{status}" if caller.token else ""
+        assert caller.call("PUT", f"/v1/topics/{topic}", {"schema": schema}).status == status, (schema, status)
+    assert client_of(admin).get_versions("guarded-value") == [1]
+
+
 def test_type_20_serializers_of_each_format_write_what_their_deserializers_read(admin: Guarded) -> None:
     sender = admin.caller("sender", ("topic", "wire*", "publish", "create"))
     reader = admin.caller("receiver", ("topic", "wire*", "subscribe"))
