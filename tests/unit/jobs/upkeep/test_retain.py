@@ -42,6 +42,7 @@ from deltamq.tables.queue.refs import (
     OFFSETS,
     dead_marks_ref,
     dead_ref,
+    quarantine_marks_ref,
     retry_ref,
     revive_ref,
     system_ref,
@@ -316,6 +317,25 @@ def test_retry_08_marks_stay_as_long_as_the_dead_letters_that_they_are_about(ben
     for _ in range(2):
         bench.run(after_ms=31 * DAY_MS)
     assert (bench.bounds(dead), bench.bounds(marks)) == ((3, 3), (3, 3))
+
+
+def test_type_8_marks_of_a_quarantine_stay_as_long_as_the_messages_that_they_are_about(bench: Bench) -> None:
+    topic = bench.topic()
+    for body in ("a", "b"):
+        bench.send(topic, body)
+    log = bench.log(topic)
+    marks = quarantine_marks_ref(log.ref)
+    for mark in (Deleted(((0, 1),), 1), SentBack(((1, 2),), "origin", 2)):
+        bench.warehouse.create(marks).append([Batch(rows_of_dead_marks([mark]))])
+    bench.kept(topic, retention_ms=365 * DAY_MS)
+    log.delete_below(1)
+    bench.run(after_ms=29 * DAY_MS)
+    assert bench.bounds(marks) == (0, 2), "they are not old enough"
+    bench.run(after_ms=31 * DAY_MS)
+    assert bench.bounds(marks) == (1, 2), "a message is still there"
+    log.delete_below(2)
+    bench.run(after_ms=31 * DAY_MS)
+    assert bench.bounds(marks) == (2, 2)
 
 
 @pytest.mark.promise("KEEP-6")
