@@ -32,6 +32,8 @@ from deltamq.mq.static.logical_queue import TopicQueues
 _DRAW_BITS = 30
 #: Interval at which a waiting pop looks again at messages that are due and that it did not get.
 _LATE_S = 0.05
+#: Age from which a pop looks for commits of others first: they may have erased what is in memory here (SPEC ERASE-1).
+_FOLLOWED_S = 10.0
 
 
 @dataclass(slots=True)
@@ -232,6 +234,8 @@ class Popper:
             if visit.key.retry:
                 return
             log = await visit.partition.opened()
+        if self._loop.time() - visit.partition.refreshed_at >= _FOLLOWED_S:
+            await visit.partition.refresh()
         fence = self._hosting.fence(visit.broker)
         if fence is not None and not visit.partition.is_fenced(fence):
             log = await visit.partition.fenced(fence)

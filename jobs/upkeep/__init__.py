@@ -1,3 +1,3 @@
-"""Jobs that maintain the files of partitions: retention, compaction and verification."""
+"""Jobs that maintain the files of partitions: retention, compaction, erasure and verification."""
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from deltamq.tables.delta.snapshot import PartitionNotFound
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.warehouse import Warehouse, refs
 from deltamq.tables.ops.eraser import Eraser, clean_log
-from deltamq.tables.ops.erasures import Erasure, finish, open_erasures, read_erasure, replace_open
+from deltamq.tables.ops.erasures import Erasure, finish, open_erasures, read_erasure, replace_open, store_ms
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.refs import DELAY, is_dead_marks
 from deltamq.tables.state.upkeep import DATA_KEEP_MS
@@ -46,6 +46,8 @@ from deltamq.tables.store.host_lock import this_machine
 _COPIES: Final = {Space.RETRY: "retries", Space.DLQ: "dead_letters", Space.SYS: "delayed"}
 #: Boot times of one machine can be compared; without its id, those of this process.
 _MACHINE: Final = this_machine() or uuid.uuid4().hex
+#: How much the times of a store's files may be wrong.
+_STORE_CLOCK_MS: Final = 2_000
 _SHOWN_MAX: Final = 5
 #: Partitions that a worker process keeps open for later tasks.
 _OPEN_MAX: Final = 64
@@ -155,10 +157,23 @@ def erase(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None 
 def _is_due(warehouse: Warehouse, erasure: Erasure) -> bool:
     if erasure.state == "waiting":
         return True
-    if erasure.machine != _MACHINE:  # boot times of another machine say nothing here: the time begins again
+    since_ms = _since_ms(warehouse, erasure)
+    if since_ms is None:
         replace_open(warehouse.store, _marked(warehouse, erasure, erasure.keep_ms))
         return False
-    return warehouse.clock.boot_ms() - erasure.erased_boot_ms >= erasure.keep_ms
+    return since_ms >= erasure.keep_ms
+
+
+def _since_ms(warehouse: Warehouse, erasure: Erasure) -> int | None:
+    """Return the time since a request was last erased; None if nobody knows, then the time begins again.
+
+    No wall clock of a machine counts: one that jumps would delete what is in use (ARCHITECTURE I6).
+    """
+    if erasure.machine == _MACHINE:
+        return warehouse.clock.boot_ms() - erasure.erased_boot_ms
+    if warehouse.is_far:  # where each run may have another machine
+        return store_ms(warehouse.store) - erasure.erased_store_ms - _STORE_CLOCK_MS
+    return None
 
 
 def _marked(warehouse: Warehouse, erasure: Erasure, keep_ms: int) -> Erasure:
@@ -169,6 +184,7 @@ def _marked(warehouse: Warehouse, erasure: Erasure, keep_ms: int) -> Erasure:
         state="erased",
         machine=_MACHINE,
         erased_boot_ms=clock.boot_ms(),
+        erased_store_ms=store_ms(warehouse.store) if warehouse.is_far else 0,
         keep_ms=keep_ms,
         gone_ms=clock.wall_us() // 1000 + keep_ms,
     )
@@ -230,7 +246,7 @@ def _erase_latest(spark: Any, warehouse: Warehouse, erasure: Erasure, done: Done
 def _ended(warehouse: Warehouse, erasure: Erasure, done: Done) -> Erasure:
     """Delete the old files of a request of which no live file has anything; return it as it is then."""
     orphan_keep_ms = max(warehouse.settings.orphan_keep_ms, done.orphan_keep_ms)
-    waits_ms = orphan_keep_ms - (warehouse.clock.boot_ms() - erasure.erased_boot_ms)
+    waits_ms = orphan_keep_ms - (_since_ms(warehouse, erasure) or 0)
     if waits_ms > 0 and not set(done.unknown) <= set(erasure.removed):
         # Files that no commit names: their writers were killed, or commit them yet.
         waiting = replace(erasure, gone_ms=warehouse.clock.wall_us() // 1000 + waits_ms)

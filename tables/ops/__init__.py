@@ -1,3 +1,3 @@
-"""Occasional work on stored tables: compaction, verification, counting, repair."""
+"""Occasional work on stored tables: compaction, erasure, verification, counting, repair."""
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from deltamq.tables.store.store import Store
 
 _OPEN: Final = "jobs/erase/open"
 _DONE: Final = "jobs/erase/done"
+_CLOCK: Final = "jobs/erase/clock"
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 State = Literal["waiting", "erased", "gone"]
@@ -47,9 +48,11 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: When no file has the content any more: as planned, or as it was.
     gone_ms: int | None = None
     keys: tuple[str, ...] = ()
-    #: The machine, and its boot time in milliseconds, when a run of the job last found content to erase.
+    #: When a run of the job last found content to erase, in milliseconds: by the boot clock of a machine, and by the
+    #: clock of an object store.
     machine: str = ""
     erased_boot_ms: int = 0
+    erased_store_ms: int = 0
     #: How long old files and commits are kept from then on.
     keep_ms: int = 0
     #: Files that were replaced, and the log checkpoint from which on each typed partition's log is free of values.
@@ -90,6 +93,13 @@ def finish(store: Store, erasure: Erasure) -> None:
     store.replace(f"{_DONE}/{erasure.id}.json", msgspec.json.encode(receipt))
     failpoint("erase.after_done")
     store.delete(f"{_OPEN}/{erasure.id}.json")
+
+
+def store_ms(store: Store) -> int:
+    """Return the time by the store's own clock in milliseconds, to about a second."""
+    store.replace(f"{_CLOCK}/now", b"now")
+    (now,) = store.entries(_CLOCK)
+    return now.modified_ms
 
 
 def open_erasures(store: Store) -> list[Erasure]:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -172,6 +173,25 @@ def test_a_group_is_stopped_and_its_dead_letters_come_again(machine: Machine) ->
         consumer.dead([message.handle], "cannot be booked")
     assert "cannot be booked" in machine.follow("Stop a group whose handler fails, and send its messages back")
     assert message.text in left(machine)
+
+
+def test_one_persons_data_is_erased(machine: Machine) -> None:
+    with Producer(machine.url) as producer:
+        producer.send("orders", "SECRET of Ada", key="ada@example.org")
+    ask, look = PROCEDURES["Erase one person's data"]
+    asked = re.search("erasure ([0-9a-f]{32}): waiting", machine.type(ask))
+    assert asked is not None
+    # The jobs look for requests every minute.
+    until(lambda: "erased, 1 messages of 1 keys" in machine.type(look.replace("ID", asked[1])), within_s=90)
+    with Admin(machine.url) as admin:
+        paths = [f"partitions/{info.partition}/messages?offset=0" for info in admin.get_topic("orders").partitions]
+
+    def fetched() -> bytes:
+        return b"".join(urlopen(f"{machine.url}/v1/topics/orders/{path}").read() for path in paths)
+
+    until(lambda: b"SECRET" not in fetched())
+    bodies = left(machine, 11)
+    assert sorted(bodies) == ["", *(str(number) for number in range(10, 20))], "it keeps its place"
 
 
 def ready(url: str) -> bool:

@@ -101,6 +101,21 @@ def test_erase_5_a_request_over_rest_and_its_receipt(queue: Queue) -> None:
     ]
 
 
+def test_erase_1_a_pop_hands_out_nothing_that_was_erased_elsewhere(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = queue.group("billing")
+    queue.send("first")
+    assert group.pop().bodies == ["first"]
+    queue.send(BODY, key=ADA)  # the service has it in memory
+    asked(queue, "orders")
+    erase(None, queue.config, NOW)
+    # as if the pop of before was ten seconds ago
+    monkeypatch.setattr("deltamq.api.queue.popper._FOLLOWED_S", 0.0)
+    (popped,) = group.pop_again(1).messages
+    assert "body" not in popped and "key" not in popped
+
+
 def test_erase_5_admin_and_the_command_line(queue: Queue, capfd: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
 from deltamq.jobs.upkeep.compact import compact
@@ -20,7 +21,7 @@ from deltamq.tables.config import Config, load
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse
-from deltamq.tables.ops.erasures import Erasure, ask, finish, open_erasures, read_erasure, replace_open
+from deltamq.tables.ops.erasures import Erasure, ask, finish, open_erasures, read_erasure, replace_open, store_ms
 from deltamq.tables.ops.verification import Gravity, verify
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.refs import dead_ref, retry_ref, system_ref
@@ -244,18 +245,32 @@ def test_erase_1_a_file_that_no_commit_names_is_deleted_when_no_writer_can_commi
         erase(None, conf, NOW)
         assert waiting.state != "gone" and time.monotonic() < until
     clock = warehouse_of(conf).clock
-    replace_open(
-        filled.warehouse.store,
-        Erasure(
-            **{
-                **{name: getattr(waiting, name) for name in waiting.__struct_fields__},
-                "erased_boot_ms": clock.boot_ms() - conf.log.orphan_keep_ms,
-            }
-        ),
-    )
+    later = replace(waiting, erased_boot_ms=clock.boot_ms() - conf.log.orphan_keep_ms)
+    replace_open(filled.warehouse.store, later)
     erase(None, conf, NOW)
     assert read_erasure(filled.warehouse.store, erasure.id).state == "gone"
     assert holding(filled.uri, b"SECRET-of-ada", ADA.encode()) == []
+
+
+def test_erase_2_on_another_machine_the_stores_clock_counts_and_no_wall_clock(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled.append("orders", A.name, BODY, key=ADA)
+    erasure, conf = asked(filled, ADA), conf_of(filled)
+    erase(None, conf, NOW)
+    first = read_erasure(filled.warehouse.store, erasure.id)
+    monkeypatch.setattr("deltamq.jobs.upkeep.erase._MACHINE", "another")
+    erase(None, conf, NOW)
+    again = read_erasure(filled.warehouse.store, erasure.id)
+    assert (again.machine, again.state) == ("another", "erased"), "on a disk the time begins again"
+    assert again.erased_boot_ms >= first.erased_boot_ms
+    store = warehouse_of(conf).store
+    monkeypatch.setattr(store, "cheap_look", False)  # as an object store
+    now_ms = store_ms(store)
+    for before_ms, state in ((2_500, "erased"), (4_000, "gone")):
+        replace_open(store, replace(again, machine="a third", erased_store_ms=now_ms - before_ms))
+        erase(None, conf, NOW)
+        assert read_erasure(store, erasure.id).state == state
 
 
 def test_erase_1_a_task_that_runs_twice_does_nothing_the_second_time(filled: Filled) -> None:
