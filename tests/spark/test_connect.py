@@ -134,7 +134,20 @@ def test_spark_06_streams_over_connect_where_the_server_has_the_project(warehous
 @pytest.mark.long
 def test_spark_06_the_jobs_of_the_queue_over_connect(server: ConnectServer, warehouse: Path) -> None:
     command = (str(Path(sys.executable).with_name("deltamq")), "jobs", "run", "--once", "--engine", "spark")
-    jobs = ("merge", "revive", "delay", "retain", "compact", "verify", "replay", "reset", "export", "latest", "catalog")
+    jobs = (
+        "merge",
+        "revive",
+        "delay",
+        "retain",
+        "compact",
+        "erase",
+        "verify",
+        "replay",
+        "reset",
+        "export",
+        "latest",
+        "catalog",
+    )
     ran = server.run(*command, *jobs, "--warehouse", str(warehouse))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert [job for job in jobs if f"job={job} ok" not in ran.stdout] == []

@@ -18,6 +18,7 @@ from deltamq.jobs.upkeep.erase import EraseItem, erase, erase_partitions
 from deltamq.mq.errors import Corrupt, NotFound
 from deltamq.mq.limits import KIB
 from deltamq.tables.config import Config, load
+from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse
@@ -181,6 +182,20 @@ def test_erase_1_all_copies_and_no_byte_of_the_warehouse_has_key_or_body(filled:
     assert [row["value"] for row in shown] == [None, None, {"id": "kept"}]
     assert [row["body"] for row in read(letters)] == [None, b"of another topic"]
     assert sound(filled)
+
+
+def test_erase_1_a_request_in_an_erased_file_is_still_known_and_a_body_that_is_a_value_is_gone(filled: Filled) -> None:
+    log = filled.warehouse.create(A)
+    sent = codec("columns", "id STRING").typed(rows([b'{"id":"SECRET"}', b'{"id":"SECRET"}'], key=ADA))
+    request = Batch(sent, ProducerStamp("p", 0, None, 2))
+    log.append([request])
+    asked(filled, ADA)
+    assert erase(None, conf_of(filled), NOW)["rows"] == 2
+    assert [row["body"] for row in read(log)] == [None, None]
+    again = Warehouse.open(filled.uri)
+    (told,) = again.open_partition(A).append([request])
+    assert (told.base_offset, told.duplicate) == (0, True)
+    again.close()
 
 
 def test_erase_1_what_a_job_had_in_its_hands_is_erased_before_the_request_ends(filled: Filled) -> None:
