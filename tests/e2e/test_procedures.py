@@ -203,7 +203,7 @@ def test_rely_10_a_disk_that_is_not_mounted_is_named_and_the_processes_go_on_whe
     disk = machine.warehouse.parent
     disk.rename(machine.folder / "not mounted")
     disk.mkdir()
-    until(lambda: not ready(machine.url))
+    until(lambda: not ready(machine.url), within_s=120)
     with pytest.raises(DeltaMQError, match="store_gone"), Producer(machine.url, timeout_s=2.0) as producer:
         producer.send("orders", "while it is gone")
     assert list(disk.iterdir()) == []

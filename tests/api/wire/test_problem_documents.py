@@ -18,8 +18,8 @@ from deltamq.tables.failpoints import FailpointHit
 
 
 def _all_errors(kind: type[DeltaMQError] = DeltaMQError) -> Iterator[type[DeltaMQError]]:
-    # The client's own errors never meet the service, whatever else was imported before.
-    if not kind.__module__.startswith("deltamq.mq.client"):
+    # The client's own errors never meet the service, whatever was imported before; those of requests make their text.
+    if not kind.__module__.startswith(("deltamq.mq.client", "deltamq.api.wire")):
         yield kind
     for below in kind.__subclasses__():
         yield from _all_errors(below)
