@@ -33,7 +33,7 @@ pytestmark = pytest.mark.spark
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
-@pytest.fixture(params=["json", "columns"])
+@pytest.fixture(params=["columns", pytest.param("json", marks=pytest.mark.long)])
 def orders(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TypedTables]:
     made = TypedTables(tmp_path / "w", request.param)
     yield made

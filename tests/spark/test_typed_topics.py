@@ -27,7 +27,7 @@ from tests.typed_tables import FIRST, TypedTables
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(params=["json", "columns"])
+@pytest.fixture(params=["columns", pytest.param("json", marks=pytest.mark.long)])
 def orders(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TypedTables]:
     made = TypedTables(tmp_path / "w", request.param)
     made.fill()
