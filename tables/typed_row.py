@@ -116,14 +116,6 @@ def joined_fields(batches: Sequence[pa.RecordBatch]) -> list[pa.Field]:
     return [pa.field(name, kinds[name]) for name in TYPED if name in kinds]
 
 
-def holds(known: pa.DataType, other: pa.DataType) -> bool:
-    """Whether a column of type `known` has room for all fields of `other`, of the same types."""
-    try:
-        return bool(joined(known, other) == known)
-    except Conflict:
-        return False
-
-
 def conformed(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return a column as the type `kind`, which has all its fields: fields that it lacks are null."""
     if column.type == kind:

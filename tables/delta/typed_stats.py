@@ -56,6 +56,12 @@ class TypedBounds:
     fitting: int = 0
     has_invalid: bool = False
 
+    def put(self, name: str, below: TypedBounds) -> None:
+        """Note the statistics of a struct's fields, as far as there are any."""
+        for mine, its in ((self.least, below.least), (self.greatest, below.greatest), (self.nulls, below.nulls)):
+            if its:
+                mine[name] = its
+
     def joined(self, other: TypedBounds) -> TypedBounds:
         """Return the statistics of the rows of both."""
         return TypedBounds(
@@ -99,11 +105,8 @@ def _collect(chunks: Sequence[pa.StructArray], into: TypedBounds) -> None:
     for at, inner in enumerate(chunks[0].type):
         name, columns = inner.name, [fields[at] for fields in flat]
         if pa.types.is_struct(inner.type):
-            below = TypedBounds()
-            _collect(columns, below)
-            for mine, its in ((into.least, below.least), (into.greatest, below.greatest), (into.nulls, below.nulls)):
-                if its:
-                    mine[name] = its
+            _collect(columns, below := TypedBounds())
+            into.put(name, below)
         elif not pa.types.is_nested(inner.type):
             into.nulls[name] = sum(column.null_count for column in columns)
             _add_bounds(pa.chunked_array(columns), inner, into)
@@ -114,11 +117,8 @@ def _collect_few(values: pa.StructArray, into: TypedBounds) -> None:
     for of, column in zip(values.type, values.flatten(), strict=True):
         kind, name = of.type, of.name
         if pa.types.is_struct(kind):
-            below = TypedBounds()
-            _collect_few(column, below)
-            for mine, its in ((into.least, below.least), (into.greatest, below.greatest), (into.nulls, below.nulls)):
-                if its:
-                    mine[name] = its
+            _collect_few(column, below := TypedBounds())
+            into.put(name, below)
         elif not pa.types.is_nested(kind):
             into.nulls[name] = column.null_count
             if pa.types.is_timestamp(kind):

@@ -30,11 +30,6 @@ class Schema(NamedTuple):
     #: Protobuf: where the message is in its file.
     indexes: tuple[int, ...] | None = None
 
-    @property
-    def is_envelope(self) -> bool:
-        """Whether the value is only a part of the body."""
-        return self.value is not self.root
-
 
 def schema_of(setting: SchemaSetting, version: Version, references: Sequence[Version]) -> Schema:
     """Return a version's schema; `references` are the schemas that it refers to, each behind its own.
