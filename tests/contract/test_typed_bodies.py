@@ -363,9 +363,11 @@ def test_type_17_a_body_cannot_take_more_memory_than_its_size_allows(form: Forma
         inner = {"type": "record", "name": "I", "fields": [{"name": name, "type": "int"} for name in names]}
         text = record(("v", {"type": "array", "items": ["null", inner]}))
         body = _zigzag(10_000) + b"\0" * 10_001
-    columns = same(both(form, text), [body])
+    codecs = both(form, text)
+    before = pa.total_allocated_bytes()  # other tests of this process hold memory, too
+    columns = same(codecs, [body])
     assert [fault and fault[:2] for fault in faults_of(columns)] == [("out_of_range", "v")]
-    assert pa.total_allocated_bytes() < 100_000_000
+    assert pa.total_allocated_bytes() - before < 2**20, "nothing of the body is kept"
 
 
 def test_type_13_days_are_those_of_the_calendar() -> None:
