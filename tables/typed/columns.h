@@ -42,7 +42,8 @@ enum reason {
     NO_DIGITS,
     OTHER_SCHEMA,
     NO_HEADER,
-    NOT_LOCAL
+    NOT_LOCAL,
+    CONSTRAINT
 };
 enum flag { NULLABLE = 1, REQUIRED = 2, CLOSED = 4, WRAPPED = 8 };
 enum layout { STRUCT = 0, BITS = -1, TEXT = -2, LIST = -3 }; /* or the bytes of a value */

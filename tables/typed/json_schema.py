@@ -1,16 +1,18 @@
 """A JSON Schema as a tree of nodes (drafts 4 to 2020-12): what becomes a column of a type, and what a text (TYPE-13).
 
-What restricts values without giving them another type (`minimum`, `pattern`, `enum`, ...) is the producer's to check.
+What restricts values without giving them another type (`minimum`, `pattern`, `enum`, ...): constraints.py.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 
+from deltamq.tables.typed.constraints import constrained
 from deltamq.tables.typed.node import (
     ANY,
     SIMPLE,
@@ -78,15 +80,21 @@ class _Reader:
         if not isinstance(schema, dict):
             raise invalid_schema(f"{at or 'it'} is neither an object nor true")
         depth = self._growth.deeper(depth, at)
+        if "allOf" in schema:
+            own = {word: value for word, value in schema.items() if word != "allOf"}
+            return self._all([*_schemas(schema["allOf"], at, "allOf"), own], document, at, depth, seen)
+        node, nullable = self._of_any_type(schema, document, at, depth, seen)
+        allowed = schema.get("enum", [schema["const"]] if "const" in schema else [None])
+        return constrained(node, schema, at), nullable and (not isinstance(allowed, list) or None in allowed)
+
+    def _of_any_type(
+        self, schema: dict[str, Any], document: str, at: str, depth: int, seen: tuple[tuple[str, str], ...]
+    ) -> tuple[Node, bool]:
         if "$ref" in schema:
             return self._referred(schema["$ref"], document, at, depth, seen)
         for word in ("oneOf", "anyOf"):
             if word in schema:
                 return self._choice(_schemas(schema[word], at, word), document, at, depth, seen)
-        if "allOf" in schema:
-            own = {word: value for word, value in schema.items() if word != "allOf"}
-            parts = [*_schemas(schema["allOf"], at, "allOf"), *([own] if _types(own, at) else [])]
-            return self._all(parts, document, at, depth, seen)
         kinds = _types(schema, at)
         nullable = _NULL in kinds
         named = [kind for kind in kinds if kind != _NULL]
@@ -132,19 +140,26 @@ class _Reader:
     def _all(
         self, parts: list[Any], document: str, at: str, depth: int, seen: tuple[tuple[str, str], ...]
     ) -> tuple[Node, bool]:
-        """One schema, or objects with the fields of all."""
-        nodes = [self.node(part, document, at, depth, seen) for part in parts]
-        if len(nodes) == 1:
-            return nodes[0]
-        if any(node.form != "struct" for node, _ in nodes):
+        """What one of the schemas is, and all of them allow, or objects with the fields of all."""
+        nodes = [(self.node(part, document, at, depth, seen), part) for part in parts]
+        typed = [(node, nullable) for (node, nullable), _ in nodes if node.form != ANY.form]
+        if not typed or (len(typed) > 1 and any(node.form != "struct" for node, _ in typed)):
             return ANY, True
-        children: dict[str, Child] = {}
-        for child in (child for node, _ in nodes for child in node.children):
-            known = children.setdefault(child.name, child)
-            if known.node.arrow != child.node.arrow:
+        others = [part for (node, _), part in nodes if node.form == ANY.form and isinstance(part, dict)]
+        node, nullable = typed[0]
+        if len(typed) > 1:
+            joined = _joined([node for node, _ in typed])
+            if joined is None:
                 return ANY, True
-            children[child.name] = child._replace(required=known.required or child.required)
-        return struct(list(children.values())), False
+            node, nullable = joined, False
+        for part in others:
+            node = constrained(node, part, at)
+            if node.form == "struct" and isinstance(part.get("required"), list):
+                node = struct(
+                    [_as_required(child) if child.name in part["required"] else child for child in node.children],
+                    closed=node.closed,
+                )
+        return node, nullable
 
     def _choice(
         self, schemas: list[Any], document: str, at: str, depth: int, seen: tuple[tuple[str, str], ...]
@@ -182,6 +197,27 @@ class _Reader:
         if pointer and not pointer.startswith("/"):
             raise invalid_schema(f"{target[:100]}: a reference has the form #/$defs/NAME here")
         return schema
+
+
+def _joined(nodes: list[Node]) -> Node | None:
+    """An object with the fields of some; None: a field has two types."""
+    children: dict[str, Child] = {}
+    for child in (child for node in nodes for child in node.children):
+        known = children.setdefault(child.name, child)
+        if known.node.arrow != child.node.arrow:
+            return None
+        if known is not child:
+            constraints = (*known.node.constraints, *child.node.constraints)
+            children[child.name] = known._replace(
+                node=replace(known.node, constraints=constraints),
+                required=known.required or child.required,
+                nullable=known.nullable and child.nullable,
+            )
+    return struct(list(children.values()))
+
+
+def _as_required(child: Child) -> Child:
+    return child._replace(required=True)
 
 
 def _schemas(value: Any, at: str, word: str) -> list[Any]:

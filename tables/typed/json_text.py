@@ -132,12 +132,13 @@ _WRITERS: Final[dict[str, Write]] = {
 
 def rendered(values: pa.StructArray) -> pa.BinaryArray:
     """Return values as JSON (SPEC TYPE-16); null for null."""
-    write = _writer(values.type)
+    write = writer_of(values.type)
     return pa.array([None if row is None else write(row).encode() for row in rows_of(values)], pa.binary())
 
 
 @functools.lru_cache(maxsize=256)
-def _writer(kind: pa.StructType) -> Callable[[Any], str]:
+def writer_of(kind: pa.DataType) -> Write:
+    """Return the function that writes the values of a column."""
     return json_writer(json_node(kind))
 
 

@@ -44,6 +44,7 @@ class Reason(IntEnum):
     OTHER_SCHEMA = 29
     NO_HEADER = 30
     NOT_LOCAL = 31
+    CONSTRAINT = 32
 
 
 #: The code and the text of each reason. No text has a part of the body: they go into logs and audits.
@@ -77,6 +78,7 @@ TEXTS: Final[dict[Reason, tuple[str, str]]] = {
     Reason.ELEMENTS: ("out_of_range", "has more elements, with their columns, than a body of its size may have"),
     Reason.NO_DIGITS: ("wrong_type", "is a decimal without bytes"),
     Reason.OTHER_SCHEMA: ("unknown_schema", "names a schema that the topic's subject does not have"),
+    Reason.CONSTRAINT: ("not_allowed", "does not meet what the schema asks of values"),
     Reason.NO_HEADER: ("unknown_schema", "does not begin with Confluent's header: a zero byte, and a schema's id"),
 }
 
@@ -102,6 +104,12 @@ class Misfit(Exception):
     def breaks(self) -> bool:
         """Whether nothing behind it can be read (Avro, Protobuf)."""
         return self.why in BREAKING
+
+    def copy(self) -> Misfit:
+        """Return the same fault, whose path may become another's."""
+        copied = Misfit(self.why, self.reason)
+        copied._path = list(self._path)
+        return copied
 
     def within(self, part: str) -> None:
         """Put the name of what contains the field, or an element's place (`[2]`), in front of the path."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -44,6 +44,13 @@ class Child(NamedTuple):
     group: int = 0
 
 
+class Constraint(NamedTuple):
+    """What values have to meet beside their type (JSON Schema): the keyword, and what it says."""
+
+    word: str
+    value: Any
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """One part of a schema."""
@@ -62,6 +69,7 @@ class Node:
     closed: bool = False
     #: Columns below it that are no struct.
     leaves: int = 1
+    constraints: tuple[Constraint, ...] = ()
 
 
 def struct(children: list[Child], *, closed: bool = False, form: str = "struct", size: int = 0) -> Node:

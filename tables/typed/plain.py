@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from deltamq.tables.typed.avro_value import Input, avro_reader
@@ -23,12 +24,29 @@ from deltamq.tables.typed.protobuf_value import message_reader
 Read = Callable[[bytes, int, Budget], Any]
 
 
+@dataclass(slots=True)
+class Rest:
+    """What does not fit of a body that is rescued."""
+
+    #: Each fault with what was sent there, as JSON.
+    fields: list[tuple[Misfit, str]]
+    #: The whole body, if nothing of it fits.
+    body: str = ""
+
+    def text(self) -> str:
+        """Return it as it is stored."""
+        rest = {misfit.field: sent for misfit, sent in self.fields}
+        start = self.body or '"rest":{' + ",".join(f"{json.dumps(name)}:{sent}" for name, sent in rest.items()) + "}"
+        reasons = {misfit.field: f"{misfit.code}: {misfit.reason}" for misfit, _ in self.fields}
+        return "{" + start + ',"reasons":' + _json_text(reasons) + "}"
+
+
 class Row(NamedTuple):
     """What became of a body."""
 
     value: Any
     misfit: Misfit | None = None
-    rescued: str | None = None
+    rest: Rest | None = None
 
 
 def json_reader(root: Node) -> Read:
@@ -81,14 +99,12 @@ def row_of(read: Read, body: bytes, start: int, *, rescues: bool) -> Row:
         return unfit(misfit, body, rescues=rescues)
     if not budget.rest:
         return Row(value)
-    rest = {misfit.field: item for misfit, item in budget.rest}
-    return Row(value, rescued=_rescued('"rest":' + _json_text(rest), [misfit for misfit, _ in budget.rest]))
+    return Row(value, rest=Rest([(misfit, _json_text(item)) for misfit, item in budget.rest]))
 
 
 def kept(misfit: Misfit, sent: bytes) -> Row:
     """Return what is rescued of a body of JSON of which one field does not fit; `sent` is empty if it was not there."""
-    rest = {misfit.field: parsed(sent) if sent else None}
-    return Row(None, rescued=_rescued('"rest":' + _json_text(rest), [misfit]))
+    return Row(None, rest=Rest([(misfit, _json_text(parsed(sent) if sent else None))]))
 
 
 def unfit(misfit: Misfit, body: bytes, *, rescues: bool) -> Row:
@@ -99,12 +115,7 @@ def unfit(misfit: Misfit, body: bytes, *, rescues: bool) -> Row:
         text = '"body":' + json.dumps(body.decode(), ensure_ascii=False)
     except UnicodeDecodeError:
         text = '"body_base64":' + _json_text(body)
-    return Row(None, rescued=_rescued(text, [misfit]))
-
-
-def _rescued(start: str, misfits: list[Misfit]) -> str:
-    reasons = {misfit.field: f"{misfit.code}: {misfit.reason}" for misfit in misfits}
-    return "{" + start + ',"reasons":' + _json_text(reasons) + "}"
+    return Row(None, rest=Rest([(misfit, "")], text))
 
 
 def _json_text(value: Any) -> str:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deltamq.mq.errors import Unprocessable
+from deltamq.tables.typed.constraints import broken, is_constrained
 from deltamq.tables.typed.json_value import END_US, FIRST_DAY, FIRST_US, LAST_DAY
 from deltamq.tables.typed.misfit import Misfit, Reason
 from deltamq.tables.typed.node import Child, Node
@@ -40,7 +41,12 @@ def taken(values: pa.StructArray, root: Node) -> tuple[pa.StructArray, list[Faul
     except pa.ArrowInvalid as error:
         raise Unprocessable(f"value: is not valid Arrow: {str(error)[:200]}", field="value") from None
     faults: list[Fault] = []
-    return _taken(values, root, "", faults), faults
+    columns = _taken(values, root, "", faults)
+    for one in broken(columns, root)[1] if is_constrained(root) else ():
+        rows = np.zeros(len(values), np.bool_)
+        rows[one.rows] = True
+        faults.append((rows, one.misfit))
+    return columns, faults
 
 
 def _taken(values: pa.Array, node: Node, at: str, faults: list[Fault]) -> pa.Array:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from deltamq.tables.typed.constraints import broken, is_constrained
 from deltamq.tables.typed.misfit import Misfit
 from deltamq.tables.typed.native import Decoded, native_decoder
 from deltamq.tables.typed.node import Node
-from deltamq.tables.typed.plain import READERS, Row, kept, row_of
+from deltamq.tables.typed.plain import READERS, Rest, Row, kept, row_of
 from deltamq.tables.typed.rows import in_order
 from deltamq.tables.typed_row import INVALID_TYPE
 
@@ -22,14 +25,18 @@ class Judged:
         #: Many bodies have the same fault: its number, by place, and the numbers of faults.
         self._invalid: dict[int, int] = {}
         self._faults: dict[tuple[str, str, str, int | None], int] = {}
-        self._rescued: dict[int, str] = {}
+        self._rescued: dict[int, Rest] = {}
 
     def add(self, position: int, row: Row, schema_id: int | None) -> None:
         """Note what became of a body."""
         if row.misfit is not None:
             self.add_fault(row.misfit, (position,), schema_id)
-        if row.rescued is not None:
-            self._rescued[position] = row.rescued
+        if row.rest is not None:
+            self._rescued[position] = row.rest
+
+    def add_rest(self, position: int, misfit: Misfit, sent: str) -> None:
+        """Note what does not fit of a body that is rescued, as JSON."""
+        self._rescued.setdefault(position, Rest([])).fields.append((misfit, sent))
 
     def add_fault(self, misfit: Misfit, positions: Iterable[int], schema_id: int | None) -> None:
         """Note the fault that some bodies have."""
@@ -47,7 +54,7 @@ class Judged:
         """Return the column `rescued` of all bodies; None if every one fits."""
         if not self._rescued:
             return None
-        texts = pa.array(list(self._rescued.values()), pa.string())
+        texts = pa.array([rest.text() for rest in self._rescued.values()], pa.string())
         return in_order([(list(self._rescued), texts)], count, pa.string())
 
 
@@ -55,10 +62,12 @@ class VersionDecoder:
     """Decodes the bodies that one version wrote."""
 
     def __init__(self, form: str, root: Node, schema_id: int, header: bytes, *, rescues: bool, compiled: bool) -> None:
+        self._root = root
         self._kind = root.arrow
         self._schema_id = schema_id
         self._header = header
         self._rescues = rescues
+        self._is_constrained = is_constrained(root)
         self._read = READERS[form](root)
         self._native = native_decoder(form, root) if compiled else None
 
@@ -67,6 +76,24 @@ class VersionDecoder:
 
         `positions` are those of the bodies among all that `judged` is about.
         """
+        values, others = self._decoded(bodies, positions, judged)
+        return (self._constrained(values, positions, judged) if self._is_constrained else values), others
+
+    def _constrained(self, values: pa.StructArray, positions: Sequence[int], judged: Judged) -> pa.StructArray:
+        values, breaks = broken(values, self._root, keeps=self._rescues)
+        if self._rescues:
+            for one in breaks:
+                for row, sent in zip(one.rows.tolist(), one.sent, strict=True):
+                    judged.add_rest(positions[row], one.misfit, sent)
+            return values
+        gone = np.zeros(len(values), np.bool_)
+        for one in breaks:
+            rows = one.rows[~gone[one.rows]]
+            judged.add_fault(one.misfit, (positions[row] for row in rows.tolist()), self._schema_id)
+            gone[rows] = True
+        return pc.if_else(pa.array(~gone), values, pa.scalar(None, values.type)) if breaks else values
+
+    def _decoded(self, bodies: pa.BinaryArray, positions: Sequence[int], judged: Judged) -> tuple[pa.Array, list[int]]:
         if self._native is None:
             values, others = self._by_row(bodies, range(len(bodies)), positions, judged)
             return in_order([values], len(bodies), self._kind), others
