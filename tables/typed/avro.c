@@ -1,10 +1,10 @@
-/* Avro's encoding as Arrow's columns in one pass: what avro_value.py does body by body, with the same values and reasons.
+/* Avro's encoding as Arrow's columns in one pass: what avro/value.py does body by body, with the same values and reasons.
    `make setup` compiles this file if the machine has a C compiler. */
 
 #define DECODE deltamq_avro
 #include "columns.h"
 
-/* The forms of avro_schema.py. */
+/* The forms of avro/schema.py. */
 enum form { BOOLEAN, WHOLE, FLOAT, DOUBLE, BYTES, STRING, FIXED, ENUM, DECIMAL, UINT32, RECORD, UNION, ARRAY, MAP };
 enum { VARINT_BYTES_MAX = 10, DECIMAL_BYTES_MAX = 16, KEYS_COMPARED_MAX = 128 };
 

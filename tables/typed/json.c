@@ -1,4 +1,4 @@
-/* JSON as Arrow's columns in one pass: what json_value.py does body by body, with the same values and reasons. What is
+/* JSON as Arrow's columns in one pass: what json/value.py does body by body, with the same values and reasons. What is
    rare and long to judge (numbers with many digits, names that come twice) is left to it. `make setup` compiles this
    file if the machine has a C compiler. */
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from deltamq.mq.schemas.limits import TYPED_CELLS_MIN, TYPED_CELLS_PER_BYTE_MAX
 from deltamq.tables.compiled import library_path
-from deltamq.tables.typed.json_value import END_US, FIRST_DAY, FIRST_US, LAST_DAY
+from deltamq.tables.typed.json.value import END_US, FIRST_DAY, FIRST_US, LAST_DAY
 from deltamq.tables.typed.misfit import Misfit, Reason, place, senders_name
 from deltamq.tables.typed.node import Child, Node
 

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from deltamq.tables.typed.avro_value import Input, avro_reader
-from deltamq.tables.typed.json_value import converter, parsed, text_of
+from deltamq.tables.typed.avro.value import Input, avro_reader
+from deltamq.tables.typed.json.value import converter, parsed, text_of
 from deltamq.tables.typed.misfit import Budget, Misfit, Reason
 from deltamq.tables.typed.node import Node
-from deltamq.tables.typed.protobuf_value import message_reader
+from deltamq.tables.typed.protobuf.value import message_reader
 
 #: Returns the value of a body from a position on, in Arrow's form; raises `Misfit`.
 Read = Callable[[bytes, int, Budget], Any]

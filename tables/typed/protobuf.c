@@ -1,11 +1,11 @@
-/* Protobuf's encoding as Arrow's columns in one pass: what protobuf_value.py does body by body, with the same values and
+/* Protobuf's encoding as Arrow's columns in one pass: what protobuf/value.py does body by body, with the same values and
    reasons. Fields that a message has twice, which no serializer writes, are left to it. `make setup` compiles this file if
    the machine has a C compiler. */
 
 #define DECODE deltamq_protobuf
 #include "columns.h"
 
-/* The forms of protobuf_schema.py. */
+/* The forms of protobuf/schema.py. */
 enum form { BOOLEAN, VARINT, ZIGZAG, FIXED, FLOAT, DOUBLE, BYTES, STRING, ENUM, TIMESTAMP, MESSAGE, REPEATED_FIELD, MAP };
 enum wire { WIRE_VARINT, WIRE_EIGHT, WIRE_BYTES, WIRE_GROUP, WIRE_END_GROUP, WIRE_FOUR };
 enum { VARINT_BYTES_MAX = 10, GROUPS_MAX = 100, FIELDS_MAX = 1024, KEYS_COMPARED_MAX = 128, DIGITS_MAX = 20 };

@@ -7,14 +7,14 @@ from typing import Any, Final, NamedTuple
 
 from deltamq.mq.schemas.registry import Version
 from deltamq.mq.schemas.setting import SchemaSetting
-from deltamq.tables.typed.avro_schema import parse_avro
-from deltamq.tables.typed.avro_write import avro_writer
+from deltamq.tables.typed.avro.schema import parse_avro
+from deltamq.tables.typed.avro.write import avro_writer
 from deltamq.tables.typed.ddl import parse_ddl
-from deltamq.tables.typed.json_schema import parse_json_schema
-from deltamq.tables.typed.json_text import json_writer
+from deltamq.tables.typed.json.schema import parse_json_schema
+from deltamq.tables.typed.json.text import json_writer
 from deltamq.tables.typed.node import Node, invalid_schema
-from deltamq.tables.typed.protobuf_schema import message_indexes, parse_protobuf
-from deltamq.tables.typed.protobuf_write import protobuf_writer
+from deltamq.tables.typed.protobuf.schema import message_indexes, parse_protobuf
+from deltamq.tables.typed.protobuf.write import protobuf_writer
 
 #: The field of Debezium's envelope that has the row; null after a deletion.
 _AFTER: Final = "after"

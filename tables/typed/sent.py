@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deltamq.mq.errors import Unprocessable
-from deltamq.tables.typed.constraints import broken, is_constrained
-from deltamq.tables.typed.json_value import END_US, FIRST_DAY, FIRST_US, LAST_DAY
+from deltamq.tables.typed.json.constraints import broken, is_constrained
+from deltamq.tables.typed.json.value import END_US, FIRST_DAY, FIRST_US, LAST_DAY
 from deltamq.tables.typed.misfit import Misfit, Reason
 from deltamq.tables.typed.node import Child, Node
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.tables.typed.constraints import broken, is_constrained
+from deltamq.tables.typed.json.constraints import broken, is_constrained
 from deltamq.tables.typed.misfit import Misfit
 from deltamq.tables.typed.native import Decoded, native_decoder
 from deltamq.tables.typed.node import Node

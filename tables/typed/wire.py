@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from deltamq.tables.delta.varints import zigzag
-from deltamq.tables.typed.avro_value import Input
+from deltamq.tables.typed.avro.value import Input
 from deltamq.tables.typed.misfit import Budget, Misfit
 
 _ID_END: Final = 5

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.tables.typed.json_value import _EXACT as EXACT
+from deltamq.tables.typed.json.value import _EXACT as EXACT
 from tests.typed import both, faults_of, same
 
 

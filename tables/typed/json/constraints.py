@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from deltamq.tables.typed.json_text import writer_of
-from deltamq.tables.typed.json_value import converter, parsed
+from deltamq.tables.typed.json.text import writer_of
+from deltamq.tables.typed.json.value import converter, parsed
 from deltamq.tables.typed.misfit import Budget, Misfit, Reason, place
 from deltamq.tables.typed.node import Constraint, Node, invalid_schema
 from deltamq.tables.typed.rows import rows_of

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from deltamq.tables.delta.varints import zigzag
-from deltamq.tables.typed.json_value import converter
+from deltamq.tables.typed.json.value import converter
 from deltamq.tables.typed.misfit import Budget, Misfit, Reason, place
 from deltamq.tables.typed.node import SIMPLE, Child, Node
 

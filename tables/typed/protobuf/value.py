@@ -12,8 +12,8 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from deltamq.tables.typed.avro_value import Input
-from deltamq.tables.typed.json_value import END_US, FIRST_US
+from deltamq.tables.typed.avro.value import Input
+from deltamq.tables.typed.json.value import END_US, FIRST_US
 from deltamq.tables.typed.misfit import Budget, Misfit, Reason, place
 from deltamq.tables.typed.node import Child, Node
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any, Final
 
-from deltamq.tables.typed.json_value import END_US, FIRST_DAY, FIRST_US, LAST_DAY
+from deltamq.tables.typed.json.value import END_US, FIRST_DAY, FIRST_US, LAST_DAY
 from deltamq.tables.typed.misfit import Budget, Misfit, Reason, place
 from deltamq.tables.typed.node import Node
 

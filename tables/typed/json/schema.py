@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from deltamq.tables.typed.constraints import constrained
+from deltamq.tables.typed.json.constraints import constrained
 from deltamq.tables.typed.node import (
     ANY,
     SIMPLE,

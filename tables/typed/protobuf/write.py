@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from deltamq.tables.delta.varints import varint, zigzag
-from deltamq.tables.typed.avro_write import as_float
+from deltamq.tables.typed.avro.write import as_float
 from deltamq.tables.typed.misfit import Misfit, Reason, place
 from deltamq.tables.typed.node import Child, Node
-from deltamq.tables.typed.protobuf_value import BYTES, RANGES, WIRE, default_of
+from deltamq.tables.typed.protobuf.value import BYTES, RANGES, WIRE, default_of
 
 #: Of a number of 64 bits, with its sign.
 _DIGITS_MAX: Final = 20
