@@ -47,6 +47,7 @@ CALLS: Final[Mapping[str, str]] = {
     "DELETE /v1/topics/{topic}": "topic delete; audited",
     "GET /v1/topics/{topic}/offsets": "topic describe",
     "GET /v1/topics/{topic}/search": "topic subscribe",
+    "GET /v1/topics/{topic}/latest/{key:path}": "topic subscribe",
     "GET /v1/topics/{topic}/quarantine": "topic subscribe",
     "POST /v1/topics/{topic}/quarantine/replay": "topic publish; audited",
     "DELETE /v1/topics/{topic}/quarantine": "topic alter; audited",

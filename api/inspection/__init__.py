@@ -12,6 +12,7 @@ from deltamq.api.inspection import (
     exports,
     history,
     in_flight,
+    latest,
     quarantine,
     retention,
     retries,
@@ -23,6 +24,7 @@ INSPECTION_ROUTERS: Final = tuple(
     module.router
     for module in (
         search,
+        latest,
         quarantine,
         deliveries,
         delayed,

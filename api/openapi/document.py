@@ -73,7 +73,7 @@ def describe(app: FastAPI) -> Json:
 def _name(method: str, template: str) -> str:
     """Return the name of a call in the table of the check."""
     name = f"{method.upper()} {template}"
-    return name if name in CALLS else name.replace("{message_id}", "{message_id:path}")
+    return name if name in CALLS else f"{name.removesuffix('}')}:path}}"
 
 
 def _with_problems(responses: Json, *more: int) -> Json:

@@ -357,6 +357,14 @@ _EXAMPLES: Final[Json] = {
         "failed_total": 1,
     },
     "ErasureAsked": {"erasure": "4bd4725d5bec43f4be8abc5a186729a2"},
+    "LatestValue": {
+        "topic": "flights",
+        "key": "N14228",
+        "partition": "flights@broker-a",
+        "offset": 120,
+        "append_time": "2013-01-01T05:15:00.000000Z",
+        "value": {"flight": "UA1545", "delay": 2.0},
+    },
     "ErasureInfo": {
         "erasure": "4bd4725d5bec43f4be8abc5a186729a2",
         "topic": "flights",

@@ -53,6 +53,7 @@ from deltamq.api.queue.moved_progress import MovedProgress
 from deltamq.api.queue.popper import Popper
 from deltamq.api.queue.seen_clients import SeenClients
 from deltamq.api.queue.waiting_list import WaitingList
+from deltamq.api.reading.latest_values import LatestValues
 from deltamq.api.reading.readers import PartitionReader, QueueReader
 from deltamq.api.schemas.registry import Registry
 from deltamq.api.sending.letters import DeadLetterLogs, Marks
@@ -79,6 +80,7 @@ from deltamq.tables.config_sections import ServiceSettings
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.recovery import ProgressFollower
+from deltamq.tables.state.latest import LatestTables
 from deltamq.tables.store.handle_secret import handle_keys
 from deltamq.tables.store.host_lock import HostLocks
 
@@ -227,6 +229,8 @@ class Service:
         self.static_topics = StaticTopics(self.meta, self.topics, self.sealer, self.now_ms)
         self.reader = PartitionReader(self.partitions, self.hosting, refresh_s=self._refresh_s)
         self.queue_reader = QueueReader(self.reader, self.topics, self.meta, self.partitions)
+        latest = LatestTables(self.warehouse.store)
+        self.latest_values = LatestValues(latest, self.topics, self.partitions, self.reader, self.codecs)
 
     def _make_clusters(self) -> None:
         settings, cluster = self.settings, self._cluster

@@ -2,7 +2,7 @@
 
     messages behind the merged offsets -> newest of each key -> MERGE: values, deletions and offsets in one commit
 
-Tasks of Spark read, group and merge; the driver reads the logs' ends. `jobs.sql.latest_view` has the table's form.
+Tasks of Spark read, group and merge; the driver reads the logs' ends. `tables.state.latest` has the table's form.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from deltamq.jobs.read.topics import Catalog
 from deltamq.jobs.read.typed_columns import values_of_topic
 from deltamq.jobs.run.locks import shard_lock
 from deltamq.jobs.run.registry import WHOLE, Facts, job, with_spark_engine
-from deltamq.jobs.sql.latest_view import latest_folder, merged_ends, newest_messages, open_latest
+from deltamq.jobs.sql.latest_view import merged_ends, newest_messages
 from deltamq.jobs.tasks.task_errors import errors_of_tasks
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import DeltaMQError, NotFound, Unavailable
 from deltamq.tables.config import Config
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.queue.metadata import MetaFollower
+from deltamq.tables.state.latest import GROUP_BYTES, latest_folder, open_latest
 from deltamq.tables.state.upkeep import sweep_state
 from deltamq.tables.store.store import Store
 
@@ -87,6 +88,7 @@ def latest(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     facts = {"topics": 0, "rows": 0, "lost": 0}
     failed: list[str] = []
     session = writing_session(spark)
+    session.conf.set("parquet.block.size", str(GROUP_BYTES))
     for topic in _topics(conf):
         if shards is not None and topic not in shards:
             continue

@@ -1,7 +1,7 @@
-"""The newest value of each key of a typed topic: a table that the job `latest` keeps, and the view over it (TYPE-45).
+"""The newest value of each key of a typed topic: the view over the table that the job `latest` keeps (SPEC TYPE-45).
 
-    state/latest_<topic's id>     a row for each key, and one for each partition: how far it is merged
-    mq_latest_<topic>             that, and the messages behind it: no query misses what was acknowledged before it
+    mq_latest_<topic>     the table (tables/state/latest.py), and the messages behind it: no query misses what was
+                          acknowledged before it
 
 A message without a value deletes its key. The newest of two messages is that with the later append time; a key's
 messages lie in one partition unless their producers named partitions.
@@ -21,23 +21,11 @@ from deltamq.jobs.read.identifiers import literal, quoted
 from deltamq.jobs.read.topics import Catalog
 from deltamq.jobs.sql.reader import read_topic
 from deltamq.mq.errors import Unavailable
-from deltamq.tables.schema import TIME
-from deltamq.tables.state.table import StateLog, open_state_log, read_state_log
+from deltamq.tables.state.latest import latest_folder
+from deltamq.tables.state.table import read_state_log
 from deltamq.tables.state.upkeep import DATA_KEEP_MS
 from deltamq.tables.store.store import Store
-from deltamq.tables.typed_row import VALUE
 
-_FOLDER: Final = "state/latest_"
-#: Commits have bounds of these columns only: of what a key says they have nothing, so its erasure leaves them.
-_BOUNDED: Final = {"delta.dataSkippingStatsColumns": "mq_partition,mq_offset,mq_append_time"}
-_COLUMNS: Final = (
-    ("mq_id", pa.string()),
-    ("mq_key", pa.string()),
-    ("mq_partition", pa.string()),
-    ("mq_offset", pa.int64()),
-    ("mq_append_time", TIME),
-    ("mq_rescued", pa.string()),
-)
 #: What the view has behind the fields of the value.
 _SHOWN: Final = ("mq_key", "mq_partition", "mq_offset", "mq_append_time", "mq_rescued")
 _READ: Final = "key,offset,append_time,partition,value,rescued"
@@ -50,22 +38,6 @@ _OF_MESSAGE: Final = (
     "rescued AS mq_rescued",
     "value",
 )
-
-
-def latest_folder(topic_id: str) -> str:
-    """Return where the newest values of a topic's life are, relative to the warehouse."""
-    return f"{_FOLDER}{topic_id}"
-
-
-def latest_schema(values: pa.StructType) -> pa.Schema:
-    """Return the columns of the table; a row whose `mq_key` is null says to which offset a partition is merged."""
-    return pa.schema([*_COLUMNS, (VALUE, values)])
-
-
-def open_latest(store: Store, topic_id: str, values: pa.StructType, now_ms: int) -> StateLog:
-    """Return the log of a topic's table, which is made if it does not exist."""
-    folder = latest_folder(topic_id)
-    return open_state_log(store, folder, latest_schema(values), now_ms, configuration=_BOUNDED)
 
 
 class ErasedLatest(NamedTuple):

@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 
 from deltamq.jobs.read.topics import Catalog
 from deltamq.jobs.run.registry import Facts, job, with_spark_engine
-from deltamq.jobs.sql.latest_view import erase_latest, latest_folder
+from deltamq.jobs.sql.latest_view import erase_latest
 from deltamq.jobs.tasks.items import chunks_of, runner_of
 from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.mq.errors import Corrupt, DeltaMQError, Unavailable
@@ -38,6 +38,7 @@ from deltamq.tables.ops.eraser import Eraser, clean_log
 from deltamq.tables.ops.erasures import Erasure, finish, open_erasures, read_erasure, replace_open, store_ms
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.refs import DELAY, is_dead_marks
+from deltamq.tables.state.latest import latest_folder
 from deltamq.tables.state.upkeep import DATA_KEEP_MS
 from deltamq.tables.store.file_pool import empty_pools
 from deltamq.tables.store.host_lock import this_machine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -103,6 +103,24 @@ class SearchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[FoundMessage]
     cursor: str | None = None
     looked_at: LookedAt
+
+
+class LatestValue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The newest value of a key, and the message that had it."""
+
+    topic: str
+    key: str
+    partition: str
+    offset: int
+    append_time: Time
+    value: Annotated[msgspec.Raw, Meta(description="The fields of the topic's schema.")]
+    rescued: Rescued | UnsetType = UNSET
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The value's fields: what is null is left out; times, decimals and bytes are texts."""
+        fields: dict[str, Any] = msgspec.json.decode(self.value)
+        return fields
 
 
 class FetchAnswer(msgspec.Struct):

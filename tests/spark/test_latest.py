@@ -12,7 +12,6 @@ from msgspec import structs
 from pyspark.sql import SparkSession
 
 from deltamq.jobs.export.latest import latest
-from deltamq.jobs.sql.latest_view import latest_folder
 from deltamq.jobs.sql.views import register_views
 from deltamq.jobs.upkeep.erase import erase
 from deltamq.mq.errors import Unavailable
@@ -22,6 +21,7 @@ from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.config import Config, load
 from deltamq.tables.failpoints import FailpointHit
 from deltamq.tables.ops.erasures import ask, read_erasure, replace_open
+from deltamq.tables.state.latest import latest_folder
 from deltamq.tables.state.table import read_state_log
 from deltamq.tables.store.store import MemoryStore
 from tests.queue_tables import with_spark_engine

@@ -10,10 +10,11 @@ from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.client.shells.both import both
 from deltamq.mq.client.shells.rows import both_rows
+from deltamq.mq.errors import NotFound
 from deltamq.mq.names import check_group, check_partition, check_reader, check_topic
 from deltamq.mq.wire.cluster import HistoryAnswer, HistorySeries
 from deltamq.mq.wire.groups import DeliveriesAnswer, InFlightAnswer, RetriesAnswer
-from deltamq.mq.wire.stored import DelayedList, DelayedMessage, FoundMessage, SearchAnswer
+from deltamq.mq.wire.stored import DelayedList, DelayedMessage, FoundMessage, LatestValue, SearchAnswer
 
 
 class Wanted(TypedDict, total=False):
@@ -76,6 +77,27 @@ class InspectionAdmin(Calls):
             cursor = page.cursor
             if cursor is None:
                 return
+
+    @both
+    async def latest(self, topic: str, key: str) -> LatestValue | None:
+        """Return the newest value of a key of a topic with a schema; None if it has none, or the newest message none.
+
+        What was acknowledged before the call counts, however late the job `latest` is.
+
+        Raises
+        ------
+        Unprocessable
+            `no_schema`: the topic has none.
+        Unavailable
+            `latest_behind`: too many messages are behind the job's table for one call.
+        """
+        path = path_of("topics", check_topic(topic), "latest", key)
+        try:
+            return read_answer(await self._call("GET", path), LatestValue)
+        except NotFound as error:
+            if error.code == "key_not_found":
+                return None
+            raise
 
     @both
     async def deliveries(self, topic: str, partition: str, offset: int) -> DeliveriesAnswer:

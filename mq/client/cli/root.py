@@ -42,6 +42,7 @@ _OWN: Final = {
     "tail": ("deltamq.mq.client.cli.consume:tail", "Print the last messages of a topic, and new ones as they come."),
     "schema": ("deltamq.mq.client.cli.schemas:schema", "List, show, register, check and delete schemas."),
     "search": ("deltamq.mq.client.cli.search:search", "Find messages by key, id, tag, header, text or time."),
+    "latest": ("deltamq.mq.client.cli.search:latest", "Print the newest value of a key."),
     "deliveries": ("deltamq.mq.client.cli.search:deliveries", "Show what each group did with a message."),
     "history": ("deltamq.mq.client.cli.history:history", "Show lag, rates and other gauges over the last day."),
     "delayed": ("deltamq.mq.client.cli.search:delayed", "List delayed messages, cancel one."),

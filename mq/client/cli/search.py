@@ -1,5 +1,6 @@
 """`deltamq search`: messages by what is in them; `deltamq deliveries`: what groups did with one (SPEC LOOK).
 
+`deltamq latest`: the newest value of a key (SPEC TYPE-47).
 `deltamq delayed list|cancel`: messages that wait for their deliver time (SPEC LOOK-5, RETRY-4).
 """
 
@@ -96,6 +97,20 @@ def _line(message: FoundMessage) -> str:
     body = message.payload.decode(errors="replace") if message.body is None else message.body
     parts = (message.partition, message.offset, message.append_time, message.key or "-", message.tag or "-", body)
     return "\t".join(one_line(str(part)) for part in parts)
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("message_key", metavar="KEY")
+@service_options
+def latest(topic: str, message_key: str, url: str, access: ClientAccess, as_json: bool) -> None:
+    """Print the newest value of KEY in TOPIC, which has a schema; exits with 1 if there is none."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        newest = admin.latest(topic, message_key)
+    if newest is None:
+        click.echo(f"topic {topic} has no value of this key", err=True)
+        sys.exit(1)
+    click.echo(msgspec.json.encode(newest).decode() if as_json else bytes(newest.value).decode())
 
 
 @click.command()
