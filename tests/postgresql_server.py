@@ -13,16 +13,40 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["postgresql_server"]
+__all__ = ["PostgreSql", "postgresql", "postgresql_server"]
 
 #: PostgreSQL refuses to run as root: then this user runs it.
 _UNPRIVILEGED = "nobody"
 _SERVER_FLAGS = "-c listen_addresses= -c fsync=off -c shared_buffers=16MB -c max_connections=40 -c timezone=UTC"
 
 
+class PostgreSql:
+    """A running server."""
+
+    def __init__(self, control: Sequence[str | Path], owner: dict[str, Any], url: str) -> None:
+        self._control = control
+        self._owner = owner
+        self.url = url
+
+    def start(self) -> None:
+        """Start it."""
+        _run([*self._control, "start"], self._owner)
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop it, by one of the modes of `pg_ctl`."""
+        _run([*self._control, "-m", mode, "stop"], self._owner)
+
+
 @contextmanager
 def postgresql_server() -> Iterator[str]:
     """Run a server; yields the URL of its database. It is stopped, and its files are removed, at the end."""
+    with postgresql() as server:
+        yield server.url
+
+
+@contextmanager
+def postgresql(port: int | None = None) -> Iterator[PostgreSql]:
+    """Run a server, with a port for what does not speak through its socket, and logical decoding."""
     # Not a folder of the test: the server's user must be able to enter it, and a socket's path must be short.
     folder = Path(tempfile.mkdtemp(prefix="pg-"))
     folder.chmod(0o755)
@@ -40,13 +64,20 @@ def postgresql_server() -> Iterator[str]:
         data = folder / "server" / "data"
         bin_ = programs / "pginstall" / "bin"
         _run([bin_ / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"], owner)
-        control: list[str | Path] = [bin_ / "pg_ctl", "-D", data, "-w"]
-        options = f"-k {folder / 'server'} {_SERVER_FLAGS}"
-        _run([*control, "-l", folder / "server" / "log", "-o", options, "start"], owner)
+        options, url = (
+            f"-k {folder / 'server'} {_SERVER_FLAGS}",
+            f"postgresql:///postgres?host={folder / 'server'}&user=postgres",
+        )
+        if port is not None:
+            options += f" -c listen_addresses=127.0.0.1 -c port={port} -c wal_level=logical"
+            url += f"&port={port}"
+        control = [bin_ / "pg_ctl", "-D", data, "-w", "-l", folder / "server" / "log", "-o", options]
+        server = PostgreSql(control, owner, url)
+        server.start()
         try:
-            yield f"postgresql:///postgres?host={folder / 'server'}&user=postgres"
+            yield server
         finally:
-            _run([*control, "-m", "immediate", "stop"], owner)
+            server.stop("immediate")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

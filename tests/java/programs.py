@@ -19,7 +19,7 @@ import pytest
 from deltamq.jobs.setup.jars import JarSet, JarsUnusable, fetch_jars, jars_folder
 from deltamq.jobs.setup.java import JavaMissing, find_java
 
-__all__ = ["CONNECT", "GENERATIONS", "SPARK_KAFKA", "Java", "JavaProgram", "fetched"]
+__all__ = ["CONNECT", "DEBEZIUM", "GENERATIONS", "SPARK_KAFKA", "Java", "JavaProgram", "fetched"]
 
 _PINS: Final = Path(__file__).parent / "pins"
 _TIMEOUT_S: Final = 120
@@ -54,6 +54,15 @@ GENERATIONS: Final = {
     "4.3": _kafka("4.3", "4.3.1", "kafka-storage", "kafka-streams"),
 }
 SPARK_KAFKA: Final = _jars("spark", f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}")
+#: Debezium for PostgreSQL; what it shares with a worker of Connect is among the worker's.
+DEBEZIUM: Final = _jars(
+    "debezium",
+    "io.debezium:debezium-connector-postgres:3.6.1.Final",
+    without=(
+        *("org.apache.kafka", "com.fasterxml.jackson.core", "at.yawk.lz4", "jakarta.ws.rs"),
+        *("com.google.protobuf", "org.slf4j"),
+    ),
+)
 CONNECT: Final = _jars(
     "connect",
     "org.apache.kafka:connect-runtime:4.3.1",
@@ -78,16 +87,31 @@ def fetched(jars: JarSet) -> list[Path]:
 class Java:
     """Runs programs with some jars, and with those of Spark behind them."""
 
-    def __init__(self, jars: JarSet, *, with_sparks: bool = True) -> None:
+    def __init__(self, *jars: JarSet, with_sparks: bool = True, heap: str = "256m") -> None:
         spark = Path(pyspark.__file__).parent / "jars"
-        needed = ("jackson", "slf4j-api", "scala-library", "snappy", "lz4", "zstd", "commons-logging")
+        needed = ("jackson", "slf4j-api", "scala-library", "snappy", "lz4", "zstd", "commons-logging", "avro-1")
         behind = [path for path in sorted(spark.glob("*.jar")) if path.name.startswith(needed)] if with_sparks else []
-        self.classpath = ":".join(map(str, [*fetched(jars), *behind]))
+        ours = [path for some in jars for path in fetched(some)]
+        self.classpath = ":".join(map(str, [*ours, *behind]))
         self._java = find_java().path
+        self._heap = heap
+
+    def compile(self, source: Path, classes: Path) -> None:
+        """Compile a source file into a folder, whose classes are then among the others."""
+        compiler = [str(self._java), "-m", "jdk.compiler/com.sun.tools.javac.Main", "-cp", self.classpath]
+        done = subprocess.run(
+            [*compiler, "-d", str(classes), str(source)],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        self.classpath = f"{classes}:{self.classpath}"
 
     def command(self, program: str, *arguments: str) -> list[str]:
         """Return the command of a class, or of a source file, which Java compiles first."""
-        options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", self.classpath]
+        options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Xmx{self._heap}", "-cp", self.classpath]
         return [str(self._java), *options, program, *arguments]
 
     def run(self, program: str, *arguments: str) -> list[str]:
@@ -130,6 +154,11 @@ class JavaProgram:
             raise AssertionError(f"it did not end: {self.lines()[-20:]}") from None
         assert status == 0, f"it ended with {status}: {self.lines()[-20:]}"
         return self.lines()
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self._process.kill()
+        self._process.wait()
 
     def stop(self) -> None:
         """End it, if it still runs."""

@@ -62,6 +62,7 @@ def test_there_are_notebooks() -> None:
         "06_replay_and_time_travel.py",
         "07_streaming_medallion.py",
         "08_who_did_what.py",
+        "09_database_to_table.py",
     ]
 
 
