@@ -51,7 +51,7 @@ export const before = wait => { ready = wait; };
 
 export class Problem extends Error {
   constructor(status, told) {
-    super(told.detail ?? told.title ?? `the service answered ${status}`);
+    super(told.detail ?? told.message ?? told.title ?? `the service answered ${status}`);
     this.status = status;
     this.code = told.code ?? "";
     this.field = told.field;

@@ -65,6 +65,14 @@ def seed(call: Call) -> None:
     )
     for message in _nasty():
         call("POST", _path("topics", NASTY_TOPIC, "messages"), {"messages": [message]})
+    fields = json.dumps(
+        {"type": "object", "properties": {"id": {"type": "integer", "minimum": 1}, "note": {"type": "string"}}}
+    )
+    typed = {"format": "json", "schema": fields, "on_invalid": "quarantine"}
+    call("PUT", _path("topics", "typed"), {"partitions": 1, "schema": typed})
+    bodies = ('{"id": 1, "note": "first"}', '{"id": 0}', '{"id": "two"}', '{"id": 3, "note": 5}', MARKUP)
+    sent = [{"key": f"row-{n}", "body": body, "headers": {"n": str(n)}} for n, body in enumerate(bodies)]
+    call("POST", _path("topics", "typed", "messages"), {"messages": sent})
     delayed = [{"body": f"remind {n}", "message_id": f"reminder/{n}", "delay_ms": 3_600_000 + n} for n in range(5)]
     call("POST", _path("topics", "orders.eu", "messages"), {"messages": delayed})
     for group in ("billing", "shipping", MARKUP_GROUP, "idle"):

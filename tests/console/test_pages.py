@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
+from deltamq.api.schemas.endpoint import CALLS as REGISTRY
 from deltamq.jobs.export.definition import definition_of, save
 from deltamq.jobs.export.plan import Plans
 from tests.api.guarded import Guarded, guarded
@@ -57,6 +58,10 @@ _PAGES = {
     _at("topics", "orders", "settings"): "Delete the topic",
     _at("topics", "orders", "exports"): "amount is string here and double in lake.orders",
     _at("topics", "empty", "exports"): "No export of this topic is defined",
+    _at("topics", "typed", "schema"): "Register the next one",
+    _at("topics", "typed", "schema", query="?key=row-0"): "first",
+    _at("topics", "typed", "quarantine"): "does not meet `minimum` of the schema",
+    _at("topics", "typed", "quarantine", query="?code=not_json"): "Only",
     _at("groups"): MARKUP_GROUP,
     _at("groups", "billing"): "Lag by partition",
     _at("groups", "reports", "clients"): "reader-1",
@@ -293,7 +298,7 @@ def test_look_08_each_state_has_an_address_and_back_goes_back(tab: Seen, admin: 
     page = tab.page
     page.get_by_role("link", name="Topics", exact=True).click()
     page.get_by_label("Find").fill("ord")
-    tab.shows("2 of 6 topics")
+    tab.shows("2 of 7 topics")
     page.get_by_role("button", name="Messages").click()
     expect(page.get_by_role("columnheader", name="Messages")).to_have_attribute("aria-sort", "descending")
     page.get_by_role("link", name="orders", exact=True).click()
@@ -315,7 +320,7 @@ def test_look_08_each_state_has_an_address_and_back_goes_back(tab: Seen, admin: 
     page.go_back()
     expect(page.get_by_role("heading", level=1)).to_have_text("orders")
     page.go_back()
-    tab.shows("2 of 6 topics")
+    tab.shows("2 of 7 topics")
     expect(page.get_by_role("columnheader", name="Messages")).to_have_attribute("aria-sort", "descending")
 
 
@@ -325,6 +330,7 @@ def test_look_08_it_asks_nothing_but_the_public_rest_of_its_service(every: Seen,
         every.shows(text)
     document = admin.call("GET", "/openapi.json").json["paths"]
     calls = {(method.upper(), path) for path, methods in document.items() for method in methods}
+    calls |= {(method, path) for method, path in (call.split(" ") for call in REGISTRY)}
     shapes = [(method, re.compile(re.sub(r"\\{[^}]*\\}", "[^/]+", re.escape(path)))) for method, path in calls]
     assert len(every.asked) > 80
     for method, url in (one.split(" ", 1) for one in every.asked):
@@ -467,6 +473,28 @@ def test_look_09_a_change_asks_once_and_says_how_many_it_concerns(tab: Seen, adm
     assert ("POST /v1/groups/{group}/dead-letters/replay", "done") in done
     assert ("DELETE /v1/groups/{group}/dead-letters", "done") in done
     assert ("POST /v1/groups/{group}/topics/{topic}/offsets/reset", "done") in done
+
+
+def test_type_6_what_did_not_fit_is_seen_sent_again_and_deleted(tab: Seen, admin: Guarded) -> None:
+    page, dialog, path = tab.page, tab.page.get_by_role("dialog"), "/v1/topics/typed/quarantine"
+    tab.open(_at("topics", "typed", "quarantine"))
+    expect(page.get_by_role("navigation", name="Parts of the topic")).to_contain_text("Quarantine 4")
+    page.get_by_role("row").filter(has_text="note").get_by_role("checkbox").check()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(dialog).to_contain_text("1 chosen message")
+    dialog.get_by_role("button", name="Delete").click()
+    tab.shows("1 message deleted.")
+    assert len(admin.call("GET", path).json["messages"]) == 3
+    page.get_by_role("button", name="Send again", exact=True).click()
+    dialog.get_by_role("button", name="Send again").click()
+    tab.shows("0 messages sent again. 3 messages stay: not_allowed.")
+    page.get_by_role("row").filter(has_text="not_json").locator("time").click()
+    expect(page.get_by_label("A message in quarantine")).to_contain_text("is not JSON")
+    tab.open(_at("topics", "typed", "schema", query="?key=row-0"))
+    expect(page.get_by_role("region", name="Value")).to_contain_text('"note": "first"')
+    expect(page.get_by_role("region", name="Schema")).to_contain_text('"minimum": 1')
+    tab.open(_at("topics", "typed", "schema", query="?key=nothing"))
+    tab.shows("No message has this key, or the newest one has no value.")
 
 
 def test_look_09_a_topic_is_deleted_by_typing_its_name(tab: Seen, admin: Guarded) -> None:

@@ -11,6 +11,7 @@ import { Message } from "./message.js";
 import { Messages } from "./messages.js";
 import { Send } from "./send.js";
 import { topicNow, TopicState } from "./topics.js";
+import { Quarantine, Schema } from "./typed.js";
 
 // What clients name: the partitions of a topic, or its logical queues.
 export const placesOf = info => (info.logical_queues ?? info.partitions).map(one => ({ broker: null, ...one }));
@@ -224,6 +225,9 @@ export function Topic({ path, query }) {
     ["messages", "Messages", to("topics", topic, "messages")], may("topic", "publish")
     && ["send", "Send", to("topics", topic, "send")],
     ["groups", "Groups", to("topics", topic, "groups")], ["settings", "Settings", to("topics", topic, "settings")],
+    ...info?.schema ? [["schema", "Schema", to("topics", topic, "schema")],
+      ["quarantine", "Quarantine", to("topics", topic, "quarantine"),
+        count(info.partitions.reduce((all, one) => all + (one.quarantined ?? 0), 0))]] : [],
     ["exports", "Exports", to("topics", topic, "exports")]];
   return html`<${Head} title=${topic} above=${above}>${now && html`<${TopicState} of=${now} />`}<//>
     <${Tabs} label="Parts of the topic" of=${tabs} now=${tab} />
@@ -241,5 +245,8 @@ export function Topic({ path, query }) {
     ${info && tab === "send" && html`<${Send} info=${info} />`}
     ${info && tab === "groups" && html`<${Groups} info=${info} />`}
     ${info && tab === "settings" && html`<${Settings} info=${info} may=${may} reload=${live.reload} />`}
+    ${info?.schema && tab === "schema" && html`<${Schema} info=${info} query=${query} />`}
+    ${info?.schema && tab === "quarantine"
+      && html`<${Quarantine} info=${info} query=${query} may=${may} reload=${live.reload} />`}
     ${info && tab === "exports" && html`<${Exports} info=${info} />`}`;
 }
