@@ -91,9 +91,10 @@ bench: setup classes ## Run the benchmarks; print a table, write out/ (ONLY=rest
 	$(VENV)/python -m tests.bench $(if $(ONLY),--only "$(ONLY)") $(if $(QUICK),--quick) $(if $(LONG),--long) \
 		$(if $(PEERS),--peers "$(PEERS)") $(ARGS)
 
-faults: setup classes ## Test crashes, races, damage, histories at full size; print a table, write out/faults.md (RUNS=100 WORKERS=2)
+faults: setup classes ## Test crashes, races, damage, histories at full size; write out/faults.md (RUNS=100 WORKERS=2 CONTINUE=1)
 	$(FAST_TMP) $(if $(RUNS),HISTORY_RUNS=$(RUNS)) SPARK_SUBMIT_OPTS=-XX:+UseSerialGC $(VENV)/python -m pytest $(TESTS) \
 		$(HOURS:%=--ignore=%) $(FAULT_WORKERS) -m "fault or long" --hypothesis-profile=searching -p tests.fault_report \
+		$(if $(filter-out 0 no,$(CONTINUE)),--continue) \
 		-o tmp_path_retention_policy=failed $(ARGS)
 
 suites: setup ## Play the test suites of Kafka's clients against the service; fetched into .suites (ONLY=kafka-python,kgo TESTS=PATTERN)

@@ -3,20 +3,24 @@
 A test belongs to the fault that its name begins with (`test_f1_...`); other tests belong to the model or to the
 checker. Figures that a test reports by `record_property` (`faults`, `acknowledged`, `anomalies`, ...) are summed or
 shown; the table goes to `out/faults.md`, and to `out/faults.json` for machines.
+
+What each test did is noted at once, in `out/faults/COMMIT.jsonl`. With `--continue` those that passed on the same commit
+are not run again, and are in the table: a run of hours may be stopped, and lasts over some nights.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-__all__ = ["FAULTS", "Row", "Table"]
+__all__ = ["FAULTS", "Record", "Row", "Table"]
 
 _ROOT: Final = Path(__file__).parents[1]
 #: What each fault is, in the words of SPEC.md.
@@ -150,31 +154,117 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
+class Record:
+    """What tests did on one commit, a line for each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, report: pytest.TestReport) -> None:
+        """Note what a phase of a test did, if it is the one that counts."""
+        if report.when == "call" or (report.when == "setup" and not report.passed):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            kept = {name: getattr(report, name) for name in ("nodeid", "outcome", "when", "duration")}
+            kept |= {"properties": report.user_properties, "said": report.capstdout.splitlines()[-1:]}
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(kept, default=str) + "\n")
+
+    def passed(self) -> dict[str, pytest.TestReport]:
+        """Return the tests whose last run passed, or was skipped; a line that is cut off counts for nothing."""
+        last: dict[str, dict[str, Any]] = {}
+        for line in self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else ():
+            try:
+                kept = json.loads(line)
+            except ValueError:
+                continue
+            last[kept["nodeid"]] = kept
+        return {nodeid: _report(kept) for nodeid, kept in last.items() if kept["outcome"] != "failed"}
+
+
+def _report(kept: dict[str, Any]) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid=kept["nodeid"],
+        location=("", 0, ""),
+        keywords={},
+        outcome=kept["outcome"],
+        longrepr=None,
+        when=kept["when"],
+        sections=[("Captured stdout call", "\n".join(kept["said"]))],
+        duration=kept["duration"],
+        user_properties=[(name, value) for name, value in kept["properties"]],
+    )
+
+
 _table = Table()
+_record: Record | None = None
+#: Where the tests are named that are not run again: for the processes of pytest-xdist, which must agree.
+_DONE: Final = "FAULTS_DONE"
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=_ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option; called by pytest."""
+    parser.addoption("--continue", action="store_true", help="do not repeat fault tests that passed on this commit")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Find out what was done on this commit; called by pytest."""
+    global _record
+    if hasattr(config, "workerinput"):
+        return
+    goes_on, is_changed = config.getoption("--continue"), bool(_git("status", "--porcelain", "--untracked-files=no"))
+    if goes_on and is_changed:
+        raise pytest.UsageError("--continue: files differ from the commit; commit them, or run the tests anew")
+    folder = _ROOT / "out" / "faults"
+    path = folder / f"{'changed' if is_changed else _git('rev-parse', 'HEAD') or 'unknown'}.jsonl"
+    if not goes_on:
+        path.unlink(missing_ok=True)
+    _record = Record(path)
+    done = _record.passed()
+    for report in done.values():
+        _table.add(report)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = folder / "done.json"
+    names.write_text(json.dumps(list(done)), encoding="utf-8")
+    os.environ[_DONE] = str(names)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what was done; called by pytest in each of its processes."""
+    done = set(json.loads(Path(os.environ[_DONE]).read_text(encoding="utf-8")))
+    left_out = [item for item in items if item.nodeid in done]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.nodeid not in done]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Add the report of each phase of a test; called by pytest."""
     _table.add(report)
+    if _record is not None:
+        _record.add(report)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the table and write it to `out`; called by pytest at the end."""
     if not _table.rows:
         return
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=_ROOT, capture_output=True, text=True, check=False)
+    commit = _git("rev-parse", "HEAD")
     lines = _table.lines()
     terminalreporter.section("faults")
     for line in lines:
         terminalreporter.write_line(line)
     out = _ROOT / "out"
     out.mkdir(exist_ok=True)
-    head = f"# Faults, commit {commit.stdout.strip() or 'unknown'}\n\n"
+    head = f"# Faults, commit {commit or 'unknown'}\n\n"
     (out / "faults.md").write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
     rows = {
         row.fault: {"runs": row.runs, "failed": row.failed, "seconds": round(row.seconds, 1), "figures": row.figures}
         | {"seeds": sorted(row.seeds)}
         for row in _table.rows.values()
     }
-    whole = {"commit": commit.stdout.strip(), "faults": rows}
+    whole = {"commit": commit, "faults": rows}
     (out / "faults.json").write_text(json.dumps(whole, indent=1), encoding="utf-8")

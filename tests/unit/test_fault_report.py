@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fault_report import Table, fault_of
+from tests.fault_report import Record, Table, fault_of
 
 
 def report(nodeid: str, outcome: Any = "passed", when: Any = "call", **properties: object) -> pytest.TestReport:
@@ -56,3 +57,24 @@ def test_a_test_without_figures_shows_what_it_printed() -> None:
     table = Table()
     table.add(report("tests/faults/test_rival_writers.py::test_f4_rivals[2]"))
     assert table.lines()[2].endswith("| 1 | - | 0 | 2 | serving again within 0.2 s | - |")
+
+
+def test_what_passed_is_known_after_a_stop_at_any_byte(tmp_path: Path) -> None:
+    record = Record(tmp_path / "out" / "commit.jsonl")
+    assert record.passed() == {}
+    one, two = "tests/history/a.py::test_f1_x[0]", "tests/history/a.py::test_f1_x[1]"
+    record.add(report(one, when="setup"))
+    record.add(report(one, seed=1, runs=1, acknowledged=1_000))
+    record.add(report(two, "failed"))
+    record.add(report("tests/history/a.py::test_f1_y", "skipped", when="setup"))
+    whole = (tmp_path / "out" / "commit.jsonl").read_bytes()
+    assert set(record.passed()) == {one, "tests/history/a.py::test_f1_y"}
+    table = Table()
+    for kept in record.passed().values():
+        table.add(kept)
+    assert "1,000 acknowledged | 1 |" in table.lines()[2]
+    record.add(report(two))
+    assert two in record.passed(), "the last run counts"
+    for length in range(len(whole)):
+        (tmp_path / "out" / "commit.jsonl").write_bytes(whole[:length])
+        assert set(record.passed()) <= {one, "tests/history/a.py::test_f1_y"}
