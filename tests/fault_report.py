@@ -4,8 +4,8 @@ A test belongs to the fault that its name begins with (`test_f1_...`); other tes
 checker. Figures that a test reports by `record_property` (`faults`, `acknowledged`, `anomalies`, ...) are summed or
 shown; the table goes to `out/faults.md`, and to `out/faults.json` for machines.
 
-What each test did is noted at once, in `out/faults/COMMIT.jsonl`. With `--continue` those that passed on the same commit
-are not run again, and are in the table: a run of hours may be stopped, and lasts over some nights.
+What each test did is noted at once, in `out/faults/COMMIT.jsonl`. With `--continue` those that passed on the same
+commit are not run again, and are in the table: a run of hours may be stopped, and lasts over some nights.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Record:
 
     def add(self, report: pytest.TestReport) -> None:
         """Note what a phase of a test did, if it is the one that counts."""
-        if report.when == "call" or (report.when == "setup" and not report.passed):
+        if report.when == "call" or not report.passed:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             kept = {name: getattr(report, name) for name in ("nodeid", "outcome", "when", "duration")}
             kept |= {"properties": report.user_properties, "said": report.capstdout.splitlines()[-1:]}
@@ -239,6 +239,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item.nodeid not in done]
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """End well if nothing was left to do; called by pytest."""
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and _table.rows:
+        session.exitstatus = pytest.ExitCode.OK
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
