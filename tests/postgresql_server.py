@@ -71,7 +71,7 @@ def postgresql(port: int | None = None) -> Iterator[PostgreSql]:
         if port is not None:
             options += f" -c listen_addresses=127.0.0.1 -c port={port} -c wal_level=logical"
             url += f"&port={port}"
-        control = [bin_ / "pg_ctl", "-D", data, "-w", "-l", folder / "server" / "log", "-o", options]
+        control: list[str | Path] = [bin_ / "pg_ctl", "-D", data, "-w", "-l", folder / "server" / "log", "-o", options]
         server = PostgreSql(control, owner, url)
         server.start()
         try:
