@@ -87,6 +87,10 @@ export function isJson(text) {
   try { JSON.parse(text); return true; } catch { return false; }
 }
 
+// JSON whose numbers are written again as they were, where the browser can.
+export const parsedExactly = text => JSON.parse(text, (_, value, at) => typeof value === "number" && JSON.rawJSON
+  && at?.source !== undefined && at.source !== String(value) ? JSON.rawJSON(at.source) : value);
+
 const TOKEN = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
 const DEPTH_MAX = 24;
 // JSON with indents, from its own tokens: numbers stay as they were written, whatever their size.

@@ -119,6 +119,7 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         ("get", "/v1/groups/{group}/statistics"),
         ("post", "/v1/topics/{topic}/erase"),
         ("get", "/v1/erasures/{erasure}"),
+        ("get", "/v1/topics/{topic}/latest/{key}"),
         ("get", "/v1/topics/{topic}/quarantine"),
         ("post", "/v1/topics/{topic}/quarantine/replay"),
         ("delete", "/v1/topics/{topic}/quarantine"),

@@ -65,12 +65,19 @@ def seed(call: Call) -> None:
     )
     for message in _nasty():
         call("POST", _path("topics", NASTY_TOPIC, "messages"), {"messages": [message]})
+    whole = {"type": "integer"}
     fields = json.dumps(
-        {"type": "object", "properties": {"id": {"type": "integer", "minimum": 1}, "note": {"type": "string"}}}
+        {"type": "object", "properties": {"id": whole | {"minimum": 1}, "note": {"type": "string"}, "big": whole}}
     )
     typed = {"format": "json", "schema": fields, "on_invalid": "quarantine"}
     call("PUT", _path("topics", "typed"), {"partitions": 1, "schema": typed})
-    bodies = ('{"id": 1, "note": "first"}', '{"id": 0}', '{"id": "two"}', '{"id": 3, "note": 5}', MARKUP)
+    bodies = (
+        '{"id": 1, "note": "first", "big": 9007199254740993}',
+        '{"id": 0}',
+        '{"id": "two"}',
+        '{"id": 3, "note": 5}',
+        MARKUP,
+    )
     sent = [{"key": f"row-{n}", "body": body, "headers": {"n": str(n)}} for n, body in enumerate(bodies)]
     call("POST", _path("topics", "typed", "messages"), {"messages": sent})
     delayed = [{"body": f"remind {n}", "message_id": f"reminder/{n}", "delay_ms": 3_600_000 + n} for n in range(5)]

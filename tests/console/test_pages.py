@@ -58,6 +58,7 @@ _PAGES = {
     _at("topics", "orders", "settings"): "Delete the topic",
     _at("topics", "orders", "exports"): "amount is string here and double in lake.orders",
     _at("topics", "empty", "exports"): "No export of this topic is defined",
+    _at("topics", "typed", "messages", "typed@broker-a", "0"): "Fields",
     _at("topics", "typed", "schema"): "Register the next one",
     _at("topics", "typed", "schema", query="?key=row-0"): "first",
     _at("topics", "typed", "quarantine"): "does not meet `minimum` of the schema",
@@ -493,6 +494,8 @@ def test_type_6_what_did_not_fit_is_seen_sent_again_and_deleted(tab: Seen, admin
     tab.open(_at("topics", "typed", "schema", query="?key=row-0"))
     expect(page.get_by_role("region", name="Value")).to_contain_text('"note": "first"')
     expect(page.get_by_role("region", name="Schema")).to_contain_text('"minimum": 1')
+    tab.open(_at("topics", "typed", "messages", "typed@broker-a", "0"))
+    expect(page.get_by_role("region", name="Fields")).to_contain_text('"big": 9007199254740993')
     tab.open(_at("topics", "typed", "schema", query="?key=nothing"))
     tab.shows("No message has this key, or the newest one has no value.")
 

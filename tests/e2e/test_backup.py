@@ -85,6 +85,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
     made.close()
 
 
+@pytest.mark.long
 def test_rely_12_13_what_was_acknowledged_before_a_backup_is_there_after_kill_and_restore(
     up: Up, tmp_path: Path
 ) -> None:

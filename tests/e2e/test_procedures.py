@@ -136,6 +136,7 @@ def left(machine: Machine, count: int = 10) -> list[str]:
     return bodies
 
 
+@pytest.mark.long
 def test_backup_and_restore(machine: Machine) -> None:
     made = machine.follow("Make backups")
     assert "20 messages" in made and "0 damages found" in made and "0 backups removed" in made
@@ -148,6 +149,7 @@ def test_backup_and_restore(machine: Machine) -> None:
         assert admin.get_topic("orders").messages == 20
 
 
+@pytest.mark.long
 def test_a_point_in_time_and_an_upgrade(machine: Machine) -> None:
     assert "10  come again" in machine.follow("Go back to a point in time")
     upgraded = machine.follow("Upgrade and roll back")
@@ -175,6 +177,7 @@ def test_a_group_is_stopped_and_its_dead_letters_come_again(machine: Machine) ->
     assert message.text in left(machine)
 
 
+@pytest.mark.long
 def test_one_persons_data_is_erased(machine: Machine) -> None:
     with Producer(machine.url) as producer:
         producer.send("orders", "SECRET of Ada", key="ada@example.org")

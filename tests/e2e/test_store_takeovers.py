@@ -202,6 +202,7 @@ def _per_s(counts: Counts, *operations: str) -> float:
     return sum(counts.calls.get(name, 0) for name in operations) / counts.seconds
 
 
+@pytest.mark.long
 def test_look_24_a_process_at_rest_makes_few_calls_however_many_topics_there_are(
     proxy: StoreProxy, record_property: Any
 ) -> None:

@@ -53,6 +53,7 @@ def test_f1_a_killed_service_under_a_mixed_load(valid: Valid) -> None:
     valid(plan, lambda system: [KillService(system.services)])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_f1_a_killed_service_under_a_load_of_typed_messages(valid: Valid) -> None:
     """Each stored row has the columns of its body, whoever stored it: also what was delayed, and comes by a job."""

@@ -83,6 +83,7 @@ def test_type_45_the_first_query_after_the_acknowledgement_sees_the_newest_value
     assert latest(spark, conf(orders), NOW)["rows"] == 0
 
 
+@pytest.mark.long
 def test_type_45_new_fields_and_kills_between_the_steps(spark: SparkSession, orders: TypedTables) -> None:
     fill(orders)
     latest(spark, conf(orders), NOW)
@@ -102,6 +103,7 @@ def test_type_45_new_fields_and_kills_between_the_steps(spark: SparkSession, ord
     ]
 
 
+@pytest.mark.long
 def test_erase_1_the_newest_value_of_an_erased_key_goes_with_its_messages(spark: SparkSession, tmp_path: Path) -> None:
     orders = TypedTables(tmp_path / "w", "columns")
     fill(orders)

@@ -1,7 +1,8 @@
 // One message: what it holds, and its whole life as one line of time.
 import { useEffect, useState } from "../vendor/hooks.js";
-import { at, get, query as asked, useLive } from "../api.js";
-import { BODY_SHOWN, bodyBytes, bodyText, bytes, duration, hex, isJson, NONE, prettyJson, visible } from "../format.js";
+import { at, get, open, query as asked, useLive } from "../api.js";
+import { BODY_SHOWN, bodyBytes, bodyText, bytes, duration, hex, isJson, NONE, parsedExactly,
+  prettyJson, visible } from "../format.js";
 import { Ask, Copy, Facts, html, literal, Sql, State, Tabs, Time, Trouble, Waiting } from "../parts.js";
 import { to } from "../route.js";
 import { Head } from "./head.js";
@@ -44,6 +45,26 @@ export function Body({ message, as, address }) {
     ${left > 0
       && html`<p><button type="button" onClick=${() => setAll(true)}>Show the
         other ${bytes(left)}</button></p>`}</section>`;
+}
+
+// The fields of a message of a topic with a schema.
+function Fields({ topic, partition, number }) {
+  const [found, setFound] = useState({});
+  useEffect(() => {
+    const abort = new AbortController();
+    open(at`v1/topics/${topic}/partitions/${partition}/messages`
+      + asked({ offset: number, max_messages: 1, max_bytes: 1, typed: true }), { signal: abort.signal })
+      .then(one => one.text()).then(text => setFound({ one: parsedExactly(text).messages[0] }),
+        error => { if (!abort.signal.aborted) setFound({ error }); });
+    return () => abort.abort();
+  }, [topic, partition, number]);
+  const { one, error } = found;
+  return html`<section class="card"><h2>Fields</h2><${Trouble} error=${error} what="Its fields" />
+    ${one && (one.value === undefined ? html`<p class="calm">It has no value.</p>`
+      : html`<pre tabindex="0" role="region"
+        aria-label="Fields">${visible(JSON.stringify(one.value, null, 2), false)}</pre>`)}
+    ${one?.rescued !== undefined
+      && html`<p>What does not fit: <code>${visible(JSON.stringify(one.rescued))}</code></p>`}</section>`;
 }
 
 const WORDS = { waiting: "waits to be delivered", held: "is held", overdue: "is overdue: it was not answered in time",
@@ -94,7 +115,7 @@ function Life({ message, deliveries }) {
   })}</ol>`;
 }
 
-export function Message({ topic, partition, offset, query, may }) {
+export function Message({ topic, partition, offset, query, may, isTyped }) {
   const [found, setFound] = useState({}), number = /^\d{1,19}$/.test(offset) ? offset : "0";
   useEffect(() => {
     const abort = new AbortController();
@@ -149,5 +170,6 @@ export function Message({ topic, partition, offset, query, may }) {
           query=${`SELECT * FROM mq_in_flight WHERE topic = ${literal(topic)} AND partition = ${literal(partition)} AND
             offset = ${number}`} /></section>
       <section class="card"><h2>Headers</h2><${Headers} of=${message.headers} /></section></div>
+      ${isTyped && html`<${Fields} topic=${topic} partition=${partition} number=${number} />`}
       <${Body} message=${message} as=${query.as} address=${address} />`}`;
 }

@@ -220,7 +220,7 @@ export function Topic({ path, query }) {
   const above = [["Topics", to("topics")]];
   if (tab === "messages"
     && offset !== undefined) return html`<${Message} topic=${topic} partition=${partition} offset=${offset}
-      query=${query} may=${may} />`;
+      query=${query} may=${may} isTyped=${Boolean(info?.schema)} />`;
   const tabs = [["", "Partitions", to("topics", topic), now && count(now.partitions)],
     ["messages", "Messages", to("topics", topic, "messages")], may("topic", "publish")
     && ["send", "Send", to("topics", topic, "send")],

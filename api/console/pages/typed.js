@@ -1,7 +1,7 @@
 // A topic whose messages have a schema: the schema's versions, the newest value of a key, and what did not fit.
 import { useEffect, useState } from "../vendor/hooks.js";
 import { at, get, open, query as asked, send, useLive } from "../api.js";
-import { count, cut, isJson, NONE, plural, prettyJson, preview, sh, visible } from "../format.js";
+import { count, cut, isJson, NONE, parsedExactly, plural, prettyJson, preview, sh, visible } from "../format.js";
 import { Ask, Command, Copy, Empty, Facts, Field, Form, html, literal, Sql, State, Table, Time, Trouble,
   Waiting } from "../parts.js";
 import { ask, to } from "../route.js";
@@ -24,13 +24,12 @@ function Newest({ topic, query }) {
     const abort = new AbortController();
     setAnswer({});
     if (key === undefined) return undefined;
-    // as it was sent: numbers keep all their digits
     open(at`v1/topics/${topic}/latest/${key}`, { signal: abort.signal }).then(one => one.text()).then(
-      text => setAnswer({ text, data: JSON.parse(text) }),
+      text => setAnswer({ data: parsedExactly(text) }),
       error => { if (error.name !== "AbortError") setAnswer({ error }); });
     return () => abort.abort();
   }, [topic, key]);
-  const { text, data, error } = answer, isNone = error?.code === "key_not_found";
+  const { data, error } = answer, isNone = error?.code === "key_not_found";
   return html`<section class="card"><h2>The newest value of a key</h2>
     <${Form} label="A key" yes="Look up" onSend=${given => { ask({ key: given.key }, true); }} cls="filter" key=${key}>
       <${Field} label="Key"><input name="key" defaultValue=${key ?? ""} maxlength="4096" required
@@ -41,7 +40,8 @@ function Newest({ topic, query }) {
       && html`<p><a
         href=${to("topics", topic, "messages", data.partition, String(data.offset))}>${visible(data.partition)}
         at ${data.offset}</a>, <${Time} at=${data.append_time} since /></p>
-        <pre tabindex="0" role="region" aria-label="Value">${visible(prettyJson(text), false)}</pre>`}
+        <pre tabindex="0" role="region"
+          aria-label="Value">${visible(JSON.stringify(data.value, null, 2), false)}</pre>`}
     <${Sql} view=${viewOf("latest", topic)}
       query=${`SELECT * FROM ${viewOf("latest", topic)} WHERE mq_key = ${literal(key ?? "KEY")}`} /></section>`;
 }
