@@ -57,7 +57,7 @@ export const Facts = ({ of }) => html`<dl class="facts">${of.filter(Boolean).map
 export function Tabs({ label, of, now }) {
   const box = useRef();
   useEffect(() => { const here = box.current.querySelector("[aria-current]"); if (here) box.current.scrollLeft =
-    here.offsetLeft - box.current.offsetLeft - 40; }, [now]);
+    here.offsetLeft - box.current.offsetLeft - 40; }, [now, of.length]);
   return html`<nav class="tabs" ref=${box} aria-label=${label}>${of.filter(Boolean).map(([name, text, href, number]) =>
   html`<a key=${name} href=${href} aria-current=${name === now ? "page" : undefined}>${text}${number !== undefined
     && html` <small>${number}</small>`}</a>`)}</nav>`;

@@ -1,7 +1,7 @@
 // A topic whose messages have a schema: the schema's versions, the newest value of a key, and what did not fit.
 import { useEffect, useState } from "../vendor/hooks.js";
 import { at, get, open, query as asked, send, useLive } from "../api.js";
-import { count, cut, isJson, NONE, parsedExactly, plural, prettyJson, preview, sh, visible } from "../format.js";
+import { cut, isJson, NONE, parsedExactly, plural, prettyJson, preview, sh, visible } from "../format.js";
 import { Ask, Command, Copy, Empty, Facts, Field, Form, html, literal, Sql, State, Table, Time, Trouble,
   Waiting } from "../parts.js";
 import { ask, to } from "../route.js";
@@ -37,9 +37,8 @@ function Newest({ topic, query }) {
     ${isNone ? html`<p class="calm">No message has this key, or the newest one has no value.</p>`
       : html`<${Trouble} error=${error} what="This key" />`}
     ${data
-      && html`<p><a
-        href=${to("topics", topic, "messages", data.partition, String(data.offset))}>${visible(data.partition)}
-        at ${data.offset}</a>, <${Time} at=${data.append_time} since /></p>
+      && html`<p><a href=${to("topics", topic, "messages", data.partition, String(data.offset))}>${
+        `${visible(data.partition)} at ${data.offset}`}</a>, <${Time} at=${data.append_time} since /></p>
         <pre tabindex="0" role="region"
           aria-label="Value">${visible(JSON.stringify(data.value, null, 2), false)}</pre>`}
     <${Sql} view=${viewOf("latest", topic)}
@@ -52,19 +51,17 @@ export function Schema({ info, query }) {
   const wanted = query.version ?? schema.version, shown = useLive(wanted
     && at`schemas/subjects/${schema.subject}/versions/${wanted}`, 0);
   const text = shown.data?.schema ?? "", written = isJson(text) ? prettyJson(text) : text;
-  const columns = [{ name: "version", head: "Version", num: true, cell: one =>
-    html`<button type="button" class="link" aria-pressed=${String(one) === String(wanted)}
-      onClick=${() => ask({ version: one }, true)}>${one}</button>`, sort: one => one }];
   return html`<${Facts}
     of=${[["Written in", schema.format], ["Subject", html`<code>${visible(schema.subject)}</code>`],
       schema.message && ["Message", html`<code>${visible(schema.message)}</code>`],
       ["Framing", schema.wire === "confluent" ? "Confluent's header" : "none"],
       ["What does not fit", MODES[schema.on_invalid]],
       schema.unwrap && ["Columns of", "the row behind a change (Debezium)"],
-      ["A new version is", config.data?.compatibilityLevel ?? config.data?.compatibility ?? NONE]]} />
+      ["Compatibility", config.data?.compatibilityLevel ?? config.data?.compatibility ?? NONE]]} />
     <${Waiting} of=${versions} what="The versions" />
-    ${versions.data && html`<${Table} label="Versions" id="versions" columns=${columns} rows=${versions.data}
-      keyOf=${String} first="-version" empty=${html`<${Empty}>The subject has no version.<//>`} />`}
+    ${versions.data && html`<p class="ways" role="group" aria-label="Versions">${versions.data.map(one =>
+      html`<button type="button" key=${one} class="small" aria-pressed=${String(one) === String(wanted)}
+        onClick=${() => ask({ version: one }, true)}>${one}</button>`)}</p>`}
     <${Trouble} error=${shown.error} what="This version" />
     ${shown.data
       && html`<section class="card body"><div class="head"><h2>Version ${shown.data.version}</h2><small>id
@@ -158,7 +155,7 @@ export function Quarantine({ info, query, may, reload }) {
     <${Table} label="Messages in quarantine" columns=${columns} rows=${messages} keyOf=${keyOf}
       empty=${page.isRead ? html`<${Empty}>Nothing is in quarantine.<//>`
         : html`<p class="calm">${error ? "" : "Loading …"}</p>`}
-      total=${messages.length ? `${count(messages.length)}${cursor ? ", and more" : ""}` : undefined}
+      total=${messages.length ? `${plural(messages.length, "message")}${cursor ? ", and more" : ""}` : undefined}
       sql=${html`<${Sql} view=${viewOf("quarantine", topic)}
         query=${`SELECT * FROM ${viewOf("quarantine", topic)}`} />`} />
     ${cursor && html`<p><button type="button" onClick=${() => load(cursor, messages)}>More</button></p>`}
