@@ -177,6 +177,12 @@ class ServiceSettings:
     auth: bool = False
     #: Secret, at least 32 characters, by which processes of the cluster know each other; the same in all of them.
     cluster_secret: Secret = field(default_factory=Secret)
+    #: URL of a schema registry elsewhere, of Confluent's REST API; if empty, the one at `/schemas` is the only one.
+    schemas_url: str = ""
+    #: USER:PASSWORD for it, if it asks for them.
+    schemas_user: Secret = field(default_factory=Secret)
+    #: Certificates of the authorities that sign its certificate, a file in PEM; if empty, the system's.
+    schemas_ca: str = ""
     #: When administrative acts and refusals are recorded in `sys/audit`: `with_auth`, `always` or `never`.
     audit: AuditWhen = AuditWhen.WITH_AUTH
     #: Whether the service may listen beyond this machine without authentication; only behind an authenticating proxy.

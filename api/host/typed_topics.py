@@ -37,6 +37,12 @@ class TopicCodecs(topic_codecs.TopicCodecs):
 
     def __init__(self, meta: HostedMeta) -> None:
         super().__init__(lambda: meta.now)
+        #: Asks a registry elsewhere for a schema that is not known; None: there is none.
+        self.want: Callable[[str, int], None] | None = None
+
+    def _want(self, subject: str, id_: int) -> None:
+        if self.want is not None:
+            self.want(subject, id_)
 
     def asked(self, topic: Topic, parameters: dict[str, str]) -> Codec | None:
         """Return the codec of a topic whose values a query asks for (`typed=true`); None if it does not.

@@ -13,18 +13,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from msgspec import structs
+
 from deltamq.api.auth.caller import Caller, permit_put
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Call
 from deltamq.api.host.typed_topics import FEATURE, WantedSchema, check_wanted
+from deltamq.api.schemas.outside import OutsideRegistry
 from deltamq.api.schemas.texts import incompatible, rules_of, stored_form, texts_of
 from deltamq.mq.errors import Conflict, Unprocessable
 from deltamq.mq.meta.features import decide_use
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.topic_settings import schema_of
 from deltamq.mq.meta.topics import MetaState
-from deltamq.mq.schemas.changes import decide_register, resolved
+from deltamq.mq.schemas.changes import OWN_IDS, decide_follow, decide_register, resolved
 from deltamq.mq.schemas.registry import (
     Basis,
     RegistryState,
@@ -51,6 +54,8 @@ class Registry:
     def __init__(self, meta: HostedMeta, owners: Owners) -> None:
         self._meta = meta
         self._owners = owners
+        #: The registry whose schemas are imported; None: this one is the only one.
+        self.outside: OutsideRegistry | None = None
         # One check at a time: each may take a second of the interpreter, and memory for two large schemas.
         self._checking = asyncio.Lock()
 
@@ -119,6 +124,7 @@ class Registry:
         DeltaMQError
             What `resolved` and `decide_register` raise, and the rules of its type about its text.
         """
+        self._check_own(schema)
         schema = self.stored(schema, normalize=normalize)
         if id_ is None and number is None and (known := self.state.find(subject, schema)) is not None:
             return known
@@ -129,7 +135,7 @@ class Registry:
             basis = None
             if meta.schemas.find(subject, whole) is None:
                 basis = await self._check(meta, version, whole)
-            decide = partial(_registration, meta, subject, whole, basis, id_, number)
+            decide = partial(_registration, meta, subject, whole, basis, id_, number, self._ids_from)
             try:
                 after = await self.change(decide, call)
             except Conflict as error:
@@ -140,6 +146,38 @@ class Registry:
             assert registered is not None, "it was stored, or was there"
             return registered
         raise Conflict(f"subject {subject} is changed by others all the time; try again", code="registry_changed")
+
+    @property
+    def _ids_from(self) -> int:
+        return 1 if self.outside is None else OWN_IDS
+
+    def _check_own(self, schema: Schema) -> None:
+        """Refuse to register here what the registry elsewhere has; it knows no columns."""
+        if self.outside is not None and schema.schema_type != "COLUMNS":
+            raise Unprocessable(
+                f"schemas are those of {self.outside.url}: register them there", code="operation_not_permitted"
+            )
+
+    async def follow(self, version: Version) -> None:
+        """Store a version of the registry elsewhere, if the topics of its subject can have columns for it.
+
+        Raises
+        ------
+        DeltaMQError
+            It is no schema, a topic can have no columns for it, or its id or number are another one's here.
+        """
+        text = stored_form(version.schema_type, version.schema, normalize=False)
+        version = structs.replace(version, schema=text)
+        schema = Schema(schema_type=version.schema_type, schema=text, references=version.references)
+        meta = await self._meta.refresh()
+        await self._check_topics(meta, version.subject, schema)
+
+        def deciding(now: Meta) -> Sequence[AnyEvent]:
+            events = decide_follow(now.schemas, version)
+            return (*decide_use(now.features, now.brokers.features, FEATURE), *events) if events else ()
+
+        await self._meta.submit_any(deciding)
+        log.info("event=schema_imported subject=%r version=%d id=%d", version.subject, version.version, version.id)
 
     async def reasons_against(self, subject: str, schema: Schema, number: int | None) -> list[str]:
         """Return why a schema may not be the next version of a subject, as it is stored; an empty list if it may.
@@ -205,6 +243,10 @@ class Registry:
         Forbidden
             The caller may not change or make the topic, or the subject has the access rules of another one (TYPE-26).
         """
+        if self.outside is not None:
+            asked = schema((await self._meta.refresh()).topics)
+            if asked.setting.schema_type != "COLUMNS":
+                await self.outside.bring(asked.setting.subject)
         wanted = await self.check_for(topic, schema, permit_put(caller, topic))
         subject = wanted.setting.subject
         if topic_of_subject(subject) != topic and (wanted.schema is not None or self.subject_of(topic) != subject):
@@ -230,10 +272,17 @@ def topics_of(meta: Meta, subject: str) -> list[tuple[str, SchemaSetting]]:
 
 
 def _registration(
-    checked: Meta, subject: str, schema: Schema, basis: Basis | None, id_: int | None, number: int | None, meta: Meta
+    checked: Meta,
+    subject: str,
+    schema: Schema,
+    basis: Basis | None,
+    id_: int | None,
+    number: int | None,
+    ids_from: int,
+    meta: Meta,
 ) -> Sequence[SchemaEvent]:
     """Return what registers a schema that was checked in `checked`, also for the topics that its subject has now."""
-    events = decide_register(meta.schemas, subject, schema, basis=basis, id_=id_, number=number)
+    events = decide_register(meta.schemas, subject, schema, basis=basis, id_=id_, number=number, ids_from=ids_from)
     if events and topics_of(meta, subject) != topics_of(checked, subject):
         raise Conflict(f"subject {subject} got another topic meanwhile; try again", code="registry_changed")
     return events

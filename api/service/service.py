@@ -55,6 +55,7 @@ from deltamq.api.queue.seen_clients import SeenClients
 from deltamq.api.queue.waiting_list import WaitingList
 from deltamq.api.reading.latest_values import LatestValues
 from deltamq.api.reading.readers import PartitionReader, QueueReader
+from deltamq.api.schemas.outside import OutsideRegistry
 from deltamq.api.schemas.registry import Registry
 from deltamq.api.sending.letters import DeadLetterLogs, Marks
 from deltamq.api.sending.quarantine import Quarantines
@@ -224,6 +225,15 @@ class Service:
         )
         self.codecs = TopicCodecs(self.meta)
         self.registry = Registry(self.meta, self.owners)
+        if settings.schemas_url:
+            self.registry.outside = OutsideRegistry(
+                settings.schemas_url,
+                settings.schemas_user.reveal(),
+                settings.schemas_ca,
+                state=lambda: self.registry.state,
+                follow=self.registry.follow,
+            )
+            self.codecs.want = self.registry.outside.want
         self.partitions.codecs = self.codecs.of_partition
         self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts, self.now_ms)
         self.static_topics = StaticTopics(self.meta, self.topics, self.sealer, self.now_ms)
@@ -421,6 +431,7 @@ class Service:
             self.lanes.stop,
             self.statistics.stop,
             *(() if self.audit is None else (self.audit.stop,)),
+            *(() if self.registry.outside is None else (self.registry.outside.stop,)),
             self._neighbours.stop,
             self.hosting.stop,
             self.peers.close,

@@ -29,6 +29,8 @@ from deltamq.mq.schemas.setting import check_subject
 
 #: Registries before this one gave ids of 32 bits: messages carry them so.
 _ID_MAX: Final = 2**31 - 1
+#: Ids that are given here while schemas of a registry elsewhere are imported with theirs.
+OWN_IDS: Final = 2**30
 
 
 def resolved(state: RegistryState, subject: str, schema: Schema) -> Version:
@@ -87,12 +89,13 @@ def decide_register(
     basis: Basis | None,
     id_: int | None = None,
     number: int | None = None,
+    ids_from: int = 1,
 ) -> tuple[SchemaEvent, ...]:
     """Return the event that makes a schema a version of a subject; none if it is one already.
 
     The schema's text was checked, and is compatible with what `basis` names; None for a subject whose schemas are
     imported, which is not checked. `id_` and `number` are those of an import; a number may also be given if it is the
-    next one anyway.
+    next one anyway. New texts get ids of `ids_from` or more.
 
     Raises
     ------
@@ -119,7 +122,28 @@ def decide_register(
         raise _not_permitted(f"the next version of subject {subject} is {next_number}", "version")
     if basis != state.basis(subject):
         raise Conflict(f"subject {subject} was changed meanwhile; try again", code="registry_changed")
-    return (_registered(state, subject, schema, next_number, state.id_of(schema) or state.last_id + 1),)
+    return (_registered(state, subject, schema, next_number, state.id_of(schema) or max(state.last_id + 1, ids_from)),)
+
+
+def decide_follow(state: RegistryState, version: Version) -> tuple[SchemaEvent, ...]:
+    """Return the event that stores a version of a registry elsewhere, under its id and number; none if it is there.
+
+    Raises
+    ------
+    Unprocessable
+        `operation_not_permitted`: id or number are another schema's here; also what `resolved` raises.
+    """
+    check_subject(version.subject)
+    whole = resolved(
+        state,
+        version.subject,
+        Schema(schema_type=version.schema_type, schema=version.schema, references=version.references),
+    )
+    schema = Schema(schema_type=whole.schema_type, schema=whole.schema, references=whole.references)
+    present = state.find(version.subject, schema)
+    if present is not None and (present.id, present.version) == (version.id, version.version):
+        return ()
+    return (_imported(state, version.subject, schema, version.id, version.version),)
 
 
 def _imported(

@@ -69,6 +69,9 @@ class TopicCodecs:
         codec = self.of(topic)
         return untyped(rows) if codec is None else codec.typed(rows)
 
+    def _want(self, subject: str, id_: int) -> None:
+        """Return if no registry has a schema with this id; raise `Unavailable` if one is asked for it."""
+
     def _codec(self, setting: SchemaSetting, registry: RegistryState) -> Codec:
         versions = registry.versions(setting.subject) or registry.versions(setting.subject, deleted=True)
         if not versions:
@@ -78,6 +81,8 @@ class TopicCodecs:
 
         def by_id(id_: int) -> Version | None:
             places = self._meta().schemas.places(id_)
+            if all(one.subject != setting.subject for one in places):
+                self._want(setting.subject, id_)
             return next((one for one in places if one.subject == setting.subject), next(iter(places), None))
 
         return codec_of(setting, versions, by_id, registry.with_references)

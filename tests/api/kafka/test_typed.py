@@ -21,6 +21,7 @@ from google.type.money_pb2 import Money
 
 from deltamq.api.kafka.records.batch import gap_batch
 from tests.api.kafka.door import KafkaApi, kafka_running
+from tests.api.running import config_for, running
 
 AVRO = json.dumps(
     {
@@ -229,3 +230,30 @@ def test_a_gap_is_a_batch_with_one_control_record() -> None:
     batch = gap_batch(5, 9)
     assert len(batch) == 61 + 17 and int.from_bytes(batch[:8], "big") == 5
     assert int.from_bytes(batch[21:23], "big") == 0x20 and int.from_bytes(batch[23:27], "big") == 3
+
+
+def test_type_49_unmodified_serializers_of_a_registry_elsewhere_send_what_is_not_known_here_yet(tmp_path: Path) -> None:
+    with running(config_for(tmp_path / "elsewhere")) as elsewhere:
+        url = f"http://127.0.0.1:{elsewhere.port}/schemas"
+        client = SchemaRegistryClient({"url": url})
+        serializer, deserializer, value, columns = PAIRS["avro"](client)
+        data = serializer(value, CONTEXT)
+        with kafka_running(tmp_path / "here", schemas_url=url) as kafka:
+            make(kafka, "avro", wire="confluent")
+            assert send(kafka, data) == [None]
+            wider = json.loads(AVRO)
+            wider["fields"].append({"name": "more", "type": ["null", "string"], "default": None})
+            newer = AvroSerializer(client, json.dumps(wider))({**value, "more": "x"}, CONTEXT)
+            assert newer[:5] != data[:5]
+            assert send(kafka, newer, data) == [None, None], "the client has repeated it until the schema was here"
+            assert [row["value"] for row in table(kafka)] == [
+                {**columns, "more": None},
+                {**columns, "more": "x"},
+                {**columns, "more": None},
+            ]
+            assert [deserializer(body, CONTEXT) for _, body in read(kafka, 3) if body] == [
+                value,
+                {**value, "more": "x"},
+                value,
+            ]
+        client.close()
