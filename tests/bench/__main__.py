@@ -26,6 +26,7 @@ from tests.bench.figure import Figure
 from tests.bench.jobs import catalog, compact, merge, revive, revive_spark, sink, stream, verify
 from tests.bench.kafka import door, java
 from tests.bench.kafka import stream as stream_beside_kafka
+from tests.bench.kafka import typed as typed_by_kafka
 from tests.bench.log import append, disk, filters, flat, metadata, stored
 from tests.bench.machine import commit_of, facts
 from tests.bench.peers import PAIRS, Peers, Ratio, ratios
@@ -54,7 +55,7 @@ _MODULES: Final = (
     store,
     store_calls,
     *(auth, cluster, event_loop, fetch, handover, keys, many, memory, pop, produce, static_topics, typed),
-    *(door, java, stream_beside_kafka),
+    *(door, java, stream_beside_kafka, typed_by_kafka),
     *(catalog, compact, merge, revive, revive_spark, sink, stream, verify),
 )
 

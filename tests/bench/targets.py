@@ -38,6 +38,8 @@ TARGETS: Final[dict[str, Target]] = {
     "typed.columns.ratio": at_least(0.9, "Arrow values beside bytes"),
     "typed.sum.ratio": at_least(10, "a column beside get_json_object"),
     "typed.sync1.ratio": at_most(1.15, "a lone producer beside bytes"),
+    "typed.kafka.avro.ratio": at_least(0.7, "Confluent's Avro in large batches beside bytes"),
+    "typed.kafka.protobuf.ratio": at_least(0.7, "Confluent's Protobuf in large batches beside bytes"),
     "typed.invalid.tenth.ratio": at_least(0.3, "half of the typed rate"),
     "typed.invalid.all.ratio": at_least(0.15, "a quarter of the typed rate"),
     "pop.json32.rate": at_least(100_000, "RocketMQ's POP: 57 k msg/s"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -29,13 +29,13 @@ from tests.bench.service import Service, cores_mark, cores_used, running_service
 from tests.bench.session import Session
 from tests.free_ports import free_port
 
-__all__ = ["PARTITIONS", "kafka_service"]
+__all__ = ["PARTITIONS", "QUIET", "kafka_service", "sent"]
 
 PARTITIONS: Final = 4
 _TIME_MS: Final = 1_700_000_000_000
 _TIMEOUT_S: Final = 60
 #: The service ends before its clients, who would say so.
-_QUIET: Final = {"log_level": 0}
+QUIET: Final = {"log_level": 0}
 #: Shapes of batches: records in one batch, and batches that are decoded together, as a commit does.
 _SHAPES: Final = ((1, 1), (150, 1), (150, 5), (2_400, 4))
 
@@ -104,14 +104,14 @@ class _Acknowledged:
         self.count += 1
 
 
-def _sent(producer: Producer, body: bytes, seconds: float) -> int:
+def sent(producer: Producer, topic: str, bodies: Sequence[bytes], seconds: float) -> int:
     """Send as fast as the client takes records for a while, wait for the last one, and return their number."""
     done = _Acknowledged()
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
-        for _ in range(1_000):
+        for body in bodies:
             try:
-                producer.produce("bench", body, on_delivery=done.told)
+                producer.produce(topic, body, on_delivery=done.told)
             except BufferError:
                 producer.poll(0.01)
         producer.poll(0)
@@ -123,13 +123,13 @@ def _sent(producer: Producer, body: bytes, seconds: float) -> int:
 def _produce(session: Session, name: str, settings: Mapping[str, Any], size: int, said: str) -> Iterator[Figure]:
     with kafka_service(session, name) as (service, address):
         service.make_topic("bench", PARTITIONS)
-        producer = Producer({"bootstrap.servers": address, **_QUIET, "enable.idempotence": True, **settings})
+        producer = Producer({"bootstrap.servers": address, **QUIET, "enable.idempotence": True, **settings})
         total = 0
 
         def window(seconds: float) -> dict[str, float]:
             nonlocal total
             mark, cpu_s, began = cores_mark(service), service.cpu_s(), time.perf_counter()
-            count = _sent(producer, bytes(size), seconds)
+            count = sent(producer, "bench", [bytes(size)] * 1_000, seconds)
             total += count
             rate = count / (time.perf_counter() - began)
             return {"rate": rate, "cpu_us": (service.cpu_s() - cpu_s) * 1e6 / count, **cores_used(service, mark)}
@@ -160,7 +160,7 @@ def synchronous(session: Session) -> Iterator[Figure]:
         with kafka_service(session, name) as (service, address):
             service.make_topic("bench", PARTITIONS)
             producers = [
-                Producer({"bootstrap.servers": address, **_QUIET, "linger.ms": 0, "socket.nagle.disable": True})
+                Producer({"bootstrap.servers": address, **QUIET, "linger.ms": 0, "socket.nagle.disable": True})
                 for _ in range(clients)
             ]
 
@@ -206,10 +206,10 @@ def consume(session: Session) -> Iterator[Figure]:
     messages = max(100_000, session.effort.history_messages // 4)
     with kafka_service(session, "kafka.consume") as (service, address):
         service.make_topic("bench", PARTITIONS)
-        producer = Producer({"bootstrap.servers": address, **_QUIET, "batch.size": 262_144, "linger.ms": 5})
+        producer = Producer({"bootstrap.servers": address, **QUIET, "batch.size": 262_144, "linger.ms": 5})
         stored = 0
         while stored < messages:
-            stored += _sent(producer, bytes(100), 0.5)
+            stored += sent(producer, "bench", [bytes(100)] * 1_000, 0.5)
 
         def window(_: float) -> dict[str, float]:
             mark, cpu_s = cores_mark(service), service.cpu_s()
@@ -224,7 +224,7 @@ def consume(session: Session) -> Iterator[Figure]:
 
 
 def _read(address: str, messages: int) -> tuple[int, float]:
-    consumer = Consumer({"bootstrap.servers": address, **_QUIET, "group.id": "unused", "enable.auto.commit": False})
+    consumer = Consumer({"bootstrap.servers": address, **QUIET, "group.id": "unused", "enable.auto.commit": False})
     consumer.assign([TopicPartition("bench", index, 0) for index in range(PARTITIONS)])
     count, began = 0, time.perf_counter()
     for _ in itertools.count():
