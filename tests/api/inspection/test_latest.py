@@ -20,9 +20,12 @@ from tests.api.running import Reply
 SCHEMA = json.dumps({"type": "object", "properties": {"id": {"type": "integer"}, "at": {"type": "string"}}})
 
 
+pytestmark = pytest.mark.static_too
+
+
 @pytest.fixture
-def queue(tmp_path: Path) -> Iterator[Queue]:
-    with queue_in(tmp_path / "warehouse") as made:
+def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
+    with queue_in(tmp_path / "warehouse", static=request.param == "static") as made:
         made.topic(2, schema={"format": "json", "schema": SCHEMA, "on_invalid": "quarantine"})
         yield made
 
