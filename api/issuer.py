@@ -31,6 +31,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from deltamq.api.auth.credentials import KeyTimes, SignerUnknown, not_valid
+from deltamq.api.outward import fetched
 from deltamq.mq.auth.callers import Credential, credential_of
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import JWKS_BYTES_MAX, JWKS_KEYS_MAX, KEY_WAITERS_MAX, RSA_BITS_MAX, RSA_BITS_MIN
@@ -362,23 +363,12 @@ class Provider:
         return document
 
     async def _get(self, url: str) -> bytes:
-        # A proxy of the environment leads outwards, not to this machine.
-        through_proxy = not is_loopback(urlsplit(url).hostname or "")
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
-        async with (
-            httpx.AsyncClient(
-                verify=self._tls, trust_env=through_proxy, follow_redirects=False, timeout=None
-            ) as client,
-            client.stream("GET", url, headers=headers) as answer,
-        ):
-            if answer.status_code != _OK:
-                raise JwksInvalid(f"status {answer.status_code}")
-            body = b""
-            async for piece in answer.aiter_raw():
-                body += piece
-                if len(body) > JWKS_BYTES_MAX:
-                    raise JwksInvalid(f"more than {JWKS_BYTES_MAX} bytes")
-            return body
+        answer = await fetched(url, self._tls, bytes_max=JWKS_BYTES_MAX, headers={"Accept": "application/json"})
+        if answer.status != _OK:
+            raise JwksInvalid(f"status {answer.status}")
+        if len(answer.body) > JWKS_BYTES_MAX:
+            raise JwksInvalid(f"more than {JWKS_BYTES_MAX} bytes")
+        return answer.body
 
 
 #: The algorithms of each kind of key, by its type and curve.

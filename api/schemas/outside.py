@@ -23,8 +23,8 @@ from urllib.parse import quote, urlsplit
 import httpx
 import msgspec
 
+from deltamq.api.outward import fetched
 from deltamq.mq.errors import DeltaMQError, NotFound, Unavailable
-from deltamq.mq.request_values import is_loopback
 from deltamq.mq.schemas.limits import SCHEMA_BYTES_MAX, SCHEMA_DEPTH_MAX
 from deltamq.mq.schemas.registry import Reference, RegistryState, Version
 from deltamq.mq.schemas.setting import SchemaType
@@ -41,6 +41,7 @@ _MISSING_S: Final = 10.0
 _DOWN_S: Final = 1.0
 _MISSING_MAX: Final = 10_000
 _OK, _NOT_FOUND = 200, 404
+_HEADERS: Final = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
 
 
 class _Uses(msgspec.Struct):
@@ -215,32 +216,21 @@ class OutsideRegistry:
 
     async def _get(self, path: str, kind: Any) -> Any:
         """Return an answer; None for 404."""
-        url = self.url + path
-        # A proxy of the environment leads outwards, not to this machine.
-        through_proxy = not is_loopback(urlsplit(url).hostname or "")
-        headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json", "Accept-Encoding": "identity"}
         try:
-            async with (
-                asyncio.timeout(_TIMEOUT_S),
-                httpx.AsyncClient(
-                    verify=self._tls, auth=self._auth, trust_env=through_proxy, follow_redirects=False, timeout=None
-                ) as client,
-                client.stream("GET", url, headers=headers) as answer,
-            ):
-                if answer.status_code == _NOT_FOUND:
-                    return None
-                if answer.status_code != _OK:
-                    raise _Unanswered(f"answers with status {answer.status_code}")
-                body = b""
-                async for piece in answer.aiter_raw():
-                    body += piece
-                    if len(body) > _BYTES_MAX:
-                        raise _Unanswered(f"answers with more than {_BYTES_MAX} bytes")
+            async with asyncio.timeout(_TIMEOUT_S):
+                answer = await fetched(
+                    self.url + path, self._tls, bytes_max=_BYTES_MAX, headers=_HEADERS, auth=self._auth
+                )
         except TimeoutError:
             raise _Unanswered(f"does not answer within {_TIMEOUT_S:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise _Unanswered(f"cannot be reached: {type(error).__name__}") from None
+        if answer.status == _NOT_FOUND:
+            return None
+        if answer.status != _OK or len(answer.body) > _BYTES_MAX:
+            how = f"status {answer.status}" if answer.status != _OK else f"more than {_BYTES_MAX} bytes"
+            raise _Unanswered(f"answers with {how}")
         try:
-            return msgspec.json.decode(body, type=kind)
+            return msgspec.json.decode(answer.body, type=kind)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise _Unanswered("answers with what no registry answers with") from None
