@@ -30,8 +30,11 @@ def _once(proxy: StoreProxy, fault: Fault, work: Callable[[], T]) -> T:
     proxy.set_faults(fault)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(work)
-        while not sum(proxy.counts().hits):
-            assert not done.done(), "no call has met the fault"
+        while True:
+            was_done = done.done()  # before its hits are counted: it may meet the fault and end between the two
+            if sum(proxy.counts().hits):
+                break
+            assert not was_done, "no call has met the fault"
         proxy.set_faults()
         return done.result()
 
