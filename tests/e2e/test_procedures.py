@@ -173,6 +173,8 @@ def test_a_group_is_stopped_and_its_dead_letters_come_again(machine: Machine) ->
     with PopClient(machine.url, "billing") as consumer:
         (message,) = consumer.pop("orders", max_messages=1, wait_ms=5_000).messages
         consumer.dead([message.handle], "cannot be booked")
+    with Admin(machine.url) as admin:
+        until(lambda: admin.count_dead_letters("billing").new == 1)  # a job brings it there
     assert "cannot be booked" in machine.follow("Stop a group whose handler fails, and send its messages back")
     assert message.text in left(machine)
 
