@@ -250,10 +250,11 @@ class Scheduler:
     def _run(self, work: Work, locks: Sequence[ShardLock]) -> LastRun:
         now, began = self._now(), time.monotonic()
         shards = [lock.shard for lock in locks]
-        ok, detail, facts = False, "", {}
+        ok, detail, facts, engine = False, "", {}, ""
         work.began(shards, now)
         try:
             _check(locks)
+            engine = work.job.engine(self._conf)  # some jobs look into the warehouse for it
             facts = dict(self._runner(work.job, self._conf, now, shards))
             _check(locks)
             ok = True
@@ -271,7 +272,7 @@ class Scheduler:
             detail=detail,
             facts=facts,
             shards=shards,
-            engine=work.job.engine(self._conf),
+            engine=engine,
             every_s=work.period_s(),
         )
 

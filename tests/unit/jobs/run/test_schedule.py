@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from deltamq.jobs.run.registry import Facts, Job
 from deltamq.jobs.run.schedule import Scheduler
 from deltamq.jobs.run.telling import error_text
 from deltamq.jobs.run.work import Work
+from deltamq.mq.errors import Unavailable
 from deltamq.tables.config import Config, load
 from deltamq.tables.ops.job_runs import IDLE_RECORD_S, LastRun, newest_run, read_running, read_runs, seconds_behind
 from deltamq.tables.store.local import LocalStore
@@ -384,6 +386,25 @@ def test_spark_07_a_job_that_cannot_name_its_shards_stops_no_other() -> None:
     bench.scheduler.run_until_stopped()
     assert bench.ran == ["a"]
     assert bench.told[0] == "job=b FAILED seconds=0.0 its shards are not known: OSError: no folder"
+
+
+def test_spark_07_a_job_that_cannot_look_for_its_work_fails_and_comes_again() -> None:
+    """What a job asks the warehouse for before a run: the store may be gone for a while."""
+    asked = 0
+
+    def asks(_: Config) -> bool:
+        nonlocal asked
+        asked += 1
+        if 2 < asked < 6:  # the first two are of the start
+            raise Unavailable("cannot list jobs/export/definitions")
+        return False
+
+    asking = replace(_job("asks", every_s=0.01), needs_spark=asks)
+    bench = Bench(asking, _job("other", every_s=0.01))
+    bench.does["asks"] = lambda: bench.scheduler.stop() or {"rows": 1}  # type: ignore[func-returns-value]
+    bench.scheduler.run_until_stopped()
+    assert "other" in bench.ran and bench.ran.count("asks") == 1
+    assert sum("cannot list jobs/export/definitions" in line for line in bench.told) >= 1
 
 
 def test_spark_07_once_works_on_the_free_shards_and_names_who_has_the_others() -> None:
