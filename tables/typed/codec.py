@@ -22,7 +22,7 @@ from deltamq.tables.typed.json.text import rendered
 from deltamq.tables.typed.misfit import Misfit, Reason
 from deltamq.tables.typed.node import json_node
 from deltamq.tables.typed.plain import unfit
-from deltamq.tables.typed.rows import in_order, projected, rows_of
+from deltamq.tables.typed.rows import in_order, projected, rows_of, without
 from deltamq.tables.typed.schema import WRITERS, Schema, schema_of
 from deltamq.tables.typed.sent import taken
 from deltamq.tables.typed.version import Judged, VersionDecoder
@@ -164,7 +164,7 @@ class Codec:
             judged.add_fault(misfit, np.flatnonzero(rows & ~bad).tolist(), schema.id)
             bad |= rows
         if bad.any():
-            columns = pc.if_else(pa.array(~bad), columns, pa.scalar(None, columns.type))
+            columns = without(columns, bad)
         return TypedColumns(fitted(columns, self.value_type, self._names), judged.invalid(len(values)))
 
     def encode(self, values: pa.StructArray | Sequence[Any]) -> pa.BinaryArray:

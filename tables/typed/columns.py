@@ -177,16 +177,17 @@ def fitted(values: pa.Array, kind: pa.DataType, names: Names, at: str = "") -> p
     if pa.types.is_struct(kind):
         return _fitted_struct(values, kind, names, at)
     if pa.types.is_list(kind):
-        items = fitted(values.values, kind.value_type, names, at)
-        return _with_children(values, kind, [items])
+        return with_items(values, fitted(values.values, kind.value_type, names, at), kind)
     assert pa.types.is_map(kind), "the columns of all versions have every type of each"
-    items = fitted(values.items, kind.item_type, names, at)
-    entries = pa.StructArray.from_arrays([values.keys, items], fields=[kind.key_field, kind.item_field])
-    return _with_children(values, kind, [entries])
+    return with_items(values, fitted(values.items, kind.item_type, names, at), kind)
 
 
-def _with_children(values: pa.Array, kind: pa.DataType, children: list[pa.Array]) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), values.buffers()[:2], values.null_count, values.offset, children)
+def with_items(values: pa.Array, items: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return lists or maps of a type with other elements in their places; nothing else of them changes."""
+    if pa.types.is_map(kind):
+        keys = values.keys.cast(kind.key_type)
+        items = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
+    return pa.Array.from_buffers(kind, len(values), values.buffers()[:2], values.null_count, values.offset, [items])
 
 
 def _fitted_struct(values: pa.StructArray, kind: pa.StructType, names: Names, at: str) -> pa.StructArray:

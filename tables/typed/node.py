@@ -11,8 +11,8 @@ once for each encoding. `form` says how the body holds a value:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -70,24 +70,41 @@ class Node:
     #: Columns below it that are no struct.
     leaves: int = 1
     constraints: tuple[Constraint, ...] = ()
+    #: Whether a value of it, or one in it, can break a constraint.
+    is_constrained: bool = False
 
 
 def struct(children: list[Child], *, closed: bool = False, form: str = "struct", size: int = 0) -> Node:
     """Return the node of an object or a record; of a union, with `form`."""
     arrow = pa.struct([pa.field(child.name, child.node.arrow) for child in children])
     leaves = sum(child.node.leaves for child in children)
-    return Node(form, arrow, tuple(children), size=size, closed=closed, leaves=leaves)
+    return Node(
+        form,
+        arrow,
+        tuple(children),
+        size=size,
+        closed=closed,
+        leaves=leaves,
+        is_constrained=any(child.node.is_constrained for child in children),
+    )
 
 
 def list_of(item: Node, *, nullable: bool = True) -> Node:
     """Return the node of an array."""
-    return Node("list", pa.list_(item.arrow), (Child("", item, nullable=nullable),), leaves=item.leaves)
+    arrow, children = pa.list_(item.arrow), (Child("", item, nullable=nullable),)
+    return Node("list", arrow, children, leaves=item.leaves, is_constrained=item.is_constrained)
 
 
 def map_of(item: Node, *, nullable: bool = True) -> Node:
     """Return the node of a map from strings."""
-    arrow = pa.map_(pa.string(), item.arrow)
-    return Node("map", arrow, (Child("", item, nullable=nullable),), leaves=item.leaves + 1)
+    arrow, children = pa.map_(pa.string(), item.arrow), (Child("", item, nullable=nullable),)
+    return Node("map", arrow, children, leaves=item.leaves + 1, is_constrained=item.is_constrained)
+
+
+def with_constraints(node: Node, more: Iterable[Constraint]) -> Node:
+    """Return a node whose values have to meet these, too."""
+    constraints = (*node.constraints, *more)
+    return replace(node, constraints=constraints, is_constrained=node.is_constrained or bool(constraints))
 
 
 def invalid_schema(detail: str) -> Unprocessable:

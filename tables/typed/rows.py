@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from deltamq.tables.typed.columns import column_of
 
@@ -70,6 +72,11 @@ def _row(row: Any, have: pa.DataType, kind: pa.DataType) -> Any:
     fields = {field.name: field.type for field in have}
     names = [(field, column_of(fields, field, kind)) for field in kind]
     return {field.name: _row(row[name], fields[name], field.type) for field, name in names if name is not None}
+
+
+def without(values: pa.Array, gone: NDArray[np.bool_]) -> pa.Array:
+    """Return values with null in the places of `gone`."""
+    return pc.if_else(pa.array(~gone), values, pa.scalar(None, values.type))
 
 
 def in_order(groups: Sequence[tuple[Sequence[int], pa.Array]], count: int, kind: pa.DataType) -> pa.Array:

@@ -14,10 +14,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deltamq.mq.errors import Unprocessable
-from deltamq.tables.typed.json.constraints import broken, is_constrained
+from deltamq.tables.typed.columns import with_items
+from deltamq.tables.typed.json.constraints import broken
 from deltamq.tables.typed.json.value import END_US, FIRST_DAY, FIRST_US, LAST_DAY
 from deltamq.tables.typed.misfit import Misfit, Reason
 from deltamq.tables.typed.node import Child, Node
+from deltamq.tables.typed.rows import without
 
 #: Rows that do not fit, and why.
 Fault = tuple[NDArray[np.bool_], Misfit]
@@ -42,7 +44,7 @@ def taken(values: pa.StructArray, root: Node) -> tuple[pa.StructArray, list[Faul
         raise Unprocessable(f"value: is not valid Arrow: {str(error)[:200]}", field="value") from None
     faults: list[Fault] = []
     columns = _taken(values, root, "", faults)
-    for one in broken(columns, root)[1] if is_constrained(root) else ():
+    for one in broken(columns, root)[1] if root.is_constrained else ():
         rows = np.zeros(len(values), np.bool_)
         rows[one.rows] = True
         faults.append((rows, one.misfit))
@@ -125,14 +127,7 @@ def _nested(values: pa.Array, node: Node, at: str, faults: list[Fault]) -> pa.Ar
         sums = np.concatenate(([0], np.cumsum(bad)))
         misfit.within("[]")
         faults.append(((sums[ends[1:]] > sums[ends[:-1]]) & _mask(values.is_valid()), misfit))
-    if is_map:
-        entries = [values.keys.cast(pa.string()), items]
-        children = [pa.StructArray.from_arrays(entries, fields=[node.arrow.key_field, node.arrow.item_field])]
-    else:
-        children = [items]
-    return pa.Array.from_buffers(
-        node.arrow, len(values), values.buffers()[:2], values.null_count, values.offset, children
-    )
+    return with_items(values, items, node.arrow)
 
 
 def _leaf(values: pa.Array, node: Node, at: str, faults: list[Fault]) -> pa.Array:
@@ -188,7 +183,7 @@ def _cast(values: pa.Array, kind: pa.DataType, faults: list[Fault]) -> pa.Array:
     gone = bad | _mask(values.is_null())
     if made is not None:
         return pa.array(made, kind, mask=gone)
-    return pc.if_else(pa.array(~gone), values, pa.scalar(None, values.type)).cast(kind)
+    return without(values, gone).cast(kind)
 
 
 def _numbers(sent: NDArray[Any], to: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from deltamq.tables.typed.json.constraints import broken, is_constrained
+from deltamq.tables.typed.json.constraints import broken
 from deltamq.tables.typed.misfit import Misfit
 from deltamq.tables.typed.native import Decoded, native_decoder
 from deltamq.tables.typed.node import Node
 from deltamq.tables.typed.plain import READERS, Rest, Row, kept, row_of
-from deltamq.tables.typed.rows import in_order
+from deltamq.tables.typed.rows import in_order, without
 from deltamq.tables.typed_row import INVALID_TYPE
 
 
@@ -67,7 +66,6 @@ class VersionDecoder:
         self._schema_id = schema_id
         self._header = header
         self._rescues = rescues
-        self._is_constrained = is_constrained(root)
         self._read = READERS[form](root)
         self._native = native_decoder(form, root) if compiled else None
 
@@ -77,7 +75,7 @@ class VersionDecoder:
         `positions` are those of the bodies among all that `judged` is about.
         """
         values, others = self._decoded(bodies, positions, judged)
-        return (self._constrained(values, positions, judged) if self._is_constrained else values), others
+        return (self._constrained(values, positions, judged) if self._root.is_constrained else values), others
 
     def _constrained(self, values: pa.StructArray, positions: Sequence[int], judged: Judged) -> pa.StructArray:
         values, breaks = broken(values, self._root, keeps=self._rescues)
@@ -91,7 +89,7 @@ class VersionDecoder:
             rows = one.rows[~gone[one.rows]]
             judged.add_fault(one.misfit, (positions[row] for row in rows.tolist()), self._schema_id)
             gone[rows] = True
-        return pc.if_else(pa.array(~gone), values, pa.scalar(None, values.type)) if breaks else values
+        return without(values, gone) if breaks else values
 
     def _decoded(self, bodies: pa.BinaryArray, positions: Sequence[int], judged: Judged) -> tuple[pa.Array, list[int]]:
         if self._native is None:

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
@@ -19,11 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from deltamq.tables.typed.columns import with_items
 from deltamq.tables.typed.json.text import writer_of
 from deltamq.tables.typed.json.value import converter, parsed
 from deltamq.tables.typed.misfit import Budget, Misfit, Reason, place
-from deltamq.tables.typed.node import Constraint, Node, invalid_schema
-from deltamq.tables.typed.rows import rows_of
+from deltamq.tables.typed.node import Constraint, Node, invalid_schema, with_constraints
+from deltamq.tables.typed.rows import rows_of, without
 
 #: Characters of a constraint in a reason.
 _SHOWN_CHARS: Final = 60
@@ -35,12 +36,9 @@ _MOST: Final = 2**63 - 1
 _NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 #: The constraints that values of a form can break; for other types, JSON Schema passes them over.
 _OF_FORM: Final[Mapping[str, tuple[str, ...]]] = {
-    "boolean": (),
     "whole": _NUMBERS,
     "real": _NUMBERS,
     "string": ("minLength", "maxLength", "pattern"),
-    "date": (),
-    "timestamp": (),
     "list": ("minItems", "maxItems", "uniqueItems"),
     "map": ("minProperties", "maxProperties"),
 }
@@ -64,14 +62,16 @@ def constrained(node: Node, schema: Mapping[str, Any], at: str) -> Node:
         # Draft 4: `exclusiveMinimum: true` says of what kind `minimum` is.
         if word in schema and not (word in _OPEN.values() and isinstance(schema[word], bool)):
             is_open = schema.get(_OPEN.get(word, "")) is True
-            found.append(Constraint(_OPEN[word] if is_open else word, _value(word, schema[word], at)))
+            value = _value(word, schema[word], at)
+            if value is not False:  # uniqueItems
+                found.append(Constraint(_OPEN[word] if is_open else word, value))
     for word in ("enum", "const") if node.form in _LEAVES else ():
         if word in schema:
             allowed = schema[word] if word == "enum" else [schema[word]]
             if not isinstance(allowed, list):
                 raise invalid_schema(f"{at or 'it'} has an `enum` that is no list")
             found.append(Constraint(word, _allowed(allowed, node)))
-    return replace(node, constraints=(*node.constraints, *found)) if found else node
+    return with_constraints(node, found) if found else node
 
 
 def _value(word: str, value: Any, at: str) -> Any:
@@ -148,11 +148,6 @@ class Break:
         return Break(rows, self.misfit.copy(), sent)
 
 
-def is_constrained(node: Node) -> bool:
-    """Return whether a value of the node, or one in it, can break a constraint."""
-    return bool(node.constraints) or any(is_constrained(child.node) for child in node.children)
-
-
 def broken(values: pa.StructArray, root: Node, *, keeps: bool = False) -> tuple[pa.StructArray, list[Break]]:
     """Return values without the fields that break a constraint, and what breaks one, by places.
 
@@ -176,7 +171,7 @@ class _Judge:
 
     def judged(self, values: pa.Array, node: Node) -> tuple[pa.Array, list[Break], list[Break]]:
         """Return values, those that break a constraint themselves, and those in which fields do, left out."""
-        if not is_constrained(node):
+        if not node.is_constrained:
             return values, [], []
         own: list[Break] = []
         inner: list[Break] = []
@@ -202,7 +197,7 @@ class _Judge:
                     if self._keeps:
                         left_out = rows_of(column.take(pa.array(one.rows)))
                         one.sent = list(map(writer_of(column.type), left_out))
-                column = pc.if_else(pa.array(~gone), column, pa.scalar(None, column.type))
+                column = without(column, gone)
             columns.append(column)
             breaks += [one.within(child.name) for one in (*own, *inner)]
         if not breaks:
@@ -217,13 +212,7 @@ class _Judge:
         ends = values.offsets.to_numpy()
         names = values.keys if is_map else None
         if inner:
-            if is_map:
-                fields = [values.type.key_field, values.type.item_field]
-                changed = pa.StructArray.from_arrays([values.keys, changed], fields=fields)
-            buffers = values.buffers()[:2]
-            values = pa.Array.from_buffers(
-                values.type, len(values), buffers, values.null_count, values.offset, [changed]
-            )
+            values = with_items(values, changed, values.type)
         valid = _valid(values)
         return (
             values,
@@ -316,9 +305,7 @@ def _not_multiple(values: pa.Array, of: float | int) -> NDArray[np.bool_]:
     return np.asarray(others)
 
 
-def _repeats(values: pa.ListArray, is_asked: bool) -> NDArray[np.bool_]:
-    if not is_asked:
-        return np.zeros(len(values), np.bool_)
+def _repeats(values: pa.ListArray, _asked: bool) -> NDArray[np.bool_]:
     items = values.flatten()
     if pa.types.is_nested(items.type):
         items = pa.array(list(map(repr, rows_of(items))), pa.string())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from deltamq.tables.typed.node import (
     list_of,
     map_of,
     struct,
+    with_constraints,
 )
 
 _NULL: Final = "null"
@@ -207,9 +207,8 @@ def _joined(nodes: list[Node]) -> Node | None:
         if known.node.arrow != child.node.arrow:
             return None
         if known is not child:
-            constraints = (*known.node.constraints, *child.node.constraints)
             children[child.name] = known._replace(
-                node=replace(known.node, constraints=constraints),
+                node=with_constraints(known.node, child.node.constraints),
                 required=known.required or child.required,
                 nullable=known.nullable and child.nullable,
             )
