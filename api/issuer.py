@@ -17,7 +17,6 @@ import base64
 import hashlib
 import logging
 import re
-import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -31,13 +30,12 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from deltamq.api.auth.credentials import KeyTimes, SignerUnknown, not_valid
-from deltamq.api.outward import fetched
+from deltamq.api.outward import fetched, trusting
 from deltamq.mq.auth.callers import Credential, credential_of
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import JWKS_BYTES_MAX, JWKS_KEYS_MAX, KEY_WAITERS_MAX, RSA_BITS_MAX, RSA_BITS_MIN
 from deltamq.mq.request_values import is_loopback
 from deltamq.mq.wire.auth import SignInInfo
-from deltamq.tables.config import ConfigInvalid
 from deltamq.tables.oidc_settings import OidcSettings, is_private
 
 _FORM: Final = re.compile(r"([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
@@ -292,12 +290,7 @@ class Provider:
         #: How people sign in to the console.
         self.sign_in = SignInInfo()
         self._within_s = within_s
-        try:
-            self._tls = ssl.create_default_context(cafile=settings.ca or None)
-        except (OSError, ssl.SSLError) as error:
-            detail = f"oidc.ca: {settings.ca} is no readable file of certificates in PEM: {error}"
-            raise ConfigInvalid(detail, field="oidc.ca") from error
-        self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._tls = trusting(settings.ca, "oidc.ca")
 
     async def read(self) -> bytes:
         """Return the answer with the keys.

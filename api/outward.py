@@ -10,6 +10,24 @@ from urllib.parse import urlsplit
 import httpx
 
 from deltamq.mq.request_values import is_loopback
+from deltamq.tables.config import ConfigInvalid
+
+
+def trusting(ca: str, field: str) -> ssl.SSLContext:
+    """Return the TLS of calls to a server that authorities in a file sign, or the system's without one.
+
+    Raises
+    ------
+    ConfigInvalid
+        The file, which the setting `field` names, is not right.
+    """
+    try:
+        tls = ssl.create_default_context(cafile=ca or None)
+    except (OSError, ssl.SSLError) as error:
+        detail = f"{field}: {ca} is no readable file of certificates in PEM: {error}"
+        raise ConfigInvalid(detail, field=field) from error
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    return tls
 
 
 class Answered(NamedTuple):

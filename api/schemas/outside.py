@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -23,7 +22,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 import msgspec
 
-from deltamq.api.outward import fetched
+from deltamq.api.outward import fetched, trusting
 from deltamq.mq.errors import DeltaMQError, NotFound, Unavailable
 from deltamq.mq.schemas.limits import SCHEMA_BYTES_MAX, SCHEMA_DEPTH_MAX
 from deltamq.mq.schemas.registry import Reference, RegistryState, Version
@@ -100,11 +99,7 @@ class OutsideRegistry:
             )
         name, _, password = user.partition(":")
         self._auth = httpx.BasicAuth(name, password) if user else None
-        try:
-            self._tls = ssl.create_default_context(cafile=ca or None)
-        except (OSError, ssl.SSLError) as error:
-            detail = f"service.schemas_ca: {ca} is no readable file of certificates in PEM: {error}"
-            raise ConfigInvalid(detail, field="service.schemas_ca") from error
+        self._tls = trusting(ca, "service.schemas_ca")
         self._state = state
         self._follow = follow
         self._loop = asyncio.get_running_loop()

@@ -93,7 +93,7 @@ class Registry:
         def deciding(meta: Meta) -> Sequence[AnyEvent]:
             events = decide(meta)
             _check_unused(meta, events)
-            return (*decide_use(meta.features, meta.brokers.features, FEATURE), *events) if events else ()
+            return _with_feature(meta, events)
 
         meta = await self._meta.submit_any(deciding)
         log.info("event=schemas_changed call=%r by=%r", call.target.decode("ascii", "replace"), call.principal)
@@ -173,8 +173,7 @@ class Registry:
         await self._check_topics(meta, version.subject, schema)
 
         def deciding(now: Meta) -> Sequence[AnyEvent]:
-            events = decide_follow(now.schemas, version)
-            return (*decide_use(now.features, now.brokers.features, FEATURE), *events) if events else ()
+            return _with_feature(now, decide_follow(now.schemas, version))
 
         await self._meta.submit_any(deciding)
         log.info("event=schema_imported subject=%r version=%d id=%d", version.subject, version.version, version.id)
@@ -286,6 +285,10 @@ def _registration(
     if events and topics_of(meta, subject) != topics_of(checked, subject):
         raise Conflict(f"subject {subject} got another topic meanwhile; try again", code="registry_changed")
     return events
+
+
+def _with_feature(meta: Meta, events: Sequence[SchemaEvent]) -> Sequence[AnyEvent]:
+    return (*decide_use(meta.features, meta.brokers.features, FEATURE), *events) if events else ()
 
 
 def _check_unused(meta: Meta, events: Sequence[SchemaEvent]) -> None:

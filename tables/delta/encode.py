@@ -261,14 +261,16 @@ def _iso_s(time_s: int) -> str:
 
 def group_edges(footer: pq.FileMetaData, footer_at: int) -> list[int]:
     """Return the bounds of row groups in bytes: group i is `[edges[i], edges[i + 1])`; the last ends at the footer."""
-    edges = [0]
-    for i in range(1, footer.num_row_groups):
-        column = footer.row_group(i).column(0)
-        first = column.data_page_offset
-        if column.dictionary_page_offset is not None:
-            first = min(first, column.dictionary_page_offset)
-        edges.append(first)
-    return [*edges, footer_at]
+    edges = (chunk_range(footer.row_group(i).column(0))[0] for i in range(1, footer.num_row_groups))
+    return [0, *edges, footer_at]
+
+
+def chunk_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Return the bounds in bytes of a column of a row group, with its dictionary."""
+    first = chunk.data_page_offset
+    if chunk.dictionary_page_offset is not None:
+        first = min(first, chunk.dictionary_page_offset)
+    return first, first + chunk.total_compressed_size
 
 
 def checksums(data: pa.Buffer, footer: pq.FileMetaData) -> str:

@@ -25,7 +25,7 @@ from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import KIB
 from deltamq.mq.producer import Part, part_from_json
 from deltamq.tables.delta.actions import DataFile
-from deltamq.tables.delta.encode import PARTS_KEY, footer_start, group_edges
+from deltamq.tables.delta.encode import PARTS_KEY, chunk_range, footer_start, group_edges
 from deltamq.tables.schema import MESSAGE_COLUMNS, MESSAGE_SCHEMA
 from deltamq.tables.store.store import FileMissing, Store
 from deltamq.tables.typed_row import TYPED
@@ -329,8 +329,7 @@ def _small_part(group: pq.RowGroupMetaData, columns: Sequence[str]) -> list[tupl
         size = chunk.total_compressed_size
         whole += size
         if chunk.path_in_schema.split(".", 1)[0] in columns:
-            start = chunk.dictionary_page_offset or chunk.data_page_offset
-            chunks.append((start, start + size))
+            chunks.append(chunk_range(chunk))
     part = sum(stop - start for start, stop in chunks)
     return chunks if whole >= _LARGE_BYTES and part < whole * _SMALL_PART else []
 

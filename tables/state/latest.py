@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from deltamq.mq.errors import Conflict, Corrupt, Unavailable
 from deltamq.mq.limits import MIB
-from deltamq.tables.delta.encode import footer_start, group_edges
+from deltamq.tables.delta.encode import chunk_range, footer_start, group_edges
 from deltamq.tables.schema import TIME
 from deltamq.tables.state.table import StateLog, open_state_log, read_state_log
 from deltamq.tables.store.store import FileMissing, Store
@@ -175,7 +175,7 @@ class LatestTables:
         footer, footer_at = self._footer(key, size)
         columns = [footer.schema.to_arrow_schema().get_field_index(name) for name in _INDEXED]
         chunks = [
-            _range(footer.row_group(group).column(column))
+            chunk_range(footer.row_group(group).column(column))
             for group in range(footer.num_row_groups)
             for column in columns
         ]
@@ -242,10 +242,3 @@ class LatestTables:
 
 def _sizes(store: Store, folder: str) -> Mapping[str, int]:
     return {entry.name: entry.size for entry in store.entries(folder)}
-
-
-def _range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    first = chunk.data_page_offset
-    if chunk.dictionary_page_offset is not None:
-        first = min(first, chunk.dictionary_page_offset)
-    return first, first + chunk.total_compressed_size
