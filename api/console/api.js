@@ -1,6 +1,7 @@
 // Requests to this service, and the key that they carry. Paths are written at`v1/topics/${name}`: each value is one
 // segment of the path, whatever it holds. They are relative, so that the console also works behind a path of a proxy.
 import { useCallback, useEffect, useRef, useState } from "./vendor/hooks.js";
+import { parsedExactly } from "./format.js";
 
 // The key lives in this tab alone, and ends with it. It goes into one header of requests to this service.
 const KEY = "deltamq.key";
@@ -81,6 +82,8 @@ export async function open(path, { method = "GET", body, accept = "application/j
   throw new Problem(answer.status, told);
 }
 export const get = async (path, options) => (await open(path, options)).json();
+// As it was sent: numbers keep all their digits.
+export const getExactly = async (path, options) => parsedExactly(await (await open(path, options)).text());
 export async function send(method, path, body) {
   const text = await (await open(path, { method, body })).text();
   return text ? JSON.parse(text) : {};

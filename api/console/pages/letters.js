@@ -7,8 +7,8 @@ import { ask, to } from "../route.js";
 import { Body, Headers } from "./message.js";
 
 const PAGE = 100;
-const keyOf = one => one.partition + "\n" + one.offset;
-const byPartition = letters =>
+export const keyOf = one => one.partition + "\n" + one.offset;
+export const byPartition = letters =>
   letters.reduce((all, one) => { (all[one.partition] ??= []).push(one.offset); return all; }, {});
 const failed = ({ failed_total: total, failed: some }) => total ? ` ${plural(total, "letter")} failed: ${some[0].code}.`
   : "";

@@ -1,8 +1,8 @@
 // One message: what it holds, and its whole life as one line of time.
 import { useEffect, useState } from "../vendor/hooks.js";
-import { at, get, open, query as asked, useLive } from "../api.js";
-import { BODY_SHOWN, bodyBytes, bodyText, bytes, duration, hex, isJson, NONE, parsedExactly,
-  prettyJson, visible } from "../format.js";
+import { at, get, getExactly, query as asked, useLive } from "../api.js";
+import { BODY_SHOWN, bodyBytes, bodyText, bytes, duration, hex, isJson, NONE, prettyJson,
+  visible } from "../format.js";
 import { Ask, Copy, Facts, html, literal, Sql, State, Tabs, Time, Trouble, Waiting } from "../parts.js";
 import { to } from "../route.js";
 import { Head } from "./head.js";
@@ -52,10 +52,9 @@ function Fields({ topic, partition, number }) {
   const [found, setFound] = useState({});
   useEffect(() => {
     const abort = new AbortController();
-    open(at`v1/topics/${topic}/partitions/${partition}/messages`
+    getExactly(at`v1/topics/${topic}/partitions/${partition}/messages`
       + asked({ offset: number, max_messages: 1, max_bytes: 1, typed: true }), { signal: abort.signal })
-      .then(one => one.text()).then(text => setFound({ one: parsedExactly(text).messages[0] }),
-        error => { if (!abort.signal.aborted) setFound({ error }); });
+      .then(data => setFound({ one: data.messages[0] }), error => { if (!abort.signal.aborted) setFound({ error }); });
     return () => abort.abort();
   }, [topic, partition, number]);
   const { one, error } = found;

@@ -1,17 +1,15 @@
 // A topic whose messages have a schema: the schema's versions, the newest value of a key, and what did not fit.
 import { useEffect, useState } from "../vendor/hooks.js";
-import { at, get, open, query as asked, send, useLive } from "../api.js";
-import { cut, isJson, NONE, parsedExactly, plural, prettyJson, preview, sh, visible } from "../format.js";
+import { at, get, getExactly, query as asked, send, useLive } from "../api.js";
+import { cut, isJson, NONE, plural, prettyJson, preview, sh, visible } from "../format.js";
 import { Ask, Command, Copy, Empty, Facts, Field, Form, html, literal, Sql, State, Table, Time, Trouble,
   Waiting } from "../parts.js";
 import { ask, to } from "../route.js";
+import { byPartition, keyOf } from "./letters.js";
 import { Body, Headers } from "./message.js";
 
 const PAGE = 100;
 const MODES = { reject: "is refused", quarantine: "goes into quarantine", rescue: "is delivered with what fits" };
-const keyOf = one => one.partition + "\n" + one.offset;
-const byPartition = messages =>
-  messages.reduce((all, one) => { (all[one.partition] ??= []).push(one.offset); return all; }, {});
 
 // The name of a view of a topic (jobs/read/identifiers.py).
 const viewOf = (kind, topic) => `mq_${kind}_` + topic.replace(/_/g, "__").replace(/[^A-Za-z0-9_]/g, one =>
@@ -24,8 +22,7 @@ function Newest({ topic, query }) {
     const abort = new AbortController();
     setAnswer({});
     if (key === undefined) return undefined;
-    open(at`v1/topics/${topic}/latest/${key}`, { signal: abort.signal }).then(one => one.text()).then(
-      text => setAnswer({ data: parsedExactly(text) }),
+    getExactly(at`v1/topics/${topic}/latest/${key}`, { signal: abort.signal }).then(data => setAnswer({ data }),
       error => { if (error.name !== "AbortError") setAnswer({ error }); });
     return () => abort.abort();
   }, [topic, key]);
