@@ -19,7 +19,6 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from io import FileIO
-from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
@@ -129,9 +128,8 @@ class _LockFiles:
     look_ms = 250
 
     def __init__(self, store: LocalStore, me: Application) -> None:
-        self._folder = Path(store.uri(FOLDER))
+        self._folder = store.folder_of_locks(FOLDER)
         self._path = self._folder / f"{me.holder.application}.lock"
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         hidden = self._folder / f".{self._path.name}"
         self._file = FileIO(hidden, "w+")
         self._file.write(msgspec.json.encode(me))

@@ -31,8 +31,8 @@ def lock_jvm(session: Any, store: Store, application: str) -> object:
     """
     if not isinstance(store, LocalStore):
         return None
+    store.folder_of_locks(_FOLDER)
     path = _path(store, application)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
     file = session._jvm.java.io.RandomAccessFile(str(path), "rw")
     assert file.getChannel().tryLock() is not None, "no other process uses this application's id"
     return file

@@ -27,7 +27,7 @@ import msgspec
 from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.jvm_lock import may_commit
 from deltamq.jobs.run.registry import WHOLE
-from deltamq.mq.errors import Conflict, DeltaMQError, Fenced, Unavailable, Unknown
+from deltamq.mq.errors import Conflict, DeltaMQError, Fenced, Unknown
 from deltamq.mq.names import decode_path, encode_path
 from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.config_sections import Engine
@@ -152,10 +152,8 @@ class _FileLock:
 
     @classmethod
     def taken(cls, store: LocalStore, key: str, job: str, shard: str, holder: Holder, tries: int) -> _FileLock:
-        path, root = Path(store.uri(key)), Path(store.uri(""))
-        if not root.is_dir():  # on an empty mount point it would be a new warehouse
-            raise Unavailable(f"{root} is not there: is the warehouse's disk mounted?", code="store_gone")
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+        folder, _, name = key.rpartition("/")
+        path = store.folder_of_locks(folder) / name
         for left in reversed(range(tries)):
             file = FileIO(path, "a+")
             try:

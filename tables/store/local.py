@@ -331,6 +331,20 @@ class LocalStore:
         self._trash.close()
         self._files.close()
 
+    def folder_of_locks(self, key: str) -> Path:
+        """Return a folder for files that the store does not keep, and that are locked; it is made if need be.
+
+        Raises
+        ------
+        Unavailable
+            `store_gone`: the warehouse is not there. On an empty mount point the folder would be a new warehouse.
+        """
+        if not os.path.isdir(self._root):
+            raise Unavailable(f"{self._root} is not there: is the warehouse's disk mounted?", code="store_gone")
+        folder = Path(self.uri(key))
+        folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        return folder
+
     def _make_folder(self, folder: str) -> None:
         """Create `folder` and make it durable: a power cut that loses the folder loses its acknowledged files, too.
 
