@@ -47,7 +47,7 @@ def create_command(warehouse: str | None, profile: str | None, folder: str, as_j
         with bytes_bar("tables") as bar:
             backup = back_up(
                 tables.store,
-                files_at(to),
+                files_at(to, create=True),
                 now_ms=_now_ms,
                 progress=lambda done, todo, size: bar(size, None, f"{done} of {todo} tables"),
             )
@@ -120,7 +120,8 @@ def restore_command(folder: str, to: str, name: str | None, at: str | None) -> N
         until_ms = None if at is None else round(moment_of(at, "at").timestamp() * _MS)
         backup = kept.newest(until_ms=until_ms) if name is None else kept.backup(name)
         with bytes_bar(backup.name) as bar:
-            restore(kept, backup, files_at(absolute(to)), progress=lambda done, total: bar(done, total, backup.name))
+            store = files_at(absolute(to), create=True)
+            restore(kept, backup, store, progress=lambda done, total: bar(done, total, backup.name))
     click.echo(f"{absolute(to)} is backup {_line(backup)}")
     for export in backup.exports:
         click.echo(f"  export {export} is not in it: add it again, to a new table", err=True)

@@ -146,7 +146,7 @@ def opened(uri: str) -> Iterator[Warehouse]:
     """Yield an existing warehouse; end the command with one line if it does not exist."""
     if "://" not in uri and not Path(uri).is_dir():
         raise click.ClickException(f"there is no warehouse at {uri}: name it with --warehouse")
-    warehouse = Warehouse.open(uri, settings=LogSettings())
+    warehouse = Warehouse.open(uri, settings=LogSettings(), create=False)
     try:
         yield warehouse
     finally:

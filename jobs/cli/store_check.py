@@ -67,7 +67,7 @@ def _shown(speed: Speed) -> str:
 
 
 def _measured(uri: str) -> Mapping[str, Speed]:
-    store = open_store(uri)
+    store = open_store(uri, create=False)
     probe(store)
     return measure(store, calls=_CALLS, seconds=_MEASURED_S)
 

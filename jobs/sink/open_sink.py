@@ -76,7 +76,7 @@ class OpenSink:
         """Open the warehouse; an append that a fence refuses is retried for `fenced_s`."""
         self.settings = settings
         self.fenced_s = fenced_s
-        self.warehouse = warehouse or Warehouse.open(settings.warehouse, settings=settings.log)
+        self.warehouse = warehouse or Warehouse.open(settings.warehouse, settings=settings.log, create=False)
         self.meta = MetaLog(self.warehouse)
         self.codecs = TopicCodecs(lambda: self.meta.meta)
 

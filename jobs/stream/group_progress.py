@@ -67,7 +67,7 @@ class GroupProgress:
         self._group = group
         self._cluster = cluster
         self._followed = followed
-        self._warehouse = Warehouse.open(warehouse)
+        self._warehouse = Warehouse.open(warehouse, create=False)
         self._logs: dict[str, PartitionLog] = {}
         self._epochs: dict[LaneKey, int] = {}
         self._done: dict[LaneKey, int] = {}

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from deltamq.mq.errors import NotFound
 from deltamq.tables.log.warehouse import open_store
-from deltamq.tables.store.local import LocalStore
+from deltamq.tables.store.local import LocalStore, OsFiles, make_root
 from deltamq.tables.store.store import Store
 
 
@@ -19,12 +19,15 @@ def storage(warehouse: str) -> Store:
     return store
 
 
-def files_at(uri: str) -> Store:
-    """Return the store of a folder or a URL; a folder is made by the first write, and nothing is kept open."""
+def files_at(uri: str, *, create: bool = False) -> Store:
+    """Return the store of a folder or a URL, and make the folder with `create`; nothing is kept open."""
     parts = urlsplit(uri)
     if parts.scheme not in ("", "file"):
-        return open_store(uri)
-    return LocalStore(Path(parts.path if parts.scheme else uri).absolute())
+        return open_store(uri, create=create)
+    path = Path(parts.path if parts.scheme else uri).absolute()
+    if create:
+        make_root(str(path), OsFiles())
+    return LocalStore(path)
 
 
 def delete_unchanged(store: Store, parent: str, since_ms: int) -> None:

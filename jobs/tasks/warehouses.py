@@ -37,13 +37,15 @@ def warehouse_of(conf: Config) -> Warehouse:
     ------
     StoreUnsafe
         The store does not support put-if-absent.
+    Unavailable
+        `store_gone`: there is no warehouse.
     """
     settings = with_little_memory(conf.log, _CACHE_BYTES_MAX)
     key = (absolute(conf.warehouse.uri), settings)
     with _lock:
         warehouse = _opened.get(key)
         if warehouse is None:
-            warehouse = _opened[key] = Warehouse.open(key[0], settings=settings)
+            warehouse = _opened[key] = Warehouse.open(key[0], settings=settings, create=False)
         return warehouse
 
 

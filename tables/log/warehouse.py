@@ -24,7 +24,7 @@ from deltamq.tables.paths import PartitionRef, Space, generation_of, parse_ref, 
 from deltamq.tables.settings import LogSettings
 from deltamq.tables.store.call_counts import CallCounts
 from deltamq.tables.store.file_pool import PoolingFiles
-from deltamq.tables.store.local import LocalStore, OsFiles, make_root
+from deltamq.tables.store.local import LocalStore, OsFiles, check_root, make_root
 from deltamq.tables.store.object import ObjectStore
 from deltamq.tables.store.store import Store, probe
 from deltamq.tables.store.unsynced import Unsynced
@@ -37,12 +37,20 @@ log = logging.getLogger("deltamq.tables")
 RESTORING: Final = "restoring.json"
 
 
-def open_store(uri: str) -> Store:
-    """Return the store for a warehouse URI: a folder, `file://`, or an object store."""
+def open_store(uri: str, *, create: bool) -> Store:
+    """Return the store for a warehouse URI: a folder, `file://`, or an object store.
+
+    Raises
+    ------
+    Unavailable
+        `store_gone`: the folder is not there, and only `create` makes it.
+    """
     scheme = urlsplit(uri).scheme
     if scheme in ("", "file"):
         path = Path(urlsplit(uri).path if scheme else uri).absolute()
-        make_root(str(path), OsFiles())
+        if create:
+            make_root(str(path), OsFiles())
+        check_root(str(path))
         with contextlib.suppress(OSError):
             return LocalStore(path, PoolingFiles(str(path)))
         return LocalStore(path)  # nothing can be made there, so no pool; who reads needs none
@@ -87,17 +95,18 @@ class Warehouse:
         clock: Clock = SYSTEM_CLOCK,
         store: Store | None = None,
         bounds: LogBounds = BOUNDS,
+        create: bool = True,
     ) -> Warehouse:
-        """Open the warehouse at `uri`, and create it if it does not exist.
+        """Open the warehouse at `uri`; if it does not exist, it is made, but only with `create`.
 
         Raises
         ------
         StoreUnsafe
             Put-if-absent does not hold there: appends could overwrite each other (SPEC RELY-3).
         Unavailable
-            `restore_unfinished`: a part of a backup is there.
+            `restore_unfinished`: a part of a backup is there. `store_gone`: nothing is there, and `create` is false.
         """
-        opened = store if store is not None else open_store(uri)
+        opened = store if store is not None else open_store(uri, create=create)
         if opened.exists(RESTORING):
             raise Unavailable(
                 f"{opened.uri('')}: a restore has not ended; if it was interrupted, run `deltamq backup restore` again",

@@ -94,7 +94,7 @@ class OsFiles:
 
 
 class LocalStore:
-    """A store of files below a local folder."""
+    """A store of files below a local folder, which `make_root` has made: a write never makes it anew."""
 
     cheap_look = True
 
@@ -339,8 +339,7 @@ class LocalStore:
         Unavailable
             `store_gone`: the warehouse is not there. On an empty mount point the folder would be a new warehouse.
         """
-        if not os.path.isdir(self._root):
-            raise Unavailable(f"{self._root} is not there: is the warehouse's disk mounted?", code="store_gone")
+        check_root(self._root)
         folder = Path(self.uri(key))
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         return folder
@@ -353,7 +352,7 @@ class LocalStore:
         if folder in self._known_folders:
             return
         if folder == self._root:
-            make_root(self._root, self._files)
+            check_root(self._root)
         else:
             self._make_folder(os.path.dirname(folder))
             _make_synced(self._files, folder)
@@ -372,6 +371,15 @@ def make_root(root: str, files: FileSystem) -> None:
     with _as_ours(root):
         for folder in reversed(missing):
             _make_synced(files, folder)
+
+
+def check_root(root: str) -> None:
+    """Raise `Unavailable` (`store_gone`) if a warehouse's folder is not there.
+
+    A folder that is made where a disk is not mounted is an empty warehouse, and hides the real one's absence.
+    """
+    if not os.path.isdir(root):
+        raise Unavailable(f"{root} is not there: is the warehouse's disk mounted?", code="store_gone")
 
 
 def _make_synced(files: FileSystem, folder: str) -> None:

@@ -529,6 +529,7 @@ def test_a_folder_that_leads_out_of_the_warehouse_is_refused(tmp_path: Path) -> 
     from deltamq.mq.errors import Corrupt
 
     root, outside = tmp_path / "wh", tmp_path / "wh-evil"
+    root.mkdir()
     outside.mkdir()
     store = LocalStore(root)
     store.put("topics/a", b"x", durable=True)
@@ -538,7 +539,7 @@ def test_a_folder_that_leads_out_of_the_warehouse_is_refused(tmp_path: Path) -> 
 
 
 def test_a_warehouse_folder_is_made_with_all_its_parents(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "a" / "b" / "c"))
+    store = open_store(str(tmp_path / "a" / "b" / "c"), create=True)
     store.put("x/file", b"1", durable=True)
     assert (tmp_path / "a" / "b" / "c" / "x" / "file").read_bytes() == b"1"
     store.close()

@@ -26,6 +26,7 @@ class Crowd:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        (folder / "w").mkdir()
         self.store = LocalStore(folder / "w")
         self._processes: list[subprocess.Popen[bytes]] = []
         self.name_shards(*SHARDS)

@@ -13,7 +13,6 @@ import pytest
 
 from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.locks import DriverBusy, shard_lock
-from deltamq.mq.errors import Unavailable
 from deltamq.tables.store.local import LocalStore
 from deltamq.tables.store.store import MemoryStore, Store
 from tests.faulty_store import FaultyStore
@@ -115,10 +114,3 @@ def test_rely_6_a_driver_that_slept_before_it_took_the_lease_is_refused() -> Non
             pass
     with shard_lock(store, "merge"):
         pass
-
-
-def test_rely_10_a_lock_makes_no_folder_where_the_warehouse_is_not_mounted(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "lib" / "warehouse")
-    with pytest.raises(Unavailable, match="is the warehouse's disk mounted") as gone, shard_lock(store, "merge", "all"):
-        pass
-    assert gone.value.code == "store_gone" and list(tmp_path.iterdir()) == []

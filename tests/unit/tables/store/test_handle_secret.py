@@ -17,9 +17,9 @@ _FILE = "sys/handle_keys/0.json"
 
 
 def test_the_secret_stays_with_the_warehouse(tmp_path: Path) -> None:
-    first = handle_keys(open_store(str(tmp_path / "one")))
-    assert handle_keys(open_store(str(tmp_path / "one"))) == first
-    assert handle_keys(open_store(str(tmp_path / "two"))) != first
+    first = handle_keys(open_store(str(tmp_path / "one"), create=True))
+    assert handle_keys(open_store(str(tmp_path / "one"), create=True)) == first
+    assert handle_keys(open_store(str(tmp_path / "two"), create=True)) != first
     assert len(first.secrets[first.current]) == 32
     assert first.secrets[first.current].hex() not in repr(first)
 
@@ -29,7 +29,7 @@ def test_processes_that_start_at_once_agree(tmp_path: Path) -> None:
     gate = threading.Barrier(8)
 
     def start() -> None:
-        store = open_store(str(tmp_path))
+        store = open_store(str(tmp_path), create=True)
         gate.wait()
         found.append(handle_keys(store))
 
