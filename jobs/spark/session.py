@@ -22,7 +22,7 @@ from deltamq.jobs.spark.class_archive import archive_options
 from deltamq.jobs.spark.datasource import register
 from deltamq.jobs.spark.jvm_options import jvm_options
 from deltamq.jobs.spark.masters import check_master, check_remote, is_local, is_remote
-from deltamq.jobs.spark.session_settings import is_submitted, session_settings, submitted_settings
+from deltamq.jobs.spark.session_settings import is_submitted, session_jars, session_settings, submitted_settings
 from deltamq.jobs.spark.shipped import ship
 from deltamq.jobs.tasks.connect import cloned_session, closed_at_exit, is_connect
 from deltamq.jobs.tasks.warehouses import absolute
@@ -49,8 +49,9 @@ def spark_session(
     conf
         The settings; by default the profile's (DELTAMQ_PROFILE, else `local`).
     **spark_conf
-        Further Spark settings, which win: `spark_session(**{"spark.sql.shuffle.partitions": 8})`. In an existing
-        session, settings that can change at run time are changed.
+        Further Spark settings, which win: `spark_session(**{"spark.sql.shuffle.partitions": 8})`. What `spark.jars`
+        and `spark.jars.packages` name comes beside our jars. In an existing session, settings that can change at run
+        time are changed.
 
     Raises
     ------
@@ -100,6 +101,9 @@ def _made(app_name: str, config: Config, warehouse: str, wanted: dict[str, objec
     known = {**submitted, **wanted}
     ours = {key: value for key, value in session_settings(config, warehouse, known).items() if key not in submitted}
     settings = {**ours, **wanted}
+    # spark-submit's JVM runs already: it has the jars that it will have.
+    if not is_submitted() and (jars := session_jars(warehouse, known)):
+        settings["spark.jars"] = jars
     master = str(known.get("spark.master", settings.get("spark.master", "")))
     check_master(master)
     with jvm_options(*(archive_options(java_path()) if is_local(master) else ())):

@@ -28,9 +28,8 @@ from deltamq.tables.config import Config
 #: A folder on the path of Spark's Python workers.
 WORKERS: Final = Path(__file__).with_name("workers")
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
-_JAR_SETTINGS: Final = frozenset(("spark.jars", "spark.jars.packages"))
-_CLASS_SETTINGS: Final = (*sorted(_JAR_SETTINGS), "spark.driver.extraClassPath")
-_DELTA_JAR: Final = "delta-spark_*.jar"
+_CLASS_SETTINGS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+_DELTA: Final = "delta-spark"
 #: Keeps memory that Python workers freed for ten seconds: otherwise each row group of a scan would use new memory,
 #: whose page faults cost a sixth of the read.
 _KEPT_MEMORY: Final = ("MIMALLOC_PURGE_DELAY", "10000")
@@ -50,7 +49,7 @@ def session_settings(config: Config, warehouse: str, asked: Mapping[str, object]
     """
     asked = asked or {}
     master = str(asked.get("spark.master", config.jobs.master))
-    made = {**_common(config), **_jars(warehouse, asked)}
+    made = _common(config)
     if master:
         made["spark.master"] = master
     if is_local(master):
@@ -77,7 +76,7 @@ def submitted_settings() -> dict[str, str]:
     """
     SparkContext._ensure_initialized()  # connects to the JVM that has the settings, as the context would a moment later
     submitted = dict(SparkConf().getAll())
-    if not any("delta-spark" in submitted.get(key, "") for key in _CLASS_SETTINGS) and not _spark_has(_DELTA_JAR):
+    if not _is_there(_DELTA, submitted):
         raise JarsUnusable(
             'spark-submit was not given Delta: --jars "$(deltamq setup --jars)" names the jars that DeltaMQ pins, '
             f"--packages {DELTA.coordinates[0]} fetches them"
@@ -135,23 +134,27 @@ def _of_one_machine(warehouse: str) -> dict[str, object]:
     return made
 
 
-def _jars(warehouse: str, asked: Mapping[str, object]) -> dict[str, str]:
-    """Add Delta, S3A if needed, and Avro; missing jars are fetched on first use."""
-    if _JAR_SETTINGS & asked.keys():
-        return {}
+def session_jars(warehouse: str, asked: Mapping[str, object]) -> str:
+    """Return `spark.jars`: the caller's, Delta, S3A if needed, and Avro; missing ones are fetched on first use.
+
+    What the caller's settings `asked`, or Spark's own folder, have already in any version is left out.
+    """
     folder = jars_folder()
     paths: list[Path] = []
-    if not _spark_has(_DELTA_JAR):
+    if not _is_there(_DELTA, asked):
         if wrong_jars(folder, DELTA):
             fetch_jars(folder, AVRO)
         paths += fetch_jars(folder, DELTA)
-    if is_s3(warehouse) and not _spark_has("hadoop-aws-*.jar"):
+    if is_s3(warehouse) and not _is_there("hadoop-aws", asked):
         paths += fetch_jars(folder, S3A)
-    if not _spark_has("spark-avro_*.jar") and not wrong_jars(folder, AVRO):
+    if not _is_there("spark-avro", asked) and not wrong_jars(folder, AVRO):
         paths += [folder / name for name in pinned_jars(AVRO)]
-    return {"spark.jars": ",".join(map(str, paths))} if paths else {}
+    return ",".join(filter(None, (str(asked.get("spark.jars", "")), *map(str, paths))))
 
 
-def _spark_has(pattern: str) -> bool:
+def _is_there(artifact: str, asked: Mapping[str, object]) -> bool:
+    """Return whether settings name this artifact, or Spark's own folder has it."""
+    if any(artifact in str(asked.get(key, "")) for key in _CLASS_SETTINGS):
+        return True
     home = os.environ.get("SPARK_HOME")
-    return home is not None and any(Path(home, "jars").glob(pattern))
+    return home is not None and any(Path(home, "jars").glob(f"{artifact}[-_]*.jar"))

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from deltamq import Admin
-from deltamq.jobs.setup.jars import jars_folder, pinned_jars
 from tests.api.kafka.door import stored_messages
 from tests.e2e.service_process import ServiceProcess
 from tests.free_ports import free_port
@@ -40,7 +39,7 @@ def address(tmp_path: Path) -> Iterator[tuple[str, str]]:
 def _run(servers: str, folder: Path, first: int, last: int) -> dict[str, list[Any]]:
     """Run the application in a process of its own, and return the rows that it found."""
     command = [sys.executable, "-m", "tests.spark.kafka_application", servers, str(folder / "unused")]
-    jars = [*(jars_folder() / name for name in pinned_jars()), *fetched(SPARK_KAFKA)]
+    jars = fetched(SPARK_KAFKA)
     command += [str(folder / "checkpoint"), str(first), str(last), *map(str, jars)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -12,10 +12,9 @@ from deltamq.jobs.setup.java import java_path
 from deltamq.jobs.spark.class_archive import archive_path
 from deltamq.jobs.spark.datasource import register, session_warehouse
 from deltamq.jobs.spark.session import another_session, spark_session
-from deltamq.jobs.spark.session_settings import session_settings
+from deltamq.jobs.spark.session_settings import session_jars
 from deltamq.jobs.sql.queue_source import register_queue_sources
 from deltamq.mq.errors import Refused
-from deltamq.tables.config import load
 
 pytestmark = pytest.mark.spark
 
@@ -85,9 +84,7 @@ def test_what_cannot_change_any_more_is_refused_by_name(spark: SparkSession) -> 
 
 
 def test_jars_are_given_by_path_so_that_a_start_needs_no_network(tmp_path: Path) -> None:
-    conf = session_settings(load(environ={}), str(tmp_path))
-    assert [Path(path).is_file() for path in str(conf["spark.jars"]).split(",")] == [True, True, True]
-    assert "spark.jars.packages" not in conf
+    assert [Path(path).is_file() for path in session_jars(str(tmp_path), {}).split(",")] == [True, True, True]
 
 
 def test_bodies_in_avro_are_read(spark: SparkSession) -> None:
@@ -97,5 +94,12 @@ def test_bodies_in_avro_are_read(spark: SparkSession) -> None:
     assert read.first()["order"]["amount"] == 7
 
 
-def test_a_caller_who_brings_delta_gets_no_jars_of_ours(tmp_path: Path) -> None:
-    assert "spark.jars" not in session_settings(load(environ={}), str(tmp_path), {"spark.jars.packages": "x:y:1"})
+def test_jars_of_the_caller_come_beside_ours_and_replace_what_they_bring(tmp_path: Path) -> None:
+    def names(**asked: str) -> list[str]:
+        jars = session_jars(str(tmp_path), {key.replace("_", "."): jars for key, jars in asked.items()})
+        return [Path(jar).name.split("_")[0].rsplit("-4", 1)[0] for jar in jars.split(",")]
+
+    assert names() == ["delta-spark", "delta-storage", "spark-avro"]
+    assert names(spark_jars="a/mine.jar") == ["mine.jar", "delta-spark", "delta-storage", "spark-avro"]
+    assert names(spark_jars_packages="org.apache.spark:spark-sql-kafka:4") == names()
+    assert names(spark_jars_packages="io.delta:delta-spark_2.13:4.3.0") == ["spark-avro"]

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from deltamq.jobs.setup.jars import DELTA, PROJECT_FOLDER, fetch_jars, jars_folder
+from deltamq.jobs.setup.jars import PROJECT_FOLDER
 from tests.object_servers import SERVERS, ObjectServer, running
 from tests.queue_tables import QueueTables
 from tests.s3_server import TOOLS, tools_lock
@@ -116,12 +116,12 @@ def _jar(connector: Connector) -> Path:
 @pytest.mark.parametrize("name", _CONNECTORS)
 def test_rely_16_spark_reads_a_warehouse_on_azure_and_on_googles_store(name: str, tmp_path: Path) -> None:
     connector = _CONNECTORS[name]
-    jars = [*fetch_jars(jars_folder(), DELTA), _jar(connector)]
+    jar = _jar(connector)
     with running(SERVERS[name], tmp_path) as server:
         made = QueueTables(server.uri("spark"), server.store("spark"))
         made.send(made.topic("orders"), "a", "b", "c")
         made.close()
-        settings = {"spark.jars": ",".join(map(str, jars)), **connector.settings(server)}
+        settings = {"spark.jars": str(jar), **connector.settings(server)}
         table = f"{connector.address}/topics/orders/orders@broker-a"
         read = subprocess.run(
             [sys.executable, "-c", _READ, connector.address, table, json.dumps(settings)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import threading
 import time
@@ -46,6 +47,8 @@ __all__ = [
 
 #: How often it is looked whether there is something to kill.
 _LOOK_S: Final = 0.05
+#: A driver is back, and has tasks, long before.
+_TASK_S: Final = 180.0
 #: At most so many times the strikes that are meant.
 _STRIKES_MORE: Final = 4
 
@@ -65,7 +68,8 @@ class Jobs:
     def __init__(
         self, warehouse: Path | str, names: Sequence[str], program: Sequence[str], every_s: float = 0.1
     ) -> None:
-        self._make = partial(JobProcess, warehouse, *names, every_s=every_s, program=program)
+        engine = os.environ.get("DELTAMQ_JOBS_ENGINE", "local")
+        self._make = partial(JobProcess, warehouse, *names, every_s=every_s, program=program, engine=engine)
         self._process = self._make()
 
     def kill(self) -> None:
@@ -171,8 +175,9 @@ class KillTasks:
 
     @contextmanager
     def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
+        until_s = time.monotonic() + _TASK_S
         while not (found := self._jobs.executors()) and not stopping.wait(_LOOK_S):
-            pass
+            assert time.monotonic() < until_s, "no task runs: are these jobs carried out by Spark?"
         if found:
             with contextlib.suppress(psutil.Error):
                 drawn.choice(found).kill()

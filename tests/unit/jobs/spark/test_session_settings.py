@@ -10,7 +10,7 @@ from deltamq.jobs.setup.jars import DELTA, S3A, jars_folder, pinned_jars, wrong_
 from deltamq.jobs.setup.java import JavaMissing
 from deltamq.jobs.spark.masters import check_master, check_remote, is_local
 from deltamq.jobs.spark.s3a import s3a_settings, task_environment
-from deltamq.jobs.spark.session_settings import session_settings
+from deltamq.jobs.spark.session_settings import session_jars, session_settings
 from deltamq.mq.errors import Refused, Unavailable
 from deltamq.tables.config import Config, load
 from tests.free_ports import free_port
@@ -76,10 +76,8 @@ def test_spark_06_amazons_own_servers_need_no_endpoint() -> None:
 def test_spark_06_the_log_store_of_state_tables_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", "/nowhere")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
-    asked = {"spark.jars": "mine.jar"}
-    made = session_settings(_conf("local[1]"), "s3://bucket/w", asked)
+    made = session_settings(_conf("local[1]"), "s3://bucket/w")
     assert made["spark.delta.logStore.s3.impl"] == "io.delta.storage.S3SingleDriverLogStore"
-    assert "spark.jars" not in made
     assert "spark.sql.streaming.checkpointFileManagerClass" not in made, "renaming is not atomic there"
     assert not [key for key in made if "executorEnv.AWS_" in key], "tasks have this process's environment"
 
@@ -88,10 +86,10 @@ def test_spark_06_missing_jars_are_fetched_on_first_use(monkeypatch: pytest.Monk
     for name in pinned_jars(DELTA):
         (tmp_path / name).symlink_to(jars_folder() / name)
     monkeypatch.setenv("DELTAMQ_JARS", str(tmp_path))
-    session_settings(_conf("local[1]"), "/a/folder")
+    session_jars("/a/folder", {})
     monkeypatch.setenv("JAVA_HOME", "/nowhere")  # what fetches them
     with pytest.raises(JavaMissing, match="/nowhere"):
-        session_settings(_conf("spark://host:7077"), "s3://bucket/w")
+        session_jars("s3://bucket/w", {})
     assert sorted(wrong_jars(tmp_path, S3A)) == sorted(pinned_jars(S3A))
 
 
