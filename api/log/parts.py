@@ -363,13 +363,13 @@ class _SomeMisfit(Exception):
 
 def _check_fit(parts: Sequence[RequestPart], typed: Sequence[pa.RecordBatch]) -> None:
     """Raise `_SomeMisfit` if records do not fit. What other doors bring was checked there, or accepted before."""
+    if all(rows.schema.get_field_index(INVALID) < 0 for rows in typed):
+        return
     columns = [
         pa.nulls(rows.num_rows, INVALID_TYPE) if (at := rows.schema.get_field_index(INVALID)) < 0 else rows.column(at)
         for rows in typed
     ]
     invalid, start, errors = pa.chunked_array(columns, INVALID_TYPE), 0, []
-    if invalid.null_count == len(invalid):
-        return
     for part in parts:
         count = part.messages.count
         of_part = invalid.slice(start, count)

@@ -10,6 +10,7 @@ thing around it that is not null, lies; its repetition level, at which list a pl
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ Places = NDArray[np.int64]
 _PACK: Final = 8
 #: Levels up to this many bits are packed.
 _BITS_MAX: Final = 8
+#: Lists whose levels are written one by one.
+_FEW_LISTS: Final = 16
 
 
 class LeafPage(NamedTuple):
@@ -46,6 +49,9 @@ class _Places(NamedTuple):
 
 def leaf_pages(column: pa.Array, level: int) -> list[LeafPage]:
     """Return the pages of a column that may be null, inside of `level` structs without nulls, leaf by leaf."""
+    simple = _simple_list(column, level) if pa.types.is_list(column.type) else None
+    if simple is not None:
+        return [simple]
     pages: list[LeafPage] = []
     _walk(column, _Places(None, np.full(len(column), level, np.uint8), None, level, 0), pages)
     return pages
@@ -63,10 +69,6 @@ def _walk(column: pa.Array, at: _Places, pages: list[LeafPage]) -> None:
                 pages,
             )
     elif pa.types.is_list(kind):
-        simple = _simple_list(column, at)
-        if simple is not None:
-            pages.append(simple)
-            return
         column = _without_hidden(column)
         below, low, high = _repeated(column, at)
         _walk(column.values.slice(low, high - low), below, pages)
@@ -100,19 +102,40 @@ def _raise(definition: Levels, live: Places | None) -> None:
         definition[live] += 1
 
 
-def _simple_list(column: pa.ListArray, at: _Places) -> LeafPage | None:
+def _simple_list(column: pa.ListArray, level: int) -> LeafPage | None:
     """Return the page of lists of values without any null or empty list, the same as `_walk` makes in more steps."""
     values = column.values
-    if at.repetition is not None or at.live is not None or column.null_count or pa.types.is_nested(values.type):
+    if column.null_count or pa.types.is_nested(values.type):
         return None
-    ends = np.asarray(column.offsets)
-    values = values.slice(int(ends[0]), int(ends[-1] - ends[0]))
-    if values.null_count or not np.diff(ends).all():
+    ends = column.offsets
+    values = values.slice(first := ends[0].as_py(), ends[-1].as_py() - first)
+    repetition = (_few if len(column) <= _FEW_LISTS else _many)(ends)
+    if values.null_count or repetition is None:
         return None
-    repetition = np.ones(len(values), np.uint8)
-    repetition[ends[:-1] - ends[0]] = 0
-    run = varint(len(values) << 1) + bytes((at.level + 3,))
-    return LeafPage(_encoded(repetition, 1) + len(run).to_bytes(4, "little") + run, values, len(values))
+    definition = _behind_length(varint(len(values) << 1) + bytes((level + 3,)))
+    return LeafPage(repetition + definition, values, len(values))
+
+
+def _few(ends: pa.Int32Array) -> bytes | None:
+    """Return the repetition levels of lists run by run, faster than numpy begins; None if one is empty."""
+    sizes = [high - low for low, high in pairwise(ends.to_pylist())]
+    if not all(sizes):
+        return None
+    runs = [b"\x02\0" + (varint(size - 1 << 1) + b"\x01" if size > 1 else b"") for size in sizes]
+    return _behind_length(b"".join(runs))
+
+
+def _many(ends: pa.Int32Array) -> bytes | None:
+    places = np.asarray(ends)
+    if not np.diff(places).all():
+        return None
+    levels = np.ones(places[-1] - places[0], np.uint8)
+    levels[places[:-1] - places[0]] = 0
+    return _encoded(levels, 1)
+
+
+def _behind_length(run: bytes) -> bytes:
+    return len(run).to_bytes(4, "little") + run
 
 
 def _without_hidden(column: pa.Array) -> pa.Array:
@@ -166,7 +189,7 @@ def _encoded(levels: Levels, level_max: int) -> bytes:
         padded[:count] = levels
         bits = padded if width == 1 else (padded[:, None] >> np.arange(width, dtype=np.uint8)) & 1
         run = varint(groups << 1 | 1) + np.packbits(bits.ravel(), bitorder="little").tobytes()
-    return len(run).to_bytes(4, "little") + run
+    return _behind_length(run)
 
 
 def plain_values(column: pa.Array) -> bytes | None:

@@ -20,8 +20,8 @@ import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
-from typing import Final
+from itertools import accumulate, chain, groupby
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +69,8 @@ _NESTED: Final = ("headers", "origin")
 #: Columns whose nulls are filled.
 _FILLED: Final = ("message_id", "born_time", "reconsume_times")
 _ZERO: Final = array("q", (0,))
+#: Types whose values the compiled function takes from Arrow's buffers.
+_NATIVE: Final = (pa.int32(), pa.int64(), pa.date32(), TIME, pa.float32(), pa.float64(), pa.string(), pa.binary())
 _AT: Final = {name: at for at, name in enumerate(MESSAGE_SCHEMA.names)}
 
 
@@ -79,6 +81,27 @@ class _Leaf:
     path: tuple[str, ...]
     levels_max: int  #: greatest definition level; 0 for a column without nulls
     repeated: bool
+
+
+class _Branch(NamedTuple):
+    """A typed column or a part of it: its leaves, the branches of a struct's fields, whether its values are native."""
+
+    leaves: tuple[int, ...]
+    fields: tuple[_Branch, ...]
+    #: Whether the compiled function takes values of this type from Arrow's buffers.
+    is_native: bool
+
+
+def _branch(kind: pa.DataType, numbers: Iterator[int]) -> _Branch:
+    if not pa.types.is_nested(kind):
+        return _Branch((next(numbers),), (), kind in _NATIVE)
+    if pa.types.is_map(kind):
+        kinds = [kind.key_type, kind.item_type]
+    else:
+        kinds = [field.type for field in kind] if pa.types.is_struct(kind) else [kind.value_type]
+    below = tuple(_branch(inner, numbers) for inner in kinds)
+    leaves = tuple(chain.from_iterable(branch.leaves for branch in below))
+    return _Branch(leaves, below if pa.types.is_struct(kind) else (), False)
 
 
 class Template:
@@ -95,8 +118,10 @@ class Template:
         self.chunk_starts = tuple(map(_chunk_start, self.leaves))
         #: The leaves of columns that are not nested, by name.
         self.flat = {leaf.path[0]: number for number, leaf in enumerate(self.leaves) if len(leaf.path) == 1}
-        #: The leaves of nested and of typed columns, by name.
-        self.nested = {name: self._leaves_below(name) for name in (*_NESTED, *self.typed)}
+        #: The leaves of nested columns of every message, by name.
+        self.nested = {name: self._leaves_below(name) for name in _NESTED}
+        #: How the leaves of typed columns are set, by name.
+        self.branches = {field.name: _branch(field.type, iter(self._leaves_below(field.name))) for field in typed}
         self.is_plain = all(len(leaf.path) < _PATH_MAX for leaf in self.leaves)
 
     def _leaves_below(self, name: str) -> tuple[int, ...]:
@@ -164,22 +189,16 @@ def all_nested_pages(columns: Sequence[pa.Array]) -> dict[int, WholePage]:
     return pages
 
 
-def _set_nested(leaves: Leaves, column: pa.Array, numbers: Iterator[int], level: int, template: Template) -> None:
-    """Set the leaves of a nested column: those in structs without nulls as they are, others by their pages."""
-    kind = column.type
-    if pa.types.is_struct(kind) and not column.null_count:
-        for number in range(kind.num_fields):
-            _set_nested(leaves, column.field(number), numbers, level + 1, template)
-    elif _is_native(kind) and column.null_count < len(column):
-        leaves.column(next(numbers), column)
+def _set_typed(leaves: Leaves, column: pa.Array, branch: _Branch, level: int, template: Template) -> None:
+    """Set the leaves of a typed column: those in structs without nulls as they are, others by their pages."""
+    if branch.fields and not column.null_count:
+        for number, field in enumerate(branch.fields):
+            _set_typed(leaves, column.field(number), field, level + 1, template)
+    elif branch.is_native and column.null_count < len(column):
+        leaves.column(branch.leaves[0], column)
     else:
-        for leaf, page in _pages(column, numbers, level, template).items():
+        for leaf, page in _pages(column, iter(branch.leaves), level, template).items():
             leaves.page(leaf, *page)
-
-
-def _is_native(kind: pa.DataType) -> bool:
-    """Whether the compiled function takes values of this type from Arrow's buffers."""
-    return kind in (pa.int32(), pa.int64(), pa.date32(), TIME, pa.float32(), pa.float64(), pa.string(), pa.binary())
 
 
 def _pages(column: pa.Array, numbers: Iterator[int], level: int, template: Template) -> dict[int, WholePage]:
@@ -228,8 +247,12 @@ def _stamped_leaves(rows: Stamped, shape: NativeShape, template: Template) -> Le
         nulls = column.null_count
         if nulls == count:
             continue
+        if name in template.branches:
+            _set_typed(leaves, column, template.branches[name], 0, template)
+            continue
         if name in template.nested:
-            _set_nested(leaves, column, iter(template.nested[name]), 0, template)
+            for leaf, page in _pages(column, iter(template.nested[name]), 0, template).items():
+                leaves.page(leaf, *page)
             continue
         if nulls and name in _FILLED:
             return None

@@ -16,6 +16,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.lib import (
+    Type_BINARY,
+    Type_BOOL,
+    Type_DOUBLE,
+    Type_FLOAT,
+    Type_LIST,
+    Type_MAP,
+    Type_STRUCT,
+    Type_TIMESTAMP,
+)
 
 from deltamq.tables.typed_row import INVALID, VALUE
 
@@ -23,6 +33,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXT_MAX: Final = 32
 #: Rows whose bounds are found one by one.
 _FEW_ROWS: Final = 16
+#: Types by Arrow's numbers, which are compared faster: nested, without bounds, and with values that JSON has not.
+_LISTS: Final = (Type_LIST, Type_MAP)
+_UNBOUNDED: Final = (Type_BOOL, Type_BINARY)
+_FLOATS: Final = (Type_FLOAT, Type_DOUBLE)
 #: In a file's statistics, what stands before the number of rows that fit, if some did not.
 INVALID_MARK: Final = '"invalid":{"code":'
 _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
@@ -114,19 +128,27 @@ def _collect(chunks: Sequence[pa.StructArray], into: TypedBounds) -> None:
 
 def _collect_few(values: pa.StructArray, into: TypedBounds) -> None:
     """Do as `_collect` does, without Arrow's kernels, each of which costs as much for one row as for a thousand."""
-    for of, column in zip(values.type, values.flatten(), strict=True):
-        kind, name = of.type, of.name
-        if pa.types.is_struct(kind):
+    kinds = values.type
+    columns = values.flatten() if values.null_count else map(values.field, range(kinds.num_fields))
+    for of, column in zip(kinds, columns, strict=True):
+        name, kind = of.name, of.type.id
+        if kind == Type_STRUCT:
             _collect_few(column, below := TypedBounds())
             into.put(name, below)
-        elif not pa.types.is_nested(kind):
-            into.nulls[name] = column.null_count
-            if pa.types.is_timestamp(kind):
-                _add_bounds(pa.chunked_array([column]), of, into)
-            elif not (pa.types.is_boolean(kind) or pa.types.is_binary(kind)):
-                present = [value for value in column.to_pylist() if value is not None]
-                if present and all(not isinstance(value, float) or math.isfinite(value) for value in present):
-                    _note(name, min(present), max(present), into)
+        elif kind not in _LISTS:
+            into.nulls[name] = nulls = column.null_count
+            if kind in _UNBOUNDED or nulls == len(column):
+                continue
+            present = (column.view(pa.int64()) if kind == Type_TIMESTAMP else column).to_pylist()
+            if nulls:
+                present = [value for value in present if value is not None]
+            if kind in _FLOATS and not all(map(math.isfinite, present)):
+                continue
+            low, high = (min(present), max(present)) if len(present) > 1 else (present[0], present[0])
+            if kind == Type_TIMESTAMP:
+                _note_times(name, low, high, into)
+            else:
+                _note(name, low, high, into)
 
 
 def _note(name: str, low: Any, high: Any, into: TypedBounds) -> None:
@@ -148,10 +170,14 @@ def _add_bounds(column: pa.ChunkedArray, of: pa.Field, into: TypedBounds) -> Non
     extremes = pc.min_max(column)
     low, high = extremes["min"], extremes["max"]
     if pa.types.is_timestamp(kind):
-        into.least[name] = _iso_ms(low.value // 1_000)
-        into.greatest[name] = _iso_ms(-(-high.value // 1_000))
-        return
-    _note(name, low.as_py(), high.as_py(), into)
+        _note_times(name, low.value, high.value, into)
+    else:
+        _note(name, low.as_py(), high.as_py(), into)
+
+
+def _note_times(name: str, low_us: int, high_us: int, into: TypedBounds) -> None:
+    into.least[name] = _iso_ms(low_us // 1_000)
+    into.greatest[name] = _iso_ms(-(-high_us // 1_000))
 
 
 def _iso_ms(time_ms: int) -> str:

@@ -103,9 +103,10 @@ class LogState:
         known = value_type(self.row_schema)
         kind = more if known is None else joined(known, more)
         body = rows.schema.get_field_index("body")
-        rendered = self.is_rendered or body < 0 or rows.column(body).null_count > 0
-        if kind == known and rendered == self.is_rendered:
+        lacks_bodies = body < 0 or rows.column(body).null_count > 0
+        if kind == known and (not lacks_bodies or self.is_rendered):
             return None
+        rendered = lacks_bodies or self.is_rendered
         return self._commits.snapshot.with_schema(delta_json_of(row_schema(kind)), rendered=rendered)
 
     def has_invalid(self, start: int, stop: int) -> bool:
