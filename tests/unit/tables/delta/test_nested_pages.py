@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from deltamq.tables.delta.native_parquet import native_writer
 from deltamq.tables.delta.small_parquet import encode_few_stamped
 from deltamq.tables.delta.stamped import RowsPart, Stamped
+from deltamq.tables.delta.typed_stats import _FEW_ROWS, joined_typed, typed_bounds
 
 VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.int64(): st.integers(-(2**63), 2**63 - 1),
@@ -105,3 +106,20 @@ def test_many_rows_and_the_other_typed_columns() -> None:
     read = written(values, rescued=rescued)
     assert read.column("value").to_pylist() == values.to_pylist()
     assert read.column("rescued").to_pylist() == rescued.to_pylist()
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 300])
+def test_lists_in_any_number_of_rows(count: int, empty: bool) -> None:
+    rows = [{"tags": [f"{row}-{at}" for at in range(row % 5 + (not empty))]} for row in range(count)]
+    values = pa.array([{"tags": ["before"]}, *rows], pa.struct([("tags", pa.list_(pa.string()))]))[1:]
+    assert written(values).column("value").to_pylist() == rows
+
+
+@given(columns())
+def test_few_rows_have_the_same_statistics_as_many(values: pa.StructArray) -> None:
+    times = _FEW_ROWS + 1
+    many = pa.concat_arrays([values] * times)
+    few, all_ = (typed_bounds(pa.RecordBatch.from_arrays([rows], names=["value"])) for rows in (values, many))
+    assert (few.least, few.greatest) == (all_.least, all_.greatest)
+    assert all_.nulls == joined_typed([few.nulls] * times, "sum")
