@@ -30,6 +30,7 @@ from deltamq.tables.typed.node import (
     map_of,
     struct,
 )
+from deltamq.tables.typed.schema import Schema
 from deltamq.tables.typed.version import Judged, VersionDecoder
 from deltamq.tables.typed_row import INVALID_TYPE
 
@@ -75,7 +76,8 @@ def with_verdict(messages: DataFrame, schema: StructType) -> DataFrame:
     ]
 
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        decoder = VersionDecoder("columns", tree_of(schema), 0, b"", rescues=False, compiled=True)
+        root = tree_of(schema)
+        decoder = VersionDecoder("columns", Schema(0, root, root), b"", rescues=False, compiled=True)
         for batch in batches:
             verdicts = _verdicts(batch.column(batch.schema.get_field_index("body")), decoder)
             yield pa.RecordBatch.from_arrays([*batch.columns, *verdicts], names=[*batch.schema.names, *_ADDED])

@@ -1,7 +1,8 @@
 """Sends the project's own code to the executors, which have its dependencies but may not have the project.
 
 Executors get a zip of the packages that this process runs, so both ends have the same version whatever is installed
-there. The dependencies (pyarrow, numpy, msgspec, obstore) must be installed on every machine, for the same Python.
+there. The dependencies (pyarrow, numpy, msgspec, obstore, protobuf, jsonschema-rs) must be installed on every machine,
+for the same Python.
 """
 
 from __future__ import annotations

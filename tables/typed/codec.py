@@ -129,7 +129,7 @@ class Codec:
                 # Not kept: it may be registered the next moment.
                 return None
             self._decoders[header] = VersionDecoder(
-                self._setting.format, schema.root, schema.id, header, rescues=self._rescues, compiled=self._compiled
+                self._setting.format, schema, header, rescues=self._rescues, compiled=self._compiled
             )
         return self._decoders[header]
 
@@ -163,6 +163,12 @@ class Codec:
         for rows, misfit in faults:
             judged.add_fault(misfit, np.flatnonzero(rows & ~bad).tolist(), schema.id)
             bad |= rows
+        if schema.judge is not None:
+            for row, body in enumerate(self.encode(without(columns, bad)).to_pylist()):
+                why = None if body is None else schema.judge.misfit(body)
+                if why is not None:
+                    judged.add_fault(why, (row,), schema.id)
+                    bad[row] = True
         if bad.any():
             columns = without(columns, bad)
         return TypedColumns(fitted(columns, self.value_type, self._names), judged.invalid(len(values)))
@@ -204,7 +210,8 @@ class Codec:
 
     def _of_json(self, texts: pa.BinaryArray, schema: Schema) -> pa.StructArray:
         root, judged = json_node(schema.root.arrow), Judged()
-        decoder = VersionDecoder("columns", root, schema.id, b"", rescues=False, compiled=self._compiled)
+        written = Schema(schema.id, root, root)
+        decoder = VersionDecoder("columns", written, b"", rescues=False, compiled=self._compiled)
         columns, _ = decoder.decode(texts, range(len(texts)), judged)
         invalid = judged.invalid(len(texts))
         if invalid is not None:

@@ -12,6 +12,7 @@ from deltamq.tables.typed.avro.write import avro_writer
 from deltamq.tables.typed.ddl import parse_ddl
 from deltamq.tables.typed.json.schema import parse_json_schema
 from deltamq.tables.typed.json.text import json_writer
+from deltamq.tables.typed.json.whole import WholeJudge
 from deltamq.tables.typed.node import Node, invalid_schema
 from deltamq.tables.typed.protobuf.schema import message_indexes, parse_protobuf
 from deltamq.tables.typed.protobuf.write import protobuf_writer
@@ -29,6 +30,8 @@ class Schema(NamedTuple):
     value: Node
     #: Protobuf: where the message is in its file.
     indexes: tuple[int, ...] | None = None
+    #: JSON Schema: judges bodies by what columns do not show; None if there is nothing of that.
+    judge: WholeJudge | None = None
 
 
 def schema_of(setting: SchemaSetting, version: Version, references: Sequence[Version]) -> Schema:
@@ -39,31 +42,32 @@ def schema_of(setting: SchemaSetting, version: Version, references: Sequence[Ver
     Unprocessable
         `invalid_schema`: the text is no such schema, or its values have no columns.
     """
-    root, indexes = _root(setting, version, references)
+    root, indexes, judge = _root(setting, version, references)
     if not setting.unwrap:
-        return Schema(version.id, root, root, indexes)
+        return Schema(version.id, root, root, indexes, judge)
     inner = next((child.node for child in root.children if child.name == _AFTER), root)
     inner = inner.children[0].node if inner.form == "nullable" else inner
     if inner.form != "struct" or inner is root:
         raise invalid_schema(
             f"has no field {_AFTER!r} with a record, which Debezium's envelope has; leave out `unwrap`"
         )
-    return Schema(version.id, root, inner, indexes)
+    return Schema(version.id, root, inner, indexes, judge)
 
 
 def _root(
     setting: SchemaSetting, version: Version, references: Sequence[Version]
-) -> tuple[Node, tuple[int, ...] | None]:
+) -> tuple[Node, tuple[int, ...] | None, WholeJudge | None]:
     others = [one for one in references if (one.subject, one.version) != (version.subject, version.version)]
     text = version.schema
     if version.schema_type == "AVRO":
-        return parse_avro(text, [one.schema for one in others]), None
+        return parse_avro(text, [one.schema for one in others]), None, None
     if version.schema_type == "JSON":
-        return parse_json_schema(text, _by_name(version, others)), None
+        root, judge = parse_json_schema(text, _by_name(version, others))
+        return root, None, judge
     if version.schema_type == "PROTOBUF":
         imports = _by_name(version, others)
-        return parse_protobuf(text, imports, setting.message), message_indexes(text, imports, setting.message)
-    return parse_ddl(text), None
+        return parse_protobuf(text, imports, setting.message), message_indexes(text, imports, setting.message), None
+    return parse_ddl(text), None, None
 
 
 def _by_name(version: Version, others: Sequence[Version]) -> dict[str, str]:

@@ -11,9 +11,9 @@ import pyarrow as pa
 from deltamq.tables.typed.json.constraints import broken
 from deltamq.tables.typed.misfit import Misfit
 from deltamq.tables.typed.native import Decoded, native_decoder
-from deltamq.tables.typed.node import Node
 from deltamq.tables.typed.plain import READERS, Rest, Row, kept, row_of
 from deltamq.tables.typed.rows import in_order, without
+from deltamq.tables.typed.schema import Schema
 from deltamq.tables.typed_row import INVALID_TYPE
 
 
@@ -60,10 +60,11 @@ class Judged:
 class VersionDecoder:
     """Decodes the bodies that one version wrote."""
 
-    def __init__(self, form: str, root: Node, schema_id: int, header: bytes, *, rescues: bool, compiled: bool) -> None:
-        self._root = root
+    def __init__(self, form: str, schema: Schema, header: bytes, *, rescues: bool, compiled: bool) -> None:
+        self._root = root = schema.root
         self._kind = root.arrow
-        self._schema_id = schema_id
+        self._schema_id = schema.id
+        self._judge = schema.judge
         self._header = header
         self._rescues = rescues
         self._read = READERS[form](root)
@@ -75,7 +76,29 @@ class VersionDecoder:
         `positions` are those of the bodies among all that `judged` is about.
         """
         values, others = self._decoded(bodies, positions, judged)
-        return (self._constrained(values, positions, judged) if self._root.is_constrained else values), others
+        if self._root.is_constrained:
+            values = self._constrained(values, positions, judged)
+        if self._judge is not None:
+            values = self._as_a_whole(bodies, values, positions, judged)
+        return values, others
+
+    def _as_a_whole(
+        self, bodies: pa.BinaryArray, values: pa.StructArray, positions: Sequence[int], judged: Judged
+    ) -> pa.StructArray:
+        """Judge the bodies that fit so far by what columns do not show."""
+        judge = self._judge
+        assert judge is not None, "asked only where something judges"
+        start, gone = len(self._header), np.zeros(len(values), np.bool_)
+        for row in np.flatnonzero(values.is_valid()).tolist():
+            body = bodies[row].as_py()[start:]
+            misfit = judge.misfit(body)
+            if misfit is not None and self._rescues:
+                # Nothing of the columns is wrong by itself: they stay, and the body says the rest.
+                judged.add_rest(positions[row], misfit, body.decode())
+            elif misfit is not None:
+                judged.add_fault(misfit, (positions[row],), self._schema_id)
+                gone[row] = True
+        return without(values, gone) if gone.any() else values
 
     def _constrained(self, values: pa.StructArray, positions: Sequence[int], judged: Judged) -> pa.StructArray:
         values, breaks = broken(values, self._root, keeps=self._rescues)

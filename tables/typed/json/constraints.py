@@ -43,6 +43,8 @@ _OF_FORM: Final[Mapping[str, tuple[str, ...]]] = {
     "map": ("minProperties", "maxProperties"),
 }
 _OPEN: Final[Mapping[str, str]] = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
+#: How texts of JSON begin, by their types.
+_STARTS: Final[Mapping[str, str]] = {"object": "{", "array": "[", "string": '"', "boolean": "tf", "null": "n"}
 _LEAVES: Final = frozenset(("boolean", "whole", "real", "string", "date", "timestamp"))
 
 
@@ -65,6 +67,9 @@ def constrained(node: Node, schema: Mapping[str, Any], at: str) -> Node:
             value = _value(word, schema[word], at)
             if value is not False:  # uniqueItems
                 found.append(Constraint(_OPEN[word] if is_open else word, value))
+    starts = starts_of(schema) if node.form == "json" else None
+    if starts is not None:
+        found.append(Constraint("type", starts))
     for word in ("enum", "const") if node.form in _LEAVES else ():
         if word in schema:
             allowed = schema[word] if word == "enum" else [schema[word]]
@@ -72,6 +77,13 @@ def constrained(node: Node, schema: Mapping[str, Any], at: str) -> Node:
                 raise invalid_schema(f"{at or 'it'} has an `enum` that is no list")
             found.append(Constraint(word, _allowed(allowed, node)))
     return with_constraints(node, found) if found else node
+
+
+def starts_of(schema: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the types of a text of JSON that its first character shows; None if that does not show them."""
+    kinds = schema.get("type")
+    names = tuple(kinds) if isinstance(kinds, list) else (kinds,)
+    return names if all(isinstance(name, str) and name in _STARTS for name in names) else None
 
 
 def _value(word: str, value: Any, at: str) -> Any:
@@ -340,6 +352,11 @@ def _is_none_of(values: pa.Array, allowed: pa.Array) -> NDArray[np.bool_]:
     return ~_bools(pc.is_in(_even(values), value_set=allowed))
 
 
+def _is_other_type(values: pa.StringArray, kinds: tuple[str, ...]) -> NDArray[np.bool_]:
+    starts = pa.array(list("".join(_STARTS[kind] for kind in kinds)), pa.string())
+    return ~_bools(pc.is_in(pc.utf8_slice_codeunits(values, 0, 1), value_set=starts))
+
+
 _BREAKS: Final[Mapping[str, Breaks]] = {
     "minimum": lambda values, limit: _bound(values, limit, least=True, open_=False),
     "maximum": lambda values, limit: _bound(values, limit, least=False, open_=False),
@@ -356,4 +373,5 @@ _BREAKS: Final[Mapping[str, Breaks]] = {
     "maxProperties": _is_long,
     "enum": _is_none_of,
     "const": _is_none_of,
+    "type": _is_other_type,
 }

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from deltamq.tables.typed.json.constraints import constrained
+from deltamq.tables.typed.json.constraints import constrained, starts_of
+from deltamq.tables.typed.json.whole import WholeJudge
 from deltamq.tables.typed.node import (
     ANY,
     SIMPLE,
@@ -28,6 +29,43 @@ from deltamq.tables.typed.node import (
 )
 
 _NULL: Final = "null"
+#: Words about values as a whole, and those that ask for nothing.
+_OF_BODIES: Final = frozenset(
+    [
+        "if",
+        "not",
+        "contains",
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+        "propertyNames",
+        "patternProperties",
+        "unevaluatedProperties",
+        "unevaluatedItems",
+    ]
+)
+_SAYS_NOTHING: Final = frozenset(
+    [
+        "title",
+        "description",
+        "default",
+        "examples",
+        "example",
+        "format",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "$comment",
+        "$id",
+        "id",
+        "$schema",
+        "definitions",
+        "$defs",
+        "then",
+        "else",
+        "$ref",
+    ]
+)
 _STRINGS: Final = {"date": SIMPLE[pa.date32()], "date-time": SIMPLE[TIMESTAMP]}
 _TYPES: Final = {
     "boolean": SIMPLE[pa.bool_()],
@@ -37,8 +75,10 @@ _TYPES: Final = {
 }
 
 
-def parse_json_schema(text: str, references: Mapping[str, str]) -> Node:
-    """Return the tree of a JSON Schema; `references` are the texts of other schemas by their names in `$ref`.
+def parse_json_schema(text: str, references: Mapping[str, str]) -> tuple[Node, WholeJudge | None]:
+    """Return the tree of a JSON Schema, and what judges bodies as a whole; None: columns show all that it asks.
+
+    `references` are the texts of other schemas by their names in `$ref`.
 
     Raises
     ------
@@ -47,11 +87,13 @@ def parse_json_schema(text: str, references: Mapping[str, str]) -> Node:
     """
     documents = {"": _document(text, "the schema")}
     documents |= {name: _document(other, name) for name, other in references.items()}
+    reader = _Reader(documents)
     try:
-        node, _ = _Reader(documents).node(documents[""], "", "", 0, ())
+        node, _ = reader.node(documents[""], "", "", 0, ())
     except RecursionError:
         raise invalid_schema("is nested too deeply") from None
-    return check_columns(node)
+    root = check_columns(node)
+    return root, WholeJudge(documents, reader.names) if reader.asks_more else None
 
 
 def _document(text: str, name: str) -> Any:
@@ -65,11 +107,14 @@ class _Reader:
     def __init__(self, documents: Mapping[str, Any]) -> None:
         self._documents = documents
         self._growth = Growth()
-        self._ids = {name: name for name in documents}
+        #: Whether something is asked that columns do not show.
+        self.asks_more = False
+        #: The document of each name that a reference may have.
+        self.names = {name: name for name in documents}
         for name, document in documents.items():
             id_ = document.get("$id", document.get("id")) if isinstance(document, dict) else None
             if isinstance(id_, str):
-                self._ids.setdefault(id_, name)
+                self.names.setdefault(id_, name)
 
     def node(
         self, schema: Any, document: str, at: str, depth: int, seen: tuple[tuple[str, str], ...]
@@ -80,11 +125,13 @@ class _Reader:
         if not isinstance(schema, dict):
             raise invalid_schema(f"{at or 'it'} is neither an object nor true")
         depth = self._growth.deeper(depth, at)
+        self.asks_more |= not _OF_BODIES.isdisjoint(schema)
         if "allOf" in schema:
             own = {word: value for word, value in schema.items() if word != "allOf"}
             return self._all([*_schemas(schema["allOf"], at, "allOf"), own], document, at, depth, seen)
         node, nullable = self._of_any_type(schema, document, at, depth, seen)
         allowed = schema.get("enum", [schema["const"]] if "const" in schema else [None])
+        self.asks_more |= _asks_more(node, schema)
         return constrained(node, schema, at), nullable and (not isinstance(allowed, list) or None in allowed)
 
     def _of_any_type(
@@ -144,11 +191,13 @@ class _Reader:
         nodes = [(self.node(part, document, at, depth, seen), part) for part in parts]
         typed = [(node, nullable) for (node, nullable), _ in nodes if node.form != ANY.form]
         if not typed or (len(typed) > 1 and any(node.form != "struct" for node, _ in typed)):
+            self.asks_more = True
             return ANY, True
         others = [part for (node, _), part in nodes if node.form == ANY.form and isinstance(part, dict)]
         node, nullable = typed[0]
         if len(typed) > 1:
             joined = _joined([node for node, _ in typed])
+            self.asks_more |= joined is None or _is_more_than([node for node, _ in typed])
             if joined is None:
                 return ANY, True
             node, nullable = joined, False
@@ -176,7 +225,7 @@ class _Reader:
         if not isinstance(target, str):
             raise invalid_schema(f"{at or 'it'} has a $ref that is no text")
         name, _, pointer = target.partition("#")
-        known = self._ids.get(name) if name else document
+        known = self.names.get(name) if name else document
         if known is None:
             raise invalid_schema(f"{at or 'it'} refers to {name[:100]}, which is not among the schema's references")
         place = (known, pointer)
@@ -199,6 +248,22 @@ class _Reader:
         return schema
 
 
+def _asks_more(node: Node, schema: dict[str, Any]) -> bool:
+    """Whether a schema asks more of values than the node's columns and constraints show."""
+    words = {word for word, value in schema.items() if word not in _SAYS_NOTHING and value is not True}
+    if node.form == ANY.form:
+        return bool(words if starts_of(schema) is None else words - {"type"})
+    if node.form != "struct":
+        return node.form in ("list", "map") and not words.isdisjoint(("enum", "const"))
+    others = schema.get("additionalProperties", True)
+    required = schema.get("required", ())
+    return (
+        not words.isdisjoint(("enum", "const", "minProperties", "maxProperties"))
+        or isinstance(others, dict)
+        or not schema.get("properties", {}).keys() >= set(required)
+    )
+
+
 def _joined(nodes: list[Node]) -> Node | None:
     """An object with the fields of some; None: a field has two types."""
     children: dict[str, Child] = {}
@@ -213,6 +278,12 @@ def _joined(nodes: list[Node]) -> Node | None:
                 nullable=known.nullable and child.nullable,
             )
     return struct(list(children.values()))
+
+
+def _is_more_than(nodes: list[Node]) -> bool:
+    """Whether objects ask more together than their joined fields do: of a nested field of two, or of other fields."""
+    nested = [child.name for node in nodes for child in node.children if child.node.children]
+    return len(set(nested)) < len(nested) or any(node.closed for node in nodes)
 
 
 def _as_required(child: Child) -> Child:

@@ -13,6 +13,7 @@ from pyspark.sql import types as T
 
 from deltamq.jobs.export.typed_body import tree_of
 from deltamq.mq.errors import Refused
+from deltamq.tables.typed.schema import Schema
 from deltamq.tables.typed.version import Judged, VersionDecoder
 from tests.typed import bodies
 
@@ -22,7 +23,10 @@ def _local(text: str) -> tuple[datetime | None, str | None]:
     found = []
     for compiled in (True, False):
         root = tree_of(T.StructType([T.StructField("v", T.TimestampNTZType())]))
-        decoder, judged = VersionDecoder("columns", root, 0, b"", rescues=False, compiled=compiled), Judged()
+        decoder, judged = (
+            VersionDecoder("columns", Schema(0, root, root), b"", rescues=False, compiled=compiled),
+            Judged(),
+        )
         values, _ = decoder.decode(bodies(json.dumps({"v": text})), [0], judged)
         invalid = judged.invalid(1)
         found.append((values.field("v")[0].as_py(), None if invalid is None else invalid[0].as_py()["code"]))
