@@ -21,6 +21,10 @@ from pyarrow.lib import (
     Type_BOOL,
     Type_DOUBLE,
     Type_FLOAT,
+    Type_INT8,
+    Type_INT16,
+    Type_INT32,
+    Type_INT64,
     Type_LIST,
     Type_MAP,
     Type_STRUCT,
@@ -37,6 +41,7 @@ _FEW_ROWS: Final = 16
 _LISTS: Final = (Type_LIST, Type_MAP)
 _UNBOUNDED: Final = (Type_BOOL, Type_BINARY)
 _FLOATS: Final = (Type_FLOAT, Type_DOUBLE)
+_NUMBERS: Final = (Type_INT64, Type_DOUBLE, Type_FLOAT, Type_INT8, Type_INT16, Type_INT32)
 #: In a file's statistics, what stands before the number of rows that fit, if some did not.
 INVALID_MARK: Final = '"invalid":{"code":'
 _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
@@ -145,7 +150,9 @@ def _collect_few(values: pa.StructArray, into: TypedBounds) -> None:
             if kind in _FLOATS and not all(map(math.isfinite, present)):
                 continue
             low, high = (min(present), max(present)) if len(present) > 1 else (present[0], present[0])
-            if kind == Type_TIMESTAMP:
+            if kind in _NUMBERS:
+                into.least[name], into.greatest[name] = low, high
+            elif kind == Type_TIMESTAMP:
                 _note_times(name, low, high, into)
             else:
                 _note(name, low, high, into)
