@@ -255,12 +255,12 @@ def _asks_more(node: Node, schema: dict[str, Any]) -> bool:
         return bool(words if starts_of(schema) is None else words - {"type"})
     if node.form != "struct":
         return node.form in ("list", "map") and not words.isdisjoint(("enum", "const"))
-    others = schema.get("additionalProperties", True)
-    required = schema.get("required", ())
+    fields, required = schema.get("properties"), schema.get("required")
+    names = fields if isinstance(fields, dict) else {}
     return (
         not words.isdisjoint(("enum", "const", "minProperties", "maxProperties"))
-        or isinstance(others, dict)
-        or not schema.get("properties", {}).keys() >= set(required)
+        or isinstance(schema.get("additionalProperties"), dict)
+        or (isinstance(required, list) and not all(isinstance(name, str) and name in names for name in required))
     )
 
 

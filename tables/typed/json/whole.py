@@ -97,7 +97,7 @@ class _Copy:
         if others:
             _, *places = self._places.values()
             names = [at.rpartition("/")[2] for at in places]
-            root["$defs"] = {**root.get("$defs", {}), **dict(zip(names, others, strict=True))}
+            root["$defs"] = _table(root.get("$defs")) | dict(zip(names, others, strict=True))
         return root
 
     def _schema(self, schema: Any, document: str) -> Any:
@@ -119,9 +119,9 @@ class _Copy:
                 made[word] = self._schema(value, document)
         _modernise(made)
         if self._lenient and isinstance(made.get("properties"), dict):
-            required = made.get("required", ())
+            required = made.get("required")
             made["properties"] = {
-                name: inner if name in required else {"anyOf": [{"type": "null"}, inner]}
+                name: inner if isinstance(required, list) and name in required else {"anyOf": [{"type": "null"}, inner]}
                 for name, inner in made["properties"].items()
             }
         return made
@@ -144,9 +144,13 @@ def _modernise(made: dict[str, Any]) -> None:
         if "additionalItems" in made:
             made["items"] = made["additionalItems"]
     made.pop("additionalItems", None)
-    needs = made.pop("dependencies", None)
-    for name, need in needs.items() if isinstance(needs, dict) else ():
-        made.setdefault("dependentRequired" if isinstance(need, list) else "dependentSchemas", {})[name] = need
+    for name, need in _table(made.pop("dependencies", None)).items():
+        word = "dependentRequired" if isinstance(need, list) else "dependentSchemas"
+        made[word] = {**_table(made.get(word)), name: need}
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 class _Parts:

@@ -155,3 +155,49 @@ def test_type_50_a_body_is_judged_in_bounded_time() -> None:
     texts = [json.dumps({"a" * 5_000 + "!": 1}), '{"any": ' + "[" * 60 + "]" * 60 + "}"]
     faults = faults_of(same(both("json", schema), texts))
     assert [fault is None for fault in faults] == [False, True]
+
+
+_WORD = st.sampled_from(
+    [
+        "type",
+        "properties",
+        "required",
+        "if",
+        "then",
+        "not",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "items",
+        "prefixItems",
+        "contains",
+        "additionalProperties",
+        "$ref",
+        "$defs",
+        "dependencies",
+        "dependentRequired",
+        "patternProperties",
+        "minProperties",
+        "enum",
+        "const",
+        "minimum",
+        "exclusiveMinimum",
+        "pattern",
+    ]
+)
+_JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 3) | st.sampled_from(["object", "integer", "#/$defs/a", "#", "a", "("]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORD | st.sampled_from("ab"), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.dictionaries(_WORD, _JUNK, min_size=1, max_size=4))
+def test_type_50_what_is_no_schema_is_refused_or_judges(more: dict[str, Any]) -> None:
+    try:
+        made = codec("json", _schema(**more))
+    except Unprocessable as refused:
+        assert refused.code == "invalid_schema"
+    else:
+        made.decode(pa.array([b'{"kind": "a", "any": [1]}', b"{}"], pa.binary()))
