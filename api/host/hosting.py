@@ -103,6 +103,8 @@ class Hosting:
         self._load = load
         self._life = self._new_life()
         self._wanted = asyncio.Event()
+        #: Whether reading the metadata is no longer enough for the lease to go on.
+        self._must_write = False
         #: Roles whose previous owner may be alive.
         self._sleepers: set[str] = set()
         self._hearing = Hearing(silent_ms=times.silent_ms, again_ms=times.lease_ms)
@@ -235,6 +237,12 @@ class Hosting:
         """Look at the metadata at once, since another process could not be reached or has taken a role."""
         self._wanted.set()
 
+    def doubt_writes(self) -> None:
+        """Renew the lease by a write, since the store did not take another: one that may only read serves nothing."""
+        if not self._must_write:
+            self._must_write = True
+            self._wanted.set()
+
     def neighbours(self) -> list[Host]:
         """Return the other processes to listen to now."""
         hosts, own = self._meta.now.brokers.hosts, self.id
@@ -334,10 +342,11 @@ class Hosting:
                 log.error("event=lease_tick_failed kind=%s", type(error).__name__, exc_info=error)
 
     async def _look(self) -> None:
-        """Read the metadata: it renews the lease, unless another process has asked."""
+        """Read the metadata: it renews the lease, unless another process has asked, or writes are in doubt."""
         life, begun_ms = self._life, self.now_ms()
         await self._meta.refresh()
-        life.lease.read(self._meta.now.brokers, life.host.id, begun_ms)
+        if not self._must_write:
+            life.lease.read(self._meta.now.brokers, life.host.id, begun_ms)
 
     async def _tick(self) -> None:
         await self._look()
@@ -355,13 +364,14 @@ class Hosting:
         begun_ms = self.now_ms()
         if life.host.id not in state.hosts:
             raise Fenced("this process was declared dead", code="lease_lost")
-        is_asked = life.host.id in state.asked
+        is_asked = life.host.id in state.asked or self._must_write
         if not is_asked and begun_ms - self._load_ms < _LOAD_MS:
             return
         self._load_ms, load = begun_ms, self._load()
         if is_asked or load != state.hosts[life.host.id].load:
             await self._meta.submit_any(lambda meta: decide_renew(meta.brokers, life.host.id, load))
             life.lease.renewed(begun_ms)
+            self._must_write = False
         if is_asked:
             log.info("event=lease_renewed host=%s", life.host.id)
 

@@ -25,7 +25,7 @@ from deltamq.api.log.lane import Threads
 from deltamq.api.log.metrics import Metrics, PartitionGauges
 from deltamq.api.log.parts import RequestPart
 from deltamq.api.log.tending import Tending, UpkeepPace
-from deltamq.mq.errors import DeltaMQError, Fenced, NotFound, Unavailable
+from deltamq.mq.errors import READ_ONLY, DeltaMQError, Fenced, NotFound, Unavailable
 from deltamq.mq.meta.topics import Topic
 from deltamq.tables.delta.snapshot import PartitionNotFound
 from deltamq.tables.log.fences import BROKER_FENCE
@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 #: Seconds between two that come up from their rest on an object store, where calls are paid for.
 _FAR_APART_S: Final = 20.0
+#: Codes of commits that the store may not have taken.
+_NOT_WRITTEN: Final = ("storage_error", "outcome_unknown", READ_ONLY)
 #: Seconds after a failed opening during which requests get the same error without another try.
 _OPEN_AGAIN_S: Final = 1.0
 #: Most seconds between two looks in an object store for readers that wait.
@@ -293,6 +295,8 @@ class Partition:
         if self._waiters:
             self.wake()
         self._owner.metrics.committed(self.topic, parts, took_s)
+        if any(part.error is not None and part.error.code in _NOT_WRITTEN for part in parts):
+            self._owner.doubt_writes()
         self._owner.tending.soon(self)
         wait_s = self._pace.committed(self._owner.loop.time())
         if not self._in_upkeep:
@@ -356,6 +360,8 @@ class Partitions:
         self.metrics = metrics
         #: The fence epochs of appends; None in a process without fences.
         self.fencing: FenceEpochsOf | None = None
+        #: Called when the store did not take a commit.
+        self.doubt_writes: Callable[[], None] = _ignored
         #: The codecs of typed topics' partitions.
         self.codecs: Callable[[PartitionRef], Codec | None] = no_codec
         self._work = threads.work
@@ -423,6 +429,10 @@ class Partitions:
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._known.values()))
+
+
+def _ignored() -> None:
+    """Do nothing."""
 
 
 def no_codec(ref: PartitionRef) -> Codec | None:

@@ -206,6 +206,7 @@ class Service:
             load=RequestRate(self.metrics),
             kafka=kafka,
         )
+        self.partitions.doubt_writes = self.hosting.doubt_writes
         self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since, self.hosting.suspect)
         prover = None if self.gate is None else self.prover
         self.peers = Peers(self.hosting, peer_context(settings), prover)

@@ -21,7 +21,7 @@ from tests.store_proxy import WRITES, Fault, StoreProxy
 
 _PATH: Final = "/v1/topics/orders/messages"
 #: What a producer is told while the store is gone; both ask it to repeat.
-_GONE_CODES: Final = {"storage_error", "outcome_unknown"}
+_GONE_CODES: Final = {"storage_error", "outcome_unknown", "storage_read_only"}
 _WITHIN_S: Final = 90
 _KIB: Final = 1024
 
