@@ -15,9 +15,11 @@ import sys, time
 from deltamq.jobs.sql import spark_session
 from deltamq.jobs.sink.open_sink import OpenSink, SinkSettings
 from deltamq.tables.config import load
+from deltamq.tables.log.warehouse import Warehouse
 
 folder, kills = sys.argv[1], sys.argv[2]
 uri = folder + "/warehouse"
+Warehouse.open(uri).close()
 OpenSink(SinkSettings.of(load(overrides={"warehouse.uri": uri}), uri)).topic("orders")
 spark = spark_session(
     "killed",

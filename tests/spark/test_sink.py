@@ -21,10 +21,11 @@ pytestmark = pytest.mark.spark
 def orders(tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """A warehouse with a topic of two partitions, or of two logical queues."""
     uri = str(tmp_path / "warehouse")
+    warehouse = Warehouse.open(uri)
     if request.param == "static":
-        warehouse = Warehouse.open(uri)
         StaticTables(warehouse, 2, ("broker-a", "broker-b"))
-        warehouse.close()
+    warehouse.close()
+    if request.param == "static":
         return uri
     OpenSink(SinkSettings.of(load(overrides={"warehouse.uri": uri}), uri)).topic("orders")
     return uri

@@ -305,7 +305,6 @@ def test_send_02_strict_stops_at_the_deadline_and_says_so_until_resumed(
     with pytest.raises(Conflict) as caught:
         behind.result()
     assert caught.value.code == "executor_stopped"
-    stub.faults.clear()
     for send in (producer.send, producer.send_soon):
         with pytest.raises(Conflict) as caught:
             send("orders", b"3", key="k")
@@ -314,8 +313,10 @@ def test_send_02_strict_stops_at_the_deadline_and_says_so_until_resumed(
         producer.send_arrow("orders", pa.table({"body": [b"x"], "key": ["k"]}))
     assert stub.bodies("orders") == []
     assert producer.stats().unresolved == 0
+    stub.faults.clear()  # from here on, what was on its way at the deadline may still arrive: its outcome is unknown
     producer.resume("orders")
-    assert producer.send("orders", b"4", key="k").offset == 0
+    producer.send("orders", b"4", key="k")
+    assert b"4" in stub.bodies("orders")
 
 
 def test_send_02_strict_does_not_stop_for_a_message_that_is_wrong(stub: StubService, producer: Producer) -> None:
