@@ -84,7 +84,7 @@ class _Leaf:
 
 
 class _Branch(NamedTuple):
-    """A typed column or a part of it: its leaves, the branches of a struct's fields, whether its values are native."""
+    """A nested or typed column, or a part of it: its leaves, a struct's fields, whether its values are native."""
 
     leaves: tuple[int, ...]
     fields: tuple[_Branch, ...]
@@ -118,10 +118,11 @@ class Template:
         self.chunk_starts = tuple(map(_chunk_start, self.leaves))
         #: The leaves of columns that are not nested, by name.
         self.flat = {leaf.path[0]: number for number, leaf in enumerate(self.leaves) if len(leaf.path) == 1}
-        #: The leaves of nested columns of every message, by name.
-        self.nested = {name: self._leaves_below(name) for name in _NESTED}
-        #: How the leaves of typed columns are set, by name.
-        self.branches = {field.name: _branch(field.type, iter(self._leaves_below(field.name))) for field in typed}
+        #: How the leaves of nested and of typed columns are set, by name.
+        self.branches = {
+            field.name: _branch(field.type, iter(self._leaves_below(field.name)))
+            for field in (*map(MESSAGE_SCHEMA.field, _NESTED), *typed)
+        }
         self.is_plain = all(len(leaf.path) < _PATH_MAX for leaf in self.leaves)
 
     def _leaves_below(self, name: str) -> tuple[int, ...]:
@@ -185,15 +186,15 @@ def all_nested_pages(columns: Sequence[pa.Array]) -> dict[int, WholePage]:
     for name in _NESTED:
         column = columns[_AT[name]]
         if column.null_count < len(column):
-            pages |= _pages(column, iter(message_template().nested[name]), 0, message_template())
+            pages |= _pages(column, iter(message_template().branches[name].leaves), 0, message_template())
     return pages
 
 
-def _set_typed(leaves: Leaves, column: pa.Array, branch: _Branch, level: int, template: Template) -> None:
-    """Set the leaves of a typed column: those in structs without nulls as they are, others by their pages."""
+def _set_nested(leaves: Leaves, column: pa.Array, branch: _Branch, level: int, template: Template) -> None:
+    """Set the leaves of a nested or typed column: those in structs without nulls as they are, others by their pages."""
     if branch.fields and not column.null_count:
         for number, field in enumerate(branch.fields):
-            _set_typed(leaves, column.field(number), field, level + 1, template)
+            _set_nested(leaves, column.field(number), field, level + 1, template)
     elif branch.is_native and column.null_count < len(column):
         leaves.column(branch.leaves[0], column)
     else:
@@ -248,11 +249,7 @@ def _stamped_leaves(rows: Stamped, shape: NativeShape, template: Template) -> Le
         if nulls == count:
             continue
         if name in template.branches:
-            _set_typed(leaves, column, template.branches[name], 0, template)
-            continue
-        if name in template.nested:
-            for leaf, page in _pages(column, iter(template.nested[name]), 0, template).items():
-                leaves.page(leaf, *page)
+            _set_nested(leaves, column, template.branches[name], 0, template)
             continue
         if nulls and name in _FILLED:
             return None

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from deltamq.tables.typed.json.constraints import constrained, starts_of
-from deltamq.tables.typed.json.whole import WholeJudge
+from deltamq.tables.typed.json.whole import WholeJudge, pointed
 from deltamq.tables.typed.node import (
     ANY,
     SIMPLE,
@@ -196,8 +196,9 @@ class _Reader:
         others = [part for (node, _), part in nodes if node.form == ANY.form and isinstance(part, dict)]
         node, nullable = typed[0]
         if len(typed) > 1:
-            joined = _joined([node for node, _ in typed])
-            self.asks_more |= joined is None or _is_more_than([node for node, _ in typed])
+            objects = [node for node, _ in typed]
+            joined = _joined(objects)
+            self.asks_more |= joined is None or _is_more_than(objects)
             if joined is None:
                 return ANY, True
             node, nullable = joined, False
@@ -234,15 +235,7 @@ class _Reader:
         return self.node(self._at(known, pointer, target), known, at, depth, (*seen, place))
 
     def _at(self, document: str, pointer: str, target: str) -> Any:
-        schema = self._documents[document]
-        for part in pointer.split("/")[1:] if pointer.startswith("/") else []:
-            name = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(schema, dict) and name in schema:
-                schema = schema[name]
-            elif isinstance(schema, list) and name.isdecimal() and int(name) < len(schema):
-                schema = schema[int(name)]
-            else:
-                raise invalid_schema(f"{target[:100]} refers to nothing")
+        schema = pointed(self._documents[document], pointer, target)
         if pointer and not pointer.startswith("/"):
             raise invalid_schema(f"{target[:100]}: a reference has the form #/$defs/NAME here")
         return schema

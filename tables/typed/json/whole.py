@@ -183,15 +183,19 @@ class _Parts:
             raise invalid_schema(f"contains itself ({target[:100]}), so what it asks cannot be checked")
         if not known:
             self._counts[target] = None
-            self._counts[target] = known = max(1, self.of(self._at(target)))
+            self._counts[target] = known = max(1, self.of(pointed(self._root, target.removeprefix("#"), target)))
         return known
 
-    def _at(self, target: str) -> Any:
-        schema = self._root
-        for part in target.split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            try:
-                schema = schema[int(name) if isinstance(schema, list) else name]
-            except (KeyError, IndexError, ValueError, TypeError):
-                raise invalid_schema(f"{target[:100]} refers to nothing") from None
-        return schema
+
+def pointed(document: Any, pointer: str, target: str) -> Any:
+    """Return what a JSON pointer leads to; raise `Unprocessable`, which names `target`, if that is nothing."""
+    schema = document
+    for part in pointer.split("/")[1:] if pointer.startswith("/") else []:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(schema, dict) and name in schema:
+            schema = schema[name]
+        elif isinstance(schema, list) and name.isdecimal() and int(name) < len(schema):
+            schema = schema[int(name)]
+        else:
+            raise invalid_schema(f"{target[:100]} refers to nothing")
+    return schema
