@@ -1,15 +1,7 @@
 """`GET /v1/topics/{topic}/partitions/{partition}/messages`: one read of a partition as JSON, Arrow or an event stream.
 
 A fetch needs no session: any process gives the same answer. Arrow is copied once, while it is sent; large JSON answers
-are encoded on a work thread. An event stream is a fetch that stays open:
-
-    id: orders@broker-a:120          where to continue; the client sends it as `Last-Event-ID` after a reconnect
-    id: <id>:orders@broker-a:120     in a topic that was deleted and made again, with the topic's <id>
-    data: {"offset":120, ...}        the message as in a JSON fetch
-                                     a comment line keeps proxies from closing a quiet stream
-
-The stream ends when the service stops; the browser's EventSource connects again by itself. If it cannot go on for
-another reason, `event: refused` says why: the topic was deleted, the caller may not read on, another cluster is away.
+are encoded on a work thread. An event stream (`event_stream.py`) is a fetch that stays open.
 """
 
 from __future__ import annotations
@@ -19,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -34,7 +26,8 @@ from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.order.pull_gate import Gate, Gates
 from deltamq.api.reading.global_reader import GlobalReader
-from deltamq.api.reading.readers import FetchQuery, PartitionReader, QueueReader, later
+from deltamq.api.reading.readers import FetchQuery, PartitionReader, QueueReader
+from deltamq.api.routes.event_stream import EventIds, SharedReads, stream_events
 from deltamq.api.routes.order_request import check_client
 from deltamq.api.sending.global_sender import local_name
 from deltamq.api.wire.answer import Answer
@@ -45,7 +38,6 @@ from deltamq.api.wire.message_json import stored_messages, with_values
 from deltamq.api.wire.request import (
     Admission,
     Client,
-    ClientDisconnected,
     Receive,
     Scope,
     Send,
@@ -57,20 +49,18 @@ from deltamq.api.wire.request import (
     preferred,
     unquoted,
 )
-from deltamq.mq.errors import Conflict, DeltaMQError, Unprocessable
 from deltamq.mq.limits import (
     FETCH_BYTES_DEFAULT,
     FETCH_BYTES_MAX,
     FETCH_MESSAGES_DEFAULT,
     FETCH_MESSAGES_MAX,
-    KIB,
     OFFSET_MAX,
     WAIT_MS_MAX,
 )
-from deltamq.mq.meta.topics import Topic, no_partition
+from deltamq.mq.meta.topics import no_partition
 from deltamq.mq.static.logical_queue import queue_index
 from deltamq.mq.wire.stored import FetchAnswer
-from deltamq.tables.log.fetch import Fetched, FetchStatus
+from deltamq.tables.log.fetch import Fetched
 from deltamq.tables.typed.codec import Codec
 
 JSON_TYPE: Final = "application/json"
@@ -125,7 +115,7 @@ class FetchEndpoint:
         self._partitions = partitions
         self._metrics = metrics
         self._admission = admission
-        self._pieces = SentPieces()
+        self._shared = SharedReads()
 
     async def answer(
         self,
@@ -197,7 +187,8 @@ class FetchEndpoint:
                 resumed = header_text(headers, b"last-event-id")
                 ids = EventIds.of(topic.topic, partition_name, typed=codec is not None)
                 read = self._explained(topic, read)
-                await self._stream(read, ids, query, resumed, client, send)
+                shared = self._shared if query.filter is None and gate is None else None
+                await stream_events(read, ids, query, resumed, client, send, self._is_stopping, shared)
                 return None
             fetched = await read(query)
         except GONE as error:
@@ -253,7 +244,8 @@ class FetchEndpoint:
                 read = self._explained(topic, partial(self._global.rows, topic, queue, call=call, client=client))
                 resumed = header_text(headers, b"last-event-id")
                 ids = EventIds.of(topic.topic, name)
-                await self._stream(read, ids, query, resumed, client, send)
+                # Another cluster answers each caller for itself.
+                await stream_events(read, ids, query, resumed, client, send, self._is_stopping, None)
                 return None
             fetched = await self._global.read(topic, queue, query, call, client)
         except GONE as error:
@@ -267,19 +259,8 @@ class FetchEndpoint:
         self._metrics.fetched_bytes[topic.name] += answer.size
         return answer
 
-    async def _stream(
-        self,
-        read: Callable[[FetchQuery], Awaitable[Fetched]],
-        ids: EventIds,
-        query: FetchQuery,
-        last_event_id: str | None,
-        client: Client,
-        send: Send,
-    ) -> None:
-        def is_stopping() -> bool:
-            return self._partitions.stopping
-
-        await stream_events(read, ids, query, last_event_id, client, send, is_stopping, self._pieces)
+    def _is_stopping(self) -> bool:
+        return self._partitions.stopping
 
     def _explained(
         self, topic: HostedTopic, read: Callable[[FetchQuery], Awaitable[Fetched]]
@@ -345,151 +326,3 @@ def _arrow_answer(fetched: Fetched) -> Answer:
         (b"mq-max-offset", b"%d" % fetched.max_offset),
     ]
     return Answer(200, headers, body)
-
-
-KEEP_ALIVE_MS: Final = 15_000
-#: Maximum number of messages in one piece of the stream, small enough for slow readers.
-_PIECE_MESSAGES: Final = 500
-#: Seconds between two pieces at the end of a partition: what comes meanwhile is sent together.
-_GATHER_S: Final = 0.05
-#: Pieces that are kept for other streams, and the bytes of each.
-_SHARED_MAX: Final = 64
-_SHARED_BYTES_MAX: Final = 256 * KIB
-_HEADERS: Final = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-]
-
-
-class EventIds(NamedTuple):
-    """The partition that a stream reads, and what the ids of its events begin with.
-
-    An offset says nothing in another life of the topic (SPEC MODEL-6): ids of all lives but a name's first have the
-    topic's id, so an id without one is of the first.
-    """
-
-    partition: str
-    prefix: str
-    #: The life of the topic and the partition: queues of different topics have the same names.
-    life: tuple[str, str]
-
-    @classmethod
-    def of(cls, topic: Topic, partition: str, *, typed: bool = False) -> EventIds:
-        """Return the ids of a stream; those of values are shared with no stream of bodies."""
-        topic_id = topic.id if topic.world is None else topic.world.id
-        prefix = f"{topic_id}:{partition}" if topic.generation else partition
-        return cls(partition, prefix, (topic_id, f"{partition}?typed" if typed else partition))
-
-    def resumed(self, last_event_id: str | None) -> int | None:
-        """Return the offset after the client's last event; None if it had none.
-
-        Raises
-        ------
-        Conflict
-            `topic_made_again`: the event is of another life of the topic.
-        Unprocessable
-            It is no event of this partition.
-        """
-        if not last_event_id:
-            return None
-        prefix, _, offset = last_event_id.rpartition(":")
-        if prefix.rpartition(":")[2] != self.partition or not offset.isdecimal() or int(offset) >= OFFSET_MAX:
-            raise Unprocessable(f"Last-Event-ID: write {self.prefix}:<offset>", field="Last-Event-ID")
-        if prefix != self.prefix:
-            raise Conflict(
-                "Last-Event-ID: the topic was deleted and made again since this event; begin again, without it",
-                code="topic_made_again",
-                field="Last-Event-ID",
-            )
-        return int(offset) + 1
-
-
-class SentPieces:
-    """The newest piece of each partition that streams were sent: those that follow it together get the same bytes."""
-
-    def __init__(self) -> None:
-        self._pieces: dict[tuple[str, str], tuple[tuple[int, int], bytes]] = {}
-
-    def text(self, ids: EventIds, fetched: Fetched) -> bytes:
-        """Return the events of a read without a filter; a comment if there are none."""
-        rows = fetched.rows.num_rows
-        first = fetched.next_offset - rows
-        if not rows or fetched.rows.column("offset")[0].as_py() != first:  # some messages are left out
-            return _text(ids, fetched)
-        known, last = (first, fetched.next_offset), self._pieces.pop(ids.life, None)
-        body = last[1] if last is not None and last[0] == known else _text(ids, fetched)
-        if len(body) <= _SHARED_BYTES_MAX:
-            self._pieces[ids.life] = (known, body)
-            while len(self._pieces) > _SHARED_MAX:
-                del self._pieces[next(iter(self._pieces))]
-        return body
-
-
-async def stream_events(
-    read: Callable[[FetchQuery], Awaitable[Fetched]],
-    ids: EventIds,
-    query: FetchQuery,
-    last_event_id: str | None,
-    client: Client,
-    send: Send,
-    is_stopping: Callable[[], bool],
-    pieces: SentPieces,
-) -> None:
-    """Send every message from `query.offset`, or after `Last-Event-ID`, until the client goes or the service stops.
-
-    `read` reads the partition, or the logical queue, for the client.
-
-    If the client may not read any more, or no client can, the last event says why.
-    """
-    offset = ids.resumed(last_event_id)
-    query = replace(query, max_messages=_PIECE_MESSAGES, offset=query.offset if offset is None else offset)
-    text = _text if query.filter is not None else pieces.text
-    # The first read comes before the headers, so that a refusal still has its own status.
-    fetched = await read(replace(query, wait_ms=0))
-    await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-    query = replace(query, wait_ms=KEEP_ALIVE_MS)
-    while not client.gone.done():
-        await _piece(send, text(ids, fetched), last=False)
-        if is_stopping() or fetched.status is FetchStatus.OFFSET_TOO_LARGE:
-            break
-        query = replace(query, offset=fetched.next_offset)
-        try:
-            if fetched.status is FetchStatus.FOUND and fetched.next_offset >= fetched.max_offset:
-                # At the same moments for all streams, so that they go on at the same offsets.
-                await later(_GATHER_S - time.monotonic() % _GATHER_S, client)
-            fetched = await read(query)
-        except ClientDisconnected:
-            break
-        except DeltaMQError as error:
-            if not is_stopping():  # a read that waited in another cluster ends as one that waited here
-                await _refuse(send, error)
-            break
-    if client.refusal is not None:
-        await _refuse(send, client.refusal)
-    elif client.gone.done():
-        return
-    await _piece(send, b"", last=True)
-
-
-async def _refuse(send: Send, error: DeltaMQError) -> None:
-    why = msgspec.json.encode({"code": error.code, "detail": error.detail, **error.extra})
-    await _piece(send, b"event: refused\ndata: %s\n\n" % why, last=False)
-
-
-async def _piece(send: Send, body: bytes, *, last: bool) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": not last})
-
-
-def _text(ids: EventIds, fetched: Fetched) -> bytes:
-    """Return the events of one read; a comment if there are none."""
-    if fetched.status is FetchStatus.NO_NEW_MESSAGE:
-        return b": waiting\n\n"
-    if fetched.status is not FetchStatus.FOUND:
-        state = {"next_offset": fetched.next_offset, "min_offset": fetched.min_offset, "max_offset": fetched.max_offset}
-        return b"event: %s\ndata: %s\n\n" % (fetched.status.value.encode(), msgspec.json.encode(state))
-    name = ids.prefix.encode()
-    return b"".join(
-        b"id: %s:%d\ndata: %s\n\n" % (name, message.offset, msgspec.json.encode(message))
-        for message in stored_messages(fetched.rows)
-    )

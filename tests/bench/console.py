@@ -8,12 +8,13 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import selectors
 import shutil
 import statistics
-import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from deltamq.tables.log.warehouse import Warehouse
 from tests.bench.figure import Figure
-from tests.bench.load import Connection, LoadError, request
+from tests.bench.load import Address, Connection, LoadError, request
 from tests.bench.registry import bench
 from tests.bench.rest.many import build
 from tests.bench.service import Service, running_service
@@ -164,30 +165,35 @@ def _sent(service: Service, send: bytes, seconds: float) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _tails(service: Service, partition: str) -> Iterator[None]:
-    """Follow a partition a hundred times; every second stream is never read."""
+    """Follow a partition a hundred times, in another process; every second stream is never read."""
     end = service.stored("tailed")[partition]
     path = f"/v1/topics/tailed/partitions/{partition}/messages?offset={end}"
-    tails = [Connection(service.address) for _ in range(_TAILS)]
-    over = threading.Event()
-    reader = threading.Thread(target=_read, args=(tails[::2], over))
+    context = multiprocessing.get_context("spawn")
+    begun = context.Event()
+    reader = context.Process(target=_follow, args=(service.address, path, begun), daemon=True)
+    reader.start()
     try:
-        for tail in tails:
-            tail.socket.sendall(request("GET", path, accept="text/event-stream"))
-        reader.start()
+        if not begun.wait(60):
+            raise LoadError("the tails did not begin")
         yield
+        if not reader.is_alive():
+            raise LoadError("the process that reads the tails ended")
     finally:
-        over.set()
+        reader.kill()
         reader.join()
-        for tail in tails:
-            tail.close()
 
 
-def _read(tails: list[Connection], over: threading.Event) -> None:
+def _follow(address: Address, path: str, begun: Event) -> None:
+    """Begin every stream, and read every second one for ever."""
+    tails = [Connection(address) for _ in range(_TAILS)]
+    for tail in tails:
+        tail.socket.sendall(request("GET", path, accept="text/event-stream"))
     with selectors.DefaultSelector() as selector:
-        for tail in tails:
+        for tail in tails[::2]:
             tail.socket.setblocking(False)
             selector.register(tail.socket, selectors.EVENT_READ)
-        while not over.is_set():
-            for key, _ in selector.select(0.1):
+        begun.set()
+        while selector.get_map():
+            for key, _ in selector.select():
                 if not key.fileobj.recv(65_536):  # type: ignore[union-attr] # a socket was registered
                     selector.unregister(key.fileobj)

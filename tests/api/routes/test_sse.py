@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from deltamq.api.routes.fetch import EventIds, SentPieces
+from deltamq.api.routes.event_stream import SharedReads
+from deltamq.api.wire.request import Client, ClientDisconnected
+from deltamq.mq.errors import DeltaMQError, Unknown
 from deltamq.mq.static.logical_queue import queue_name
-from deltamq.tables.log.fetch import Fetched, FetchStatus
-from deltamq.tables.schema import MESSAGE_SCHEMA
 from tests.api.running import Api, config_for, running, until
 
 pytestmark = pytest.mark.static_too
@@ -158,23 +158,92 @@ def test_look_20_queues_of_the_same_name_share_nothing(api: Api, topic: str) -> 
             assert json.loads(next(_events(connection.getresponse()))["data"])["body"] == f"of {name}"
 
 
-def _fetched(*offsets: int, next_offset: int) -> Fetched:
-    row = {"message_id": "m", "body": b"x", "append_time": 0, "reconsume_times": 0, "deliver_time": 0, "born_time": 0}
-    rows = [{**row, "offset": offset} for offset in offsets]
-    table = pa.Table.from_pylist(rows, schema=MESSAGE_SCHEMA)
-    return Fetched(FetchStatus.FOUND, table, next_offset, 0, next_offset)
+class _Reading:
+    """Streams that read together without a service: their clients, and the reads that were made."""
+
+    def __init__(self) -> None:
+        self.shared = SharedReads()
+        self.reads = 0
+        self.answers: asyncio.Queue[str | DeltaMQError] = asyncio.Queue()
+
+    def client(self) -> Client:
+        async def receive() -> dict[str, str]:
+            await asyncio.Event().wait()
+            raise AssertionError("the client says nothing")
+
+        return Client({}, receive)
+
+    def begin(self, client: Client, key: str = "at 5") -> asyncio.Task[str]:
+        async def lead() -> str:
+            self.reads += 1
+            answer = asyncio.ensure_future(self.answers.get())
+            try:
+                await asyncio.wait({answer, client.gone}, return_when=asyncio.FIRST_COMPLETED)
+                if not answer.done():
+                    raise ClientDisconnected
+                if isinstance(answer.result(), DeltaMQError):
+                    raise answer.result()
+                return answer.result()
+            finally:
+                answer.cancel()
+
+        return asyncio.ensure_future(self.shared.read(key, client, lead))
+
+
+def _together(play: Callable[[_Reading], Coroutine[None, None, None]]) -> None:
+    async def played() -> None:
+        reading = _Reading()
+        await asyncio.wait_for(play(reading), 30)
+        assert not reading.shared._flights, "nothing is kept of a read that is over"
+
+    asyncio.run(played())
 
 
 @pytest.mark.plain_only(why="it asks no service")
-def test_look_20_a_piece_is_made_once_for_all_that_are_at_the_same_offset() -> None:
-    pieces = SentPieces()
-    one, other = EventIds("0@q", "0@q", ("id-1", "0@q")), EventIds("0@q", "0@q", ("id-2", "0@q"))
-    first = pieces.text(one, _fetched(5, 6, next_offset=7))
-    assert pieces.text(one, _fetched(5, 6, next_offset=7)) is first
-    assert pieces.text(other, _fetched(5, 6, next_offset=7)) is not first
-    assert pieces.text(one, _fetched(6, next_offset=7)).count(b"id: ") == 1
-    holes = _fetched(5, 8, next_offset=9)
-    assert pieces.text(one, holes).count(b"id: ") == 2 and pieces.text(one, holes) is not pieces.text(one, holes)
-    for number in range(200):
-        pieces.text(EventIds("0@q", "0@q", (str(number), "0@q")), _fetched(1, next_offset=2))
-    assert len(pieces._pieces) <= 64
+def test_look_20_one_reads_for_all_that_are_at_the_same_offset() -> None:
+    async def play(reading: _Reading) -> None:
+        streams = [reading.begin(reading.client()) for _ in range(100)]
+        other = reading.begin(reading.client(), "at 9")
+        await asyncio.sleep(0)
+        assert reading.reads == 2
+        reading.answers.put_nowait("piece")
+        pieces = await asyncio.gather(*streams)
+        assert pieces == ["piece"] * 100 and not other.done()
+        reading.answers.put_nowait("another")
+        assert await other == "another"
+        reading.answers.put_nowait("later")
+        assert await reading.begin(reading.client()) == "later" and reading.reads == 3
+
+    _together(play)
+
+
+@pytest.mark.plain_only(why="it asks no service")
+def test_look_20_a_stream_that_goes_takes_nothing_from_the_others() -> None:
+    async def play(reading: _Reading) -> None:
+        clients = [reading.client() for _ in range(4)]
+        leader, follower, *rest = (reading.begin(client) for client in clients)
+        await asyncio.sleep(0)
+        for client, stream in ((clients[1], follower), (clients[0], leader)):
+            client.leave()
+            with pytest.raises(ClientDisconnected):
+                await stream
+        await asyncio.sleep(0)
+        assert reading.reads == 2, "one of the others reads in the place of the one that went"
+        rest[0].cancel()
+        await asyncio.wait(rest[:1])
+        reading.answers.put_nowait("piece")
+        assert await rest[1] == "piece"
+
+    _together(play)
+
+
+@pytest.mark.plain_only(why="it asks no service")
+def test_look_20_what_cannot_be_read_ends_every_stream_at_once() -> None:
+    async def play(reading: _Reading) -> None:
+        streams = [reading.begin(reading.client()) for _ in range(100)]
+        await asyncio.sleep(0)
+        reading.answers.put_nowait(Unknown("the topic was deleted", code="topic_not_found"))
+        ends = await asyncio.gather(*streams, return_exceptions=True)
+        assert {getattr(end, "code", None) for end in ends} == {"topic_not_found"} and reading.reads == 1
+
+    _together(play)
