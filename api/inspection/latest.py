@@ -16,7 +16,7 @@ from deltamq.api.wire.openapi_parts import answers
 from deltamq.mq.errors import NotFound
 from deltamq.mq.limits import KEY_BYTES_MAX
 from deltamq.mq.wire.stored import LatestValue
-from deltamq.tables.typed.json.text import rendered
+from deltamq.tables.typed.json.rendering import rendered
 
 router = APIRouter(prefix="/v1/topics", tags=["messages"])
 

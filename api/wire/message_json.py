@@ -28,7 +28,7 @@ from deltamq.mq.queue.retry import DEAD_REASON_HEADER
 from deltamq.mq.static.logical_queue import UNDECIDED, ShownQueue, not_decided
 from deltamq.mq.wire.stored import DeadLetter, MessageOrigin, StoredMessage
 from deltamq.tables.typed.codec import Codec
-from deltamq.tables.typed.json.text import rendered
+from deltamq.tables.typed.json.rendering import rendered
 from deltamq.tables.typed_row import RESCUED, VALUE
 
 _EPOCH: Final = datetime(1970, 1, 1)

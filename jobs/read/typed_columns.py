@@ -18,7 +18,7 @@ from deltamq.jobs.read.topics import Catalog
 from deltamq.mq.errors import Conflict, Refused
 from deltamq.tables.queue.topic_codecs import TopicCodecs
 from deltamq.tables.schema import SIMPLE_TYPES
-from deltamq.tables.typed.json.text import with_bodies
+from deltamq.tables.typed.json.rendering import with_bodies
 from deltamq.tables.typed_row import INVALID, INVALID_TYPE, RESCUED, TYPED, VALUE, conformed, joined
 
 

@@ -32,7 +32,7 @@ from deltamq.tables.log.fetch import Fetched, Weighed, cut_to_bytes, fetched, st
 from deltamq.tables.log.state import LogState
 from deltamq.tables.log.tail import Tail
 from deltamq.tables.schema import MESSAGE_COLUMNS, MESSAGE_SCHEMA
-from deltamq.tables.typed.json.text import with_bodies
+from deltamq.tables.typed.json.rendering import with_bodies
 from deltamq.tables.typed_row import VALUE, conformed_rows
 
 T = TypeVar("T")

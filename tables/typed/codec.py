@@ -18,7 +18,7 @@ from deltamq.mq.errors import Unprocessable
 from deltamq.mq.schemas.registry import Version
 from deltamq.mq.schemas.setting import SchemaSetting
 from deltamq.tables.typed.columns import Names, TypedColumns, columns_of, fitted
-from deltamq.tables.typed.json.text import rendered
+from deltamq.tables.typed.json.rendering import rendered
 from deltamq.tables.typed.misfit import Misfit, Reason
 from deltamq.tables.typed.node import json_node
 from deltamq.tables.typed.plain import unfit

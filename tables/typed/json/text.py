@@ -20,19 +20,16 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from deltamq.tables.typed.misfit import Misfit, Reason, place
 from deltamq.tables.typed.node import Node, json_node
-from deltamq.tables.typed.rows import rows_of
-from deltamq.tables.typed_row import VALUE
 
 #: Returns the JSON of a value that is not null.
 Write = Callable[[Any], str]
 
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
-_string: Final[Write] = json.JSONEncoder(ensure_ascii=False).encode
+json_string: Final[Write] = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def json_writer(node: Node) -> Write:
@@ -47,7 +44,7 @@ def json_writer(node: Node) -> Write:
 
 
 def _struct(node: Node) -> Write:
-    fields = [(child, _string(child.name), json_writer(child.node)) for child in node.children]
+    fields = [(child, json_string(child.name), json_writer(child.node)) for child in node.children]
 
     def write(value: dict[str, Any]) -> str:
         parts = []
@@ -93,7 +90,7 @@ def _map(node: Node) -> Write:
     inner = json_writer(child.node)
 
     def write(value: list[tuple[str, Any]]) -> str:
-        pairs = [f"{_string(name)}:{_element(inner, child.nullable, item, place(name))}" for name, item in value]
+        pairs = [f"{json_string(name)}:{_element(inner, child.nullable, item, place(name))}" for name, item in value]
         return "{" + ",".join(pairs) + "}"
 
     return write
@@ -119,7 +116,7 @@ _WRITERS: Final[dict[str, Write]] = {
     "boolean": lambda value: "true" if value else "false",
     "whole": str,
     "decimal": lambda value: f'"{value:f}"',
-    "string": _string,
+    "string": json_string,
     "base64": lambda value: f'"{base64.b64encode(value).decode()}"',
     "date": lambda value: f'"{date.fromordinal(value + _EPOCH_DAY).isoformat()}"',
     "timestamp": _timestamp,
@@ -127,26 +124,7 @@ _WRITERS: Final[dict[str, Write]] = {
 }
 
 
-# Columns.
-
-
-def rendered(values: pa.StructArray) -> pa.BinaryArray:
-    """Return values as JSON (SPEC TYPE-16); null for null."""
-    write = writer_of(values.type)
-    return pa.array([None if row is None else write(row).encode() for row in rows_of(values)], pa.binary())
-
-
 @functools.lru_cache(maxsize=256)
 def writer_of(kind: pa.DataType) -> Write:
     """Return the function that writes the values of a column."""
     return json_writer(json_node(kind))
-
-
-def with_bodies(rows: pa.Table) -> pa.Table:
-    """Return rows whose missing bodies are made of their column `value`."""
-    at, value_at = rows.schema.get_field_index("body"), rows.schema.get_field_index(VALUE)
-    if at < 0 or value_at < 0 or not rows.column(at).null_count:
-        return rows
-    values = [rendered(chunk) for chunk in rows.column(value_at).chunks]
-    bodies = pc.coalesce(rows.column(at), pa.chunked_array(values, pa.binary()))
-    return rows.set_column(at, rows.schema.field(at), bodies)
