@@ -4,6 +4,7 @@
                                             |  GET /schemas/ids/ID/versions, /subjects/S/versions/N
                                             '--> the version is imported into the metadata, under its id
     a topic gets a schema               --> all versions of its subject are imported
+    a topic's messages have no id       --> its subject is looked at again and again, as nothing else tells of a version
 
 What is imported is part of the metadata: it stays known while the registry does not answer, and after a restart, to
 every process and to Spark.
@@ -15,7 +16,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -38,6 +39,8 @@ _BYTES_MAX: Final = 8 * SCHEMA_BYTES_MAX
 #: How long an id that the registry does not have is not asked for again, and a registry that has not answered.
 _MISSING_S: Final = 10.0
 _DOWN_S: Final = 1.0
+#: How often the subjects of topics whose messages have no ids are looked at, all of them.
+_LOOK_S: Final = 30.0
 _MISSING_MAX: Final = 10_000
 _OK, _NOT_FOUND = 200, 404
 _HEADERS: Final = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
@@ -78,8 +81,11 @@ class OutsideRegistry:
         *,
         state: Callable[[], RegistryState],
         follow: Callable[[Version], Awaitable[None]],
+        without_ids: Callable[[], Collection[str]],
     ) -> None:
         """`follow` stores a version under its id and number, or raises if it may not be.
+
+        `without_ids` are the subjects of the topics whose messages have no ids.
 
         Raises
         ------
@@ -107,6 +113,14 @@ class OutsideRegistry:
         self._missing: dict[tuple[str, int], float] = {}
         self._down_until, self._why = 0.0, ""
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._without_ids = without_ids
+        #: What stood against the newest version of a subject, so that a log says it once.
+        self._said: dict[str, str] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look for new versions of subjects whose messages have no ids."""
+        self._looking = self._loop.create_task(self._look_forever())
 
     def want(self, subject: str, id_: int) -> None:
         """Return if the subject has no schema with this id.
@@ -149,10 +163,29 @@ class OutsideRegistry:
 
     async def stop(self) -> None:
         """End what is asked."""
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *filter(None, (self._looking,))]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look_forever(self) -> None:
+        while True:
+            subjects = self._without_ids()
+            for subject in subjects:
+                await asyncio.sleep(_LOOK_S / len(subjects))
+                await self._look(subject)
+            if not subjects:
+                await asyncio.sleep(_LOOK_S)
+
+    async def _look(self, subject: str) -> None:
+        try:
+            await self.bring(subject)
+        except DeltaMQError as error:
+            if self._said.get(subject) != error.detail:
+                log.warning("event=schema_not_imported subject=%r detail=%r", subject, error.detail)
+            self._said[subject] = error.detail
+        else:
+            self._said.pop(subject, None)
 
     def _begin(self, subject: str, id_: int) -> None:
         key = subject, id_

@@ -270,6 +270,12 @@ def topics_of(meta: Meta, subject: str) -> list[tuple[str, SchemaSetting]]:
     return [(name, setting) for name, setting in settings if setting is not None and setting.subject == subject]
 
 
+def subjects_without_ids(meta: Meta) -> set[str]:
+    """Return the subjects of the typed topics whose bodies do not say which version wrote them."""
+    settings = (schema_of(topic.settings) for topic in meta.topics.topics.values())
+    return {each.subject for each in settings if each is not None and each.wire == "none" and each.format != "columns"}
+
+
 def _registration(
     checked: Meta,
     subject: str,

@@ -56,7 +56,7 @@ from deltamq.api.queue.waiting_list import WaitingList
 from deltamq.api.reading.latest_values import LatestValues
 from deltamq.api.reading.readers import PartitionReader, QueueReader
 from deltamq.api.schemas.outside import OutsideRegistry
-from deltamq.api.schemas.registry import Registry
+from deltamq.api.schemas.registry import Registry, subjects_without_ids
 from deltamq.api.sending.letters import DeadLetterLogs, Marks
 from deltamq.api.sending.quarantine import Quarantines
 from deltamq.api.sending.replay import Replayer
@@ -233,6 +233,7 @@ class Service:
                 settings.schemas_ca,
                 state=lambda: self.registry.state,
                 follow=self.registry.follow,
+                without_ids=lambda: subjects_without_ids(self.meta.now),
             )
             self.codecs.want = self.registry.outside.want
         self.partitions.codecs = self.codecs.of_partition
@@ -359,6 +360,8 @@ class Service:
         service.scrape.start()
         service.online.start()
         service.global_copies.start()
+        if service.registry.outside is not None:
+            service.registry.outside.start()
         if service.audit is not None:
             service.audit.start(lambda: service.meta.now)
         return service

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from deltamq.api.schemas import outside
 from deltamq.api.schemas.outside import OutsideRegistry
 from deltamq.mq.schemas.changes import OWN_IDS
 from deltamq.mq.schemas.registry import RegistryState
@@ -30,7 +31,8 @@ def record(*fields: Any, name: str = "Order") -> str:
 
 
 def register(api: Api, subject: str, schema: str, **more: Any) -> Any:
-    reply = api.call("POST", f"/schemas/subjects/{subject}/versions", {"schema": schema, **more})
+    kind = {} if "record" in schema else {"schemaType": "JSON"}
+    reply = api.call("POST", f"/schemas/subjects/{subject}/versions", {"schema": schema, **kind, **more})
     return reply.json["id"] if reply.status == 200 else reply.json["error_code"]
 
 
@@ -56,6 +58,11 @@ def values(api: Api, topic: str) -> list[Any]:
     [partition] = api.partitions(topic)
     reply = api.call("GET", f"/v1/topics/{topic}/partitions/{partition}/messages?offset=0&typed=true")
     return [one["value"] for one in reply.json["messages"]]
+
+
+def json_schema(*names: str) -> str:
+    properties = {name: {"type": "integer"} for name in names}
+    return json.dumps({"type": "object", "properties": properties, "additionalProperties": False})
 
 
 class Elsewhere:
@@ -117,6 +124,24 @@ def test_type_49_schemas_of_a_registry_elsewhere_are_known_here_also_when_it_is_
         elsewhere.start()
         third = register(elsewhere.api, "orders-value", record(MORE, {**MORE, "name": "again"}))
         sent(here, "orders", third, b"\x0a\x00\x00")
+
+
+def test_type_49_a_version_is_found_when_messages_do_not_name_it(
+    elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "_LOOK_S", 0.1)
+    register(elsewhere.api, "orders-value", json_schema("a"))
+    with running(config_for(tmp_path / "here", schemas_url=elsewhere.url)) as here:
+        here.put_topic("orders", partitions=1, schema={"format": "json", "wire": "none"})
+        assert here.send("orders", '{"a": 1, "b": 2}').status == 422
+        assert register(elsewhere.api, "orders-value", json_schema("a", "b")) < OWN_IDS
+        until(lambda: here.send("orders", '{"a": 1, "b": 2}').status == 200)
+        elsewhere.stop()
+        assert here.send("orders", '{"a": 3}').status == 200
+        assert values(here, "orders") == [{"a": 1, "b": 2}, {"a": 3}]
+        elsewhere.start()
+        register(elsewhere.api, "orders-value", json_schema("a", "b", "c"))
+        until(lambda: len(here.call("GET", "/schemas/subjects/orders-value/versions").json) == 3)
 
 
 def test_type_49_ids_of_here_and_there_do_not_meet_and_schemas_are_registered_there(
@@ -190,7 +215,7 @@ def test_type_49_it_is_asked_with_its_password_and_not_over_http_elsewhere(tmp_p
         async def follow(_: Any) -> None:
             raise AssertionError
 
-        OutsideRegistry(url, user, ca, state=RegistryState, follow=follow)
+        OutsideRegistry(url, user, ca, state=RegistryState, follow=follow, without_ids=list)
 
     for url, user, ca in (
         ("ftp://a/", "", ""),
