@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from ssl import SSLContext
 from typing import Any, Final, TypeVar
 
@@ -79,7 +80,7 @@ class LoopCondition:
             _wake(waiter)
 
 
-def _wake(waiter: asyncio.Future[None]) -> None:
+def _wake(waiter: asyncio.Future[None], _done: object = None) -> None:
     if not waiter.done():
         waiter.set_result(None)
 
@@ -197,12 +198,22 @@ class LoopShell:
     async def outcome(self, future: Outcome[T], timeout_s: float) -> T:
         """Wait for the result of a future, which goes on if the wait is given up."""
         assert isinstance(future, asyncio.Future)
-        if future.done():
-            settled: T = future.result()
-            return settled
-        async with asyncio.timeout(timeout_s):
-            result: T = await asyncio.shield(future)
-        return result
+        if not future.done():
+            # What `shield` within `timeout` does costs twice as much, and each send that is awaited does it.
+            loop = asyncio.get_running_loop()
+            waiter = loop.create_future()
+            wake = partial(_wake, waiter)
+            future.add_done_callback(wake)
+            timer = loop.call_later(timeout_s, wake, None)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                future.remove_done_callback(wake)
+            if not future.done():
+                raise TimeoutError
+        settled: T = future.result()
+        return settled
 
     async def call(self, function: Callable[[Any], object], argument: object) -> object:
         """Await a coroutine function; call another one in one of `threads_max` threads."""
