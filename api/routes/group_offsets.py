@@ -44,6 +44,7 @@ from deltamq.mq.wire.groups import (
     CommitRequest,
     CommittedOffsets,
     GroupOffsets,
+    GroupPartition,
     PlannedReset,
     ResetOffsets,
     ResetPlan,
@@ -138,11 +139,10 @@ class TopicOffsets:
         """Return what a reset would do (SPEC POP-21)."""
         hosted = await self._topics.require(topic)
         refuse_global(hosted.topic, "a plan of a reset")
-        before = (await self._show_here(group, hosted, call)).offsets
-        planned = {
-            name: PlannedReset(before=before.get(name), to=to, messages=abs(to - before.get(name, to)))
-            for name, to in (await self._resets.plan(group, hosted, asked)).items()
-        }
+        views = {view.partition: view for view in (await self._show_here(group, hosted, call)).partitions}
+        targets = await self._resets.plan(group, hosted, asked)
+        starts = await self._resets.starts(group, hosted)
+        planned = {name: _planned(views.get(name), starts.get(name), to) for name, to in targets.items()}
         return ResetPlan(group=group, topic=topic, offsets=planned)
 
     def _in_all(self, group: str, hosted: HostedTopic, call: Call) -> GlobalGroup:
@@ -217,6 +217,16 @@ async def reset_offsets(group: ReaderName, topic: TopicName, offsets: _Offsets, 
     return json_answer(await offsets.reset(group, topic, Call.of(request.scope), asked))
 
 
+def _planned(view: GroupPartition | None, start: int | None, to: int) -> PlannedReset:
+    """Return what a reset does in a partition; `start`: where the group begins there, None for the first message."""
+    low = to if view is None or view.min_offset is None else view.min_offset
+    before = low if start is None else start
+    if view is not None and view.committed_offset is not None:
+        before = view.committed_offset
+    # What retention has removed meanwhile neither comes again nor is passed over.
+    return PlannedReset(before=before, to=to, messages=abs(to - max(before, low)))
+
+
 class OffsetResets:
     """Resets offsets in this cluster's partitions; used on the event loop."""
 
@@ -255,6 +265,20 @@ class OffsetResets:
         """Return where a reset would let the group go on, by the names that clients know; change nothing."""
         topic, offsets, shown = await self._planned(group, hosted, asked)
         return shown | {lane.partition: at for lane, at in offsets.items() if topic.static is None or lane.retry}
+
+    async def starts(self, group: str, hosted: HostedTopic) -> dict[str, int]:
+        """Return where the group begins that has no progress, by the names that clients know.
+
+        Partitions where it begins at the first message whatever its settings say are left out.
+        """
+        known = await self._groups.reader(group)
+        start = known.settings.consume_from
+        topic, offsets, shown = await self._planned(group, hosted, ResetRequest(to=start.to_json()))
+        if topic.static is not None:
+            return shown
+        groups, partitions = self._meta.now.groups, topic.route.partitions
+        begun = {lane: groups.start_in(lane, known, partitions) for lane in offsets}
+        return {lane.partition: at for lane, at in offsets.items() if begun[lane] == start}
 
     async def _planned(
         self, group: str, hosted: HostedTopic, asked: ResetRequest

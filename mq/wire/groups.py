@@ -225,12 +225,13 @@ class RetriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedReset(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reset would do in one partition: the group goes `from` its committed offset, null for none, `to` another.
+    """What a reset would do in one partition: the group goes `from` where it would go on now `to` another offset.
 
-    `messages` is how many offsets lie between: they come again, or, if `to` is the higher one, are passed over.
+    That is its committed offset, or where it begins. `messages` is how many offsets that are still there lie between:
+    they come again, or, if `to` is the higher one, are passed over.
     """
 
-    before: int | None = msgspec.field(name="from")
+    before: int = msgspec.field(name="from")
     to: int
     messages: int
 

@@ -189,7 +189,7 @@ function Reset({ info, query, reload }) {
   };
   if (!topics.length) return html`<${Empty}>The group has consumed no topic: there is nothing to reset.<//>`;
   const rows = plan
-    ? Object.entries(plan.offsets).map(([partition, one]) => ({ partition, ...one, isBack: one.to < (one.from ?? 0) }))
+    ? Object.entries(plan.offsets).map(([partition, one]) => ({ partition, ...one, isBack: one.to < one.from }))
     : [];
   const sum = back => rows.filter(one => one.isBack === back).reduce((all, one) => all + one.messages, 0),
     [back, past] = [sum(true), sum(false)];

@@ -428,9 +428,8 @@ def reset(
 def _print_reset(planned: ResetPlan) -> None:
     rows = []
     for partition, one in sorted(planned.offsets.items()):
-        forward = one.before is None or one.to >= one.before
-        what = "-" if not one.messages else "passed over" if forward else "come again"
-        rows.append((partition, "-" if one.before is None else one.before, one.to, one.messages, what))
+        what = "-" if not one.messages else "come again" if one.to < one.before else "passed over"
+        rows.append((partition, one.before, one.to, one.messages, what))
     print_table(("partition", "from", "to", "messages", ""), rows, right=("from", "to", "messages"))
 
 

@@ -409,7 +409,7 @@ def test_pop_21_a_planned_reset_says_what_it_would_do_and_does_nothing(api: Api,
         "group": topic,
         "topic": topic,
         "plan": True,
-        "offsets": {a: {"from": 3, "to": 0, "messages": 3}, b: {"from": None, "to": 0, "messages": 0}},
+        "offsets": {a: {"from": 3, "to": 0, "messages": 3}, b: {"from": 0, "to": 0, "messages": 0}},
     }
     reply = api.call("POST", f"{path_of(topic, topic)}/reset", {"to": {a: 5}, "plan": True})
     assert reply.json["offsets"] == {a: {"from": 3, "to": 5, "messages": 2}}
@@ -417,6 +417,28 @@ def test_pop_21_a_planned_reset_says_what_it_would_do_and_does_nothing(api: Api,
     reply = api.call("POST", f"{path_of(topic, topic)}/reset", {"to": {a: 6}, "plan": True})
     assert (reply.status, reply.json["code"]) == (422, "offset_out_of_range")
     assert reset(api, topic, topic, "first")["offsets"] == {a: 0, b: 0}
+
+
+def test_pop_21_a_plan_counts_from_where_a_group_would_begin(api: Api, topic: str) -> None:
+    a, b = f"{topic}@broker-a", f"{topic}@broker-b"
+    api.put_topic(topic, partitions=2)
+    for partition, number in ((a, 5), (b, 3)):
+        assert api.send(topic, *({"body": str(at), "partition": partition} for at in range(number))).status == 200
+
+    def planned(group: str, to: object) -> Any:
+        return reset(api, group, topic, to, plan=True)["offsets"]
+
+    first, last, timed = f"{topic}.first", f"{topic}.last", f"{topic}.timed"
+    put_group(api, first)
+    put_group(api, last, consume_from="last")
+    put_group(api, timed, consume_from="2020-01-01T00:00:00Z")
+    passed = {a: {"from": 0, "to": 5, "messages": 5}, b: {"from": 0, "to": 3, "messages": 3}}
+    assert planned(first, "last") == planned(timed, "last") == passed
+    assert planned(last, "first") == {
+        a: {"from": 5, "to": 0, "messages": 5},
+        b: {"from": 3, "to": 0, "messages": 3},
+    }
+    assert planned(last, "last")[a] == {"from": 5, "to": 5, "messages": 0}
 
 
 @pytest.mark.plain_only("names partitions on the command line")

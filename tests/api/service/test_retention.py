@@ -40,6 +40,24 @@ def _retain(queue: Queue) -> int:
     return first
 
 
+def test_pop_21_a_plan_does_not_count_what_retention_has_removed(queue: Queue) -> None:
+    queue.topic(retention_ms=60_000)
+    for _ in range(4):
+        queue.send("x")
+        queue.advance(30_000)
+    assert queue.api.call("PUT", "/v1/groups/late", {}).status == 201
+    path = "/v1/groups/late/topics/orders/offsets"
+    assert queue.api.call("PUT", path, {"offsets": {"orders@broker-a": 1}}).status == 200
+    assert _retain(queue) == 3
+
+    def planned(to: str) -> Any:
+        reply = queue.api.call("POST", f"{path}/reset", {"to": to, "plan": True})
+        return reply.json["offsets"]["orders@broker-a"]
+
+    assert planned("first") == {"from": 1, "to": 3, "messages": 0}
+    assert planned("last") == {"from": 1, "to": 4, "messages": 1}
+
+
 def test_retry_9_more_than_is_kept_goes_by_size_oldest_first(queue: Queue) -> None:
     queue.topic()
     for _ in range(4):
