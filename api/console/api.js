@@ -125,10 +125,11 @@ export function useLive(path, everyMs = 5000) {
   return { ...(state.path === path ? state : {}), reload };
 }
 
-// Whether the caller may do this, by verb: a button for what it may not is not there.
+// Whether the caller may do this, by verb: a button for what it may not is not there. Until that `isKnown`, nothing.
 export function useMay({ topic, group } = {}) {
   const { data } = useLive(at`v1/auth/may` + query({ topic, group }), 60_000);
-  return (resource, verb) => data !== undefined && data[resource].includes(verb);
+  return Object.assign((resource, verb) => data !== undefined && data[resource].includes(verb),
+    { isKnown: data !== undefined });
 }
 
 // Events as they come: `onEvent` gets each, until `signal` ends it. It goes on after `lastEvent`, `PARTITION:OFFSET`.

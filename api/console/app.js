@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import { Component, render } from "./vendor/preact.js";
 import { at, forgetKey, hasKey, reachable, refusal, session, useKey, useLive } from "./api.js";
 import { visible } from "./format.js";
-import { html, News } from "./parts.js";
+import { html, News, Nothing } from "./parts.js";
 import { to, useRoute } from "./route.js";
 import { Access } from "./pages/access.js";
 import { Audit } from "./pages/audit.js";
@@ -100,7 +100,7 @@ function Shell() {
         && html`<p class="trouble" role="alert">The service does not answer. What is shown is from before; it is asked
           again by itself.</p>`}
       <${Guard} key=${path.join("/")}>${Page ? html`<${Page} path=${path} query=${query} cluster=${cluster} />`
-        : html`<h1 tabindex="-1">No such page</h1><p>Nothing is at this address. <a href="#/">Overview</a></p>`}<//>
+        : html`<h1 tabindex="-1">No such page</h1><${Nothing} />`}<//>
     </main><${News} />`;
 }
 

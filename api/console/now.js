@@ -15,7 +15,7 @@ const SAMPLE_MS = 15_000, ASKED_MS = 10_000, MANY = 100;
 // Whether this service keeps a history; one that does not is asked once.
 let isKept = true;
 
-export const spanOf = range => RANGES[range] ?? RANGES["1h"];
+export const spanOf = range => Object.hasOwn(RANGES, range ?? "") ? RANGES[range] : RANGES["1h"];
 
 // The series of a metric over a span, [{labels, points: [[ms, value]]}]; null without a history. `isMany`: of very many
 // things, which are asked for seldom, in long steps.

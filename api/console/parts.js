@@ -47,6 +47,8 @@ export function Trouble({ error, what = "This" }) {
   return html`<p class="trouble" role="alert">${what} cannot be shown now: ${visible(error.message)}${error.code
     && html` <code>${error.code}</code>`}</p>`;
 }
+export const Nothing = () => html`<p>Nothing is at this address. <a href="#/">Overview</a></p>`;
+
 // What a live answer is while it is not there.
 export const Waiting = ({ of, what }) => of.error && !of.data ? html`<${Trouble} error=${of.error} what=${what} />`
   : of.data ? null : html`<p class="calm">Loading …</p>`;

@@ -220,7 +220,10 @@ def test_look_10_who_may_only_read_is_shown_no_button_that_changes(reading: Seen
         _at("topics", "orders"): "orders@broker-a",
         _at("topics", "orders", "messages", "orders@broker-a", "0"): "Its life",
         _at("topics", "orders", "settings"): "best_tried",
+        _at("topics", query="?new=1"): "payments",
+        _at("topics", "orders", "send"): "You may not send to this topic",
         _at("groups", "billing"): "Lag by partition",
+        _at("groups", "billing", "reset"): "You may not reset this group",
         _at("groups", "billing", "settings"): "Deliveries at most",
         _at("groups", "billing", "dead-letters"): "Dead letters is not shown to you",
         _at("delayed", query="?topic=orders.eu"): "remind 3",
@@ -229,7 +232,8 @@ def test_look_10_who_may_only_read_is_shown_no_button_that_changes(reading: Seen
         _at("audit"): "The audit is not shown to you",
         _at("settings"): "What this process runs with is not shown to you",
     }
-    changes = re.compile("new topic|send|delete|close|reset|pause|cancel|drain|remove|revoke|^change", re.IGNORECASE)
+    words = "new topic|create|send|delete|close|reset|pause|cancel|drain|remove|revoke|^change"
+    changes = re.compile(words, re.IGNORECASE)
     for address, text in wanted.items():
         page = reading.open(address)
         reading.shows(text)
@@ -323,6 +327,25 @@ def test_look_08_each_state_has_an_address_and_back_goes_back(tab: Seen, admin: 
     page.go_back()
     tab.shows("2 of 7 topics")
     expect(page.get_by_role("columnheader", name="Messages")).to_have_attribute("aria-sort", "descending")
+
+
+def test_look_08_an_address_of_nothing_says_so_and_no_address_breaks_a_page(tab: Seen) -> None:
+    for address in (
+        _at("topics", "orders", "nothing"),
+        _at("topics", "orders", "messages", "orders@broker-a"),
+        _at("topics", "orders", "messages", "orders@broker-a", "no number"),
+        _at("topics", "orders", "messages", "orders@broker-a", "-1"),
+        _at("groups", "billing", "nothing"),
+        _at("constructor"),
+    ):
+        tab.open("#/")
+        tab.shows("Groups with most to do")
+        tab.open(address)
+        tab.shows("Nothing is at this address.")
+    tab.open(_at("topics", "orders", "messages", query="?how=constructor&offset=0"))
+    tab.shows("order-")
+    tab.open(_at("groups", "billing", query="?range=constructor"))
+    tab.shows("Lag by partition")
 
 
 def test_look_08_it_asks_nothing_but_the_public_rest_of_its_service(every: Seen, admin: Guarded) -> None:
@@ -485,11 +508,12 @@ def test_type_6_what_did_not_fit_is_seen_sent_again_and_deleted(tab: Seen, admin
     page.get_by_role("row").filter(has_text="note").get_by_role("checkbox").check()
     page.get_by_role("button", name="Delete", exact=True).click()
     expect(dialog).to_contain_text("1 chosen message")
-    dialog.get_by_role("button", name="Delete").click()
+    dialog.get_by_role("button", name="Delete 1 chosen message").click()
     tab.shows("1 message deleted.")
     assert len(admin.call("GET", path).json["messages"]) == 3
     page.get_by_role("button", name="Send again", exact=True).click()
-    dialog.get_by_role("button", name="Send again").click()
+    expect(dialog).to_contain_text("Of 3 messages (all), those that fit")
+    dialog.get_by_role("button", name="Send 3 messages again").click()
     tab.shows("0 messages sent again. 3 messages stay: not_allowed.")
     page.get_by_role("row").filter(has_text="not_json").locator("time").click()
     expect(page.get_by_label("A message in quarantine")).to_contain_text("is not JSON")

@@ -3,7 +3,7 @@ import { useState } from "../vendor/hooks.js";
 import { at, query as asked, send, useLive, useMay } from "../api.js";
 import { count, duration, NONE, plural, rate, sh, share, visible } from "../format.js";
 import { groupNow, spanOf, topOf, useHistory } from "../now.js";
-import { Ask, Empty, Facts, Field, Form, html, literal, Plot, Ranges, Sql, State, Table, Tabs, Time, Trouble,
+import { Ask, Empty, Facts, Field, Form, html, literal, Nothing, Plot, Ranges, Sql, State, Table, Tabs, Time, Trouble,
   Waiting } from "../parts.js";
 import { go, to } from "../route.js";
 import { GroupState } from "./groups.js";
@@ -264,6 +264,8 @@ function Change({ info }) {
       defaultValue=${info.invisible_ms / 1000} required /><//><//>`;
 }
 
+const TABS = new Set(["", "clients", "in-flight", "retries", "dead-letters", "reset", "settings"]);
+
 export function Group({ path, query }) {
   const [, group, tab = ""] = path;
   const live = useLive(at`v1/groups/${group}`, 5000),
@@ -295,6 +297,9 @@ export function Group({ path, query }) {
     ${info && tab === "in-flight" && html`<${InFlight} group=${group} />`}
     ${info && tab === "retries" && html`<${Retries} info=${info} may=${may} />`}
     ${info && tab === "dead-letters" && html`<${Letters} group=${group} query=${query} may=${may} counts=${counts} />`}
-    ${info && tab === "reset" && html`<${Reset} info=${info} query=${query} reload=${live.reload} />`}
-    ${info && tab === "settings" && html`<${Settings} info=${info} may=${may} now=${now} />`}`;
+    ${info && tab === "reset" && may.isKnown && (may("group", "reset")
+      ? html`<${Reset} info=${info} query=${query} reload=${live.reload} />`
+      : html`<p class="calm">You may not reset this group.</p>`)}
+    ${info && tab === "settings" && html`<${Settings} info=${info} may=${may} now=${now} />`}
+    ${info && !TABS.has(tab) && html`<${Nothing} />`}`;
 }

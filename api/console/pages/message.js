@@ -114,8 +114,8 @@ function Life({ message, deliveries }) {
   })}</ol>`;
 }
 
-export function Message({ topic, partition, offset, query, may, isTyped }) {
-  const [found, setFound] = useState({}), number = /^\d{1,19}$/.test(offset) ? offset : "0";
+export function Message({ topic, partition, number, query, may, isTyped }) {
+  const [found, setFound] = useState({});
   useEffect(() => {
     const abort = new AbortController();
     get(at`v1/topics/${topic}/partitions/${partition}/messages`

@@ -211,9 +211,9 @@ function Tail({ info, query, places }) {
         />`;
 }
 
+const PARTS = { browse: Browse, search: Search, tail: Tail };
 export function Messages({ info, query }) {
-  const places = placesOf(info), how = query.how ?? "browse", Part = { browse: Browse, search: Search, tail: Tail }[how]
-    ?? Browse;
+  const places = placesOf(info), how = Object.hasOwn(PARTS, query.how ?? "") ? query.how : "browse", Part = PARTS[how];
   const link = (name, text) =>
     html`<a href=${to("topics", info.topic, "messages", name === "browse" ? {} : { how: name })}
       aria-current=${name === how ? "true" : undefined}>${text}</a>`;

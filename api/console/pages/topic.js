@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { at, query as asked, send, useLive, useMay } from "../api.js";
 import { bytes, count, duration, plural, rate, sh, visible } from "../format.js";
 import { spanOf, topOf, useGroupsNow, useHistory } from "../now.js";
-import { Ask, Command, Empty, Facts, Field, Form, html, literal, Plot, Sql, State, Table, Tabs, Time, Trouble,
+import { Ask, Command, Empty, Facts, Field, Form, html, literal, Nothing, Plot, Sql, State, Table, Tabs, Time, Trouble,
   Waiting } from "../parts.js";
 import { go, to } from "../route.js";
 import { Head } from "./head.js";
@@ -213,13 +213,15 @@ function Exports({ info }) {
     <h2>Read it in Spark</h2><${Command} text=${read} />`;
 }
 
+const TABS = new Set(["", "messages", "send", "groups", "settings", "schema", "quarantine", "exports"]);
+
 export function Topic({ path, query }) {
   const [, topic, tab = "", partition, offset] = path;
   const live = useLive(at`v1/topics/${topic}`, 5000), may = useMay({ topic });
   const sent = useHistory("sent", { topic }), info = live.data, now = info && topicNow(topic, live);
   const above = [["Topics", to("topics")]];
   if (tab === "messages"
-    && offset !== undefined) return html`<${Message} topic=${topic} partition=${partition} offset=${offset}
+    && /^\d{1,19}$/.test(offset)) return html`<${Message} topic=${topic} partition=${partition} number=${offset}
       query=${query} may=${may} isTyped=${Boolean(info?.schema)} />`;
   const tabs = [["", "Partitions", to("topics", topic), now && count(now.partitions)],
     ["messages", "Messages", to("topics", topic, "messages")], may("topic", "publish")
@@ -241,12 +243,15 @@ export function Topic({ path, query }) {
       ${sent
         && html`<div class="plots"><${Plot} title="Messages sent a second" series=${topOf(sent)} written=${rate}
           span=${spanOf()} /></div>`}<${Partitions} info=${info} may=${may} reload=${live.reload} />`}
-    ${info && tab === "messages" && html`<${Messages} info=${info} query=${query} />`}
-    ${info && tab === "send" && html`<${Send} info=${info} />`}
+    ${info && tab === "messages" && (partition === undefined ? html`<${Messages} info=${info} query=${query} />`
+      : html`<${Nothing} />`)}
+    ${info && tab === "send" && may.isKnown && (may("topic", "publish") ? html`<${Send} info=${info} />`
+      : html`<p class="calm">You may not send to this topic.</p>`)}
     ${info && tab === "groups" && html`<${Groups} info=${info} />`}
     ${info && tab === "settings" && html`<${Settings} info=${info} may=${may} reload=${live.reload} />`}
     ${info?.schema && tab === "schema" && html`<${Schema} info=${info} query=${query} />`}
     ${info?.schema && tab === "quarantine"
       && html`<${Quarantine} info=${info} query=${query} may=${may} reload=${live.reload} />`}
-    ${info && tab === "exports" && html`<${Exports} info=${info} />`}`;
+    ${info && tab === "exports" && html`<${Exports} info=${info} />`}
+    ${info && !TABS.has(tab) && html`<${Nothing} />`}`;
 }

@@ -64,11 +64,10 @@ export function Topics({ query, cluster }) {
     { ...column("last", "Last append", at => html`<${Time} at=${at} />`), num: false },
     { name: "state", head: "State", cell: one => html`<${TopicState} of=${one} />` },
   ].filter(Boolean);
-  const isNew = query.new !== undefined;
-  return html`<${Head} title="Topics">${may("cluster", "admin") || may("topic", "create")
-    || cluster.data?.auth === false
+  const mayMake = may("cluster", "admin") || may("topic", "create") || cluster.data?.auth === false;
+  return html`<${Head} title="Topics">${mayMake
     ? html`<button type="button" class="solid" onClick=${() => ask({ new: 1 })}>New topic</button>` : null}<//>
-    ${isNew && html`<${NewTopic} onClose=${() => ask({ new: undefined })} />`}
+    ${mayMake && query.new !== undefined && html`<${NewTopic} onClose=${() => ask({ new: undefined })} />`}
     <div class="filter"><${Field} label="Find"><input type="search" value=${query.q ?? ""}
       onInput=${event => ask({ q: event.target.value })} placeholder="part of a name" spellcheck=${false} /><//>
       <p class="count" role="status">${listed && (wanted ? `${count(shown.length)} of ${plural(listed.length, "topic")}`

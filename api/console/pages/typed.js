@@ -133,21 +133,23 @@ export function Quarantine({ info, query, may, reload }) {
     { name: "body", head: "Body", cls: "mono clip wide", cell: one => preview(one) },
   ].filter(Boolean);
   const shown = messages.find(one => keyOf(one) === shownKey), what = isAll ? code ? `all with ${code}` : "all"
-    : plural(picked.length, "chosen message");
+    : "chosen", number = isAll ? messages.length : picked.length;
+  // of what is on later pages, it is known only that there is more
+  const many = (isAll && cursor ? "more than " : "") + plural(number, isAll ? "message" : "chosen message");
   return html`<p>Stored as they came; no group is handed them. When the schema or the producer is mended, send them
       again: the newest schema decodes them, and what fits is appended once.</p>
     ${code && html`<p>Only <b>${visible(code)}</b> <button type="button"
       onClick=${() => ask({ code: undefined }, true)}>All</button></p>`}
     ${messages.length > 0
-      && html`<div class="buttons" role="group" aria-label="Change the quarantine"><b>${what}:</b>
+      && html`<div class="buttons" role="group" aria-label="Change the quarantine"><b>${isAll ? what : many}:</b>
       ${may("topic", "publish")
         && html`<${Ask} label="Send again" isDanger=${false} title="Send messages again" run=${replay}
-          says=${html`<p>What fits the newest schema of ${visible(topic)} now (${what}) is appended again, and groups
-            get it; the rest stays.</p>`} />`}
+          yes=${`Send ${many} again`} says=${html`<p>Of ${many} (${what}), those that fit the newest schema
+            of ${visible(topic)} now are appended again, and groups get them; the rest stays.</p>`} />`}
       ${may("topic", "alter")
         && html`<${Ask} label="Delete" title="Delete messages in quarantine" run=${remove}
-          says=${html`<p>They (${what}) are shown no more, and nothing sends them again. Their partition keeps them
-            until its retention.</p>`} />`}</div>`}
+          yes=${`Delete ${many}`} says=${html`<p>${many} (${what}): shown no more, and nothing sends them again.
+            Their partition keeps them until its retention.</p>`} />`}</div>`}
     <${Trouble} error=${error} what="The quarantine" />
     <${Table} label="Messages in quarantine" columns=${columns} rows=${messages} keyOf=${keyOf}
       empty=${page.isRead ? html`<${Empty}>Nothing is in quarantine.<//>`
