@@ -148,9 +148,10 @@ def plan(wanted: Desired, present: Desired, *, prune: bool = False) -> list[Chan
         changes += _principal(principal, its, present.principals.get(principal), prune=prune)
     if prune:
         kinds: tuple[tuple[Kind, Mapping[str, Any], Mapping[str, Any]], ...] = (
-            ("principal", wanted.principals, present.principals),
             ("group", wanted.groups, present.groups),
             ("topic", wanted.topics, present.topics),
+            # The last: who applies may be among them.
+            ("principal", wanted.principals, present.principals),
         )
         for kind, named, there in kinds:
             changes += [Change("delete", kind, name, {}) for name in sorted(there.keys() - named.keys())]

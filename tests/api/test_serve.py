@@ -235,6 +235,18 @@ def test_sec_08_an_open_service_warns_and_a_guarded_one_does_not(tmp_path: Path)
             assert process.logs.count(" event=started ") == 1
 
 
+def test_look_13_a_start_is_one_event_that_counts_principals_and_names_what_differs_from_the_defaults(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path, DELTAMQ_SERVICE_AUTH="false", DELTAMQ_SERVICE_DRAIN_MS="1234") as process:
+        assert process.end(signal.SIGTERM) == 0
+        (started,) = [line for line in process.logs.splitlines() if " event=started " in line]
+        assert started.endswith(" principals=0")
+        settings = [line for line in process.logs.splitlines() if " event=setting " in line]
+        assert any("service.drain_ms=1234 " in line for line in settings)
+        assert not any("service.auth=" in line for line in settings), "it is as by default"
+
+
 def test_it_says_when_its_port_is_taken(tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = str(taken.getsockname()[1])

@@ -93,7 +93,9 @@ def _print_drift(answer: AppliedAnswer, *, as_json: bool) -> int:
     else:
         by = f" by {answer.applied_by}" if answer.applied_by else ""
         when = answer.applied_time.isoformat(timespec="seconds")
-        click.echo(f"{len(answer.differences):,} differences from {answer.names:,} names, last applied {when}{by}")
+        number = len(answer.differences)
+        differences = "1 difference" if number == 1 else f"{number:,} differences"
+        click.echo(f"{differences} from {answer.names:,} names, last applied {when}{by}")
         rows = [
             (one.kind, one.name, one.state, field, _text(its.applied), _text(its.present))
             for one in answer.differences

@@ -66,9 +66,9 @@ def test_look_14_nothing_is_deleted_without_prune() -> None:
     assert plan(WANTED, there) == []
     assert _short(plan(WANTED, there, prune=True)) == [
         ("delete", "rule", "ada"),
-        ("delete", "principal", "eve"),
         ("delete", "group", "gone"),
         ("delete", "topic", "old"),
+        ("delete", "principal", "eve"),
     ]
 
 
