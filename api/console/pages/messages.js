@@ -208,7 +208,7 @@ function Tail({ info, query, places }) {
       columns=${withPlace(info.topic, messageColumns(info.topic)).map(({ sort, ...column }) => column)} rows=${rows}
       keyOf=${row => row.partition + row.offset}
       empty=${html`<${Empty} command=${`deltamq tail ${sh(info.topic)}`}>Messages appear here when they are sent.<//>`}
-        />`;
+      sql=${sqlOf(info.topic, query.partition && `partition = ${literal(query.partition)}`)} />`;
 }
 
 const PARTS = { browse: Browse, search: Search, tail: Tail };
