@@ -17,7 +17,11 @@ only when the one before is (SPEC RELY-14). Large data takes longer than its com
 
 Clients send again when their commit is done, one just after the other, and the first would have a commit for itself.
 So after a small commit the next one begins when all clients that were answered have sent again, beside the parts that
-wait already, or `GATHER_S` after the first. A request that comes more than 0.1 s later does not wait.
+wait already, or `Gather.seconds` after the first. A request that comes much later does not wait.
+
+Clients of an object store that wait for two windows in turn would stay in two, each as long as the slower of a commit
+and of the other's data. So those that send again as a commit ends wait for the clients of the commit under way, and go
+with them from then on; where those do not come, nobody waits for them again for a while.
 
 Parts of a topic with a window (`commit_window_ms`) wait for others until the first of them is due, or until they are as
 large as a commit may be (SPEC SEND-14).
@@ -33,11 +37,11 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from math import inf
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from deltamq.api.log.lane import Lane
 from deltamq.api.log.parts import RequestPart, Window, fail
-from deltamq.mq.limits import COMMIT_BYTES_MAX, COMMIT_MESSAGES_MAX, KIB
+from deltamq.mq.limits import COMMIT_BYTES_MAX, COMMIT_MESSAGES_MAX, KIB, MIB
 from deltamq.tables.log.appender import Coming
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.store.calls import on_a_thread
@@ -45,15 +49,29 @@ from deltamq.tables.typed.codec import Codec
 
 log = logging.getLogger("deltamq.api")
 
-#: How long a part that follows a commit of several waits for others, in seconds.
-GATHER_S: Final = 0.004
 #: Of windows of so many bytes, so many are stored ahead of their commits.
 _LARGE_BYTES: Final = 256 * KIB
 _LARGE_AHEAD: Final = 4
-#: A part follows a commit if it comes within so many times `GATHER_S`.
+#: A part follows a commit if it comes within so many times `Gather.seconds`.
 _FOLLOWS: Final = 25
-#: Most bytes of a commit behind which the next one waits: more rows take longer than the fixed costs of a commit.
-_GATHER_BYTES_MAX: Final = 96 * KIB
+#: After how many seconds clients of two windows are tried to be joined again, if they did not come together.
+_JOIN_AGAIN_S: Final = 10.0
+
+
+class Gather(NamedTuple):
+    """How parts that follow a commit wait for each other."""
+
+    #: How long a part that follows a commit of several waits for others.
+    seconds: float = 0.004
+    #: Most bytes of a commit behind which the next one waits: more rows take longer than the fixed costs of a commit.
+    bytes_max: int = 96 * KIB
+    #: Whether clients of two windows are joined in one.
+    joins: bool = False
+
+
+HERE: Final = Gather()
+#: A commit of an object store takes as long as the transfer of some megabytes.
+FAR: Final = Gather(0.015, 4 * MIB, joins=True)
 
 
 class CommitQueue:
@@ -63,13 +81,16 @@ class CommitQueue:
         "_ahead",
         "_began_s",
         "_coming",
+        "_commit_s",
         "_committing",
         "_due_s",
         "_ended_s",
         "_expected",
         "_finishing",
-        "_gather_s",
+        "_gather",
         "_gathering",
+        "_is_joining",
+        "_join_from_s",
         "_lane",
         "_loop",
         "_owner",
@@ -77,11 +98,8 @@ class CommitQueue:
         "_waiting_bytes",
     )
 
-    def __init__(
-        self, owner: Owner, lane: Lane, loop: asyncio.AbstractEventLoop, *, gather_s: float = GATHER_S
-    ) -> None:
-        """`gather_s` is how long a part that follows a commit of several waits for others, in seconds."""
-        self._gather_s = gather_s
+    def __init__(self, owner: Owner, lane: Lane, loop: asyncio.AbstractEventLoop, gather: Gather = HERE) -> None:
+        self._gather = gather
         self._owner = owner
         self._lane = lane
         self._loop = loop
@@ -95,13 +113,16 @@ class CommitQueue:
         self._ended_s = 0.0
         #: Begins the window that waits for parts, if one does.
         self._gathering: asyncio.TimerHandle | None = None
-        #: The window whose commit is under way, and when the last one began.
+        #: The window whose commit is under way, and when the last one began, also by the event loop's clock.
         self._committing: Window | None = None
-        self._began_s = 0.0
+        self._began_s = self._commit_s = 0.0
         #: The windows whose data is stored meanwhile, in the order in which they are committed.
         self._ahead: deque[Window] = deque()
         #: What the last window under way will add, once that is known.
         self._coming: Coming | None = None
+        #: Whether what waits goes with the clients of the commit under way, and from when on that is tried.
+        self._is_joining = False
+        self._join_from_s = 0.0
         #: Done when nothing waits any more; None while the queue goes on.
         self._finishing: asyncio.Future[None] | None = None
 
@@ -113,7 +134,7 @@ class CommitQueue:
         self._waiting.append(part)
         self._due_s = min(self._due_s, part.due_s)
         self._waiting_bytes += part.messages.nbytes
-        if is_first and now_s >= self._ended_s + _FOLLOWS * self._gather_s:
+        if is_first and now_s >= self._ended_s + _FOLLOWS * self._gather.seconds:
             self._expected = 1
         if self._gathering is not None:
             self._gather_less(self._gathering, now_s)
@@ -154,9 +175,9 @@ class CommitQueue:
         is_enough = len(self._waiting) >= self._expected
         if self._finishing is not None or (is_enough and due_s <= now_s):
             return None
-        return max(due_s - now_s, 0.0 if is_enough else self._gather_s)
+        return max(due_s - now_s, 0.0 if is_enough else self._gather.seconds)
 
-    def _gather(self, wait_s: float) -> None:
+    def _gather_for(self, wait_s: float) -> None:
         self._gathering = self._loop.call_later(wait_s, self._gathered)
 
     def _gather_less(self, gathering: asyncio.TimerHandle, now_s: float) -> None:
@@ -164,14 +185,14 @@ class CommitQueue:
         wait_s = self._wait_s(now_s)
         if wait_s is None:
             self._gathered()
-        elif now_s + wait_s < gathering.when() - self._gather_s:
+        elif now_s + wait_s < gathering.when() - self._gather.seconds:
             gathering.cancel()
-            self._gather(wait_s)
+            self._gather_for(wait_s)
 
     def _start_or_gather(self) -> None:
         wait_s = self._wait_s(self._loop.time())
         if wait_s is not None:
-            self._gather(wait_s)
+            self._gather_for(wait_s)
         else:
             self._start()
 
@@ -179,10 +200,13 @@ class CommitQueue:
         assert self._gathering is not None, "parts wait for others"
         self._gathering.cancel()
         self._gathering = None
+        if self._is_joining and len(self._waiting) < self._expected:
+            self._join_from_s = self._loop.time() + _JOIN_AGAIN_S
         self._start()
 
     def _start(self) -> None:
         """Commit what waits, or store its data while a commit is under way."""
+        self._is_joining = False
         if self._committing is None and not self._ahead:
             self._commit(Window(self._take(), self._owner.codec))
         else:
@@ -190,7 +214,7 @@ class CommitQueue:
 
     def _commit(self, window: Window) -> None:
         self._committing = window
-        self._began_s = time.perf_counter()
+        self._began_s, self._commit_s = time.perf_counter(), self._loop.time()
         self._lane.begin(self._committed(window), partial(self._ended, window))
 
     async def _committed(self, window: Window) -> None:
@@ -212,9 +236,21 @@ class CommitQueue:
             self._coming = coming
             self._look_ahead()
 
+    def _joins(self) -> bool:
+        """Return whether what waits followed a commit at once, and is to go with the clients of the one under way."""
+        window, now_s = self._committing, self._loop.time()
+        if self._gather.joins and not self._is_joining and window is not None and window.is_stored and not self._ahead:
+            # Its data went up during the commit before, whose clients send again now.
+            is_following = now_s - self._commit_s <= self._gather.seconds and now_s >= self._join_from_s
+            together = self._waiting_bytes + sum(part.messages.nbytes for part in window.parts)
+            self._is_joining = is_following and together <= self._gather.bytes_max
+        return self._is_joining
+
     def _look_ahead(self) -> None:
+        if not self._waiting or self._joins():
+            return
         most = _LARGE_AHEAD if self._waiting_bytes >= _LARGE_BYTES else 1
-        if self._coming is not None and len(self._ahead) < most and self._waiting and self._gathering is None:
+        if self._coming is not None and len(self._ahead) < most and self._gathering is None:
             self._start_or_gather()
 
     def _put_ahead(self) -> None:
@@ -251,7 +287,7 @@ class CommitQueue:
         if self._is_busy:
             # Clients that were answered send again.
             together = sum(part.messages.nbytes for part in (*parts, *self._waiting))
-            self._expected = len(parts) + len(self._waiting) if together <= _GATHER_BYTES_MAX else 1
+            self._expected = len(parts) + len(self._waiting) if together <= self._gather.bytes_max else 1
         self._commit_ahead()
         try:
             for part in parts:
@@ -277,7 +313,7 @@ class CommitQueue:
         rest = self._waiting = waiting[end:]
         self._waiting_bytes = sum(part.messages.nbytes for part in rest)
         self._due_s = min((part.due_s for part in rest), default=inf)
-        self._expected = end if nbytes <= _GATHER_BYTES_MAX else 1
+        self._expected = end if nbytes <= self._gather.bytes_max else 1
         return waiting[:end]
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from deltamq.api.log.group_commit import CommitQueue
+from deltamq.api.log.group_commit import FAR, HERE, CommitQueue
 from deltamq.api.log.lane import Threads
 from deltamq.api.log.metrics import Metrics, PartitionGauges
 from deltamq.api.log.parts import RequestPart
@@ -111,7 +111,7 @@ class Partition:
         self._failed: tuple[float, DeltaMQError] | None = None
         self._closed = False
         self.log: PartitionLog | None = None
-        self.queue = CommitQueue(self, owner.lane, owner.loop)
+        self.queue = CommitQueue(self, owner.lane, owner.loop, FAR if owner.is_far else HERE)
         self._waiters: set[asyncio.Future[None]] = set()
         self.refreshed_at = 0.0
         #: How many looks in a row have found no commit of another process.

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deltamq.api.log.group_commit import GATHER_S, CommitQueue
+from deltamq.api.log.group_commit import HERE, CommitQueue, Gather
 from deltamq.api.log.lane import Lane
 from deltamq.api.log.parts import PendingRequest, RecordRows, RequestPart
 from deltamq.api.wire.rows import ArrowRows, Rows
@@ -85,7 +85,7 @@ class Bench:
     def __init__(self, gather_s: float) -> None:
         self.log = FakeLog()
         self.loop = asyncio.get_running_loop()
-        self.queue = CommitQueue(self, Lane(self.loop, None), self.loop, gather_s=gather_s)
+        self.queue = CommitQueue(self, Lane(self.loop, None), self.loop, Gather(gather_s))
         self.groups: list[int] = []
 
     def open(self) -> FakeLog:
@@ -121,7 +121,7 @@ class Bench:
             await part.pending.wait()
 
 
-def on_a_queue(test: Any = None, *, gather_s: float = GATHER_S) -> Any:
+def on_a_queue(test: Any = None, *, gather_s: float = HERE.seconds) -> Any:
     """Run a test with a queue that gathers parts for `gather_s`."""
     if test is None:
         return partial(on_a_queue, gather_s=gather_s)
@@ -194,7 +194,7 @@ async def test_clients_that_wait_for_a_common_commit_have_the_next_one_together(
     assert bench.log.commits == [[b"a"], [b"b", b"c"], [b"d", b"e"]]
 
 
-@pytest.mark.parametrize("gather_s", [GATHER_S, 0])
+@pytest.mark.parametrize("gather_s", [HERE.seconds, 0])
 def test_who_is_alone_behind_a_common_commit_waits_for_the_others_but_not_for_ever(gather_s: float) -> None:
     @on_a_queue(gather_s=gather_s)
     async def run(bench: Bench) -> None:

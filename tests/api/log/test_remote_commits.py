@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deltamq.api.log.group_commit import CommitQueue
+from deltamq.api.log.group_commit import FAR, CommitQueue, Gather
 from deltamq.api.log.lane import Lane
 from deltamq.api.log.parts import PendingRequest, RequestPart
 from deltamq.api.wire.rows import Rows
@@ -24,15 +24,17 @@ from deltamq.tables.settings import Flush
 from tests.remote_store import RemoteStore
 from tests.rows import REF, all_bodies, batch
 
+_AT_ONCE = Gather(0)
+
 
 class Bench:
     """A queue over a real log on a store that holds puts."""
 
-    def __init__(self, store: RemoteStore, log: PartitionLog) -> None:
+    def __init__(self, store: RemoteStore, log: PartitionLog, gather: Gather) -> None:
         self.store = store
         self.log = log
         self.loop = asyncio.get_running_loop()
-        self.queue = CommitQueue(self, Lane(self.loop, None), self.loop, gather_s=0)
+        self.queue = CommitQueue(self, Lane(self.loop, None), self.loop, gather)
         self.groups: list[int] = []
 
     def open(self) -> PartitionLog:
@@ -74,12 +76,12 @@ Test = Callable[[Bench], Coroutine[Any, Any, None]]
 def run() -> Callable[[Test], list[bytes]]:
     """Run a test on a loop of its own; return what another process reads afterwards."""
 
-    def on_a_log(test: Test) -> list[bytes]:
+    def on_a_log(test: Test, gather: Gather = _AT_ONCE) -> list[bytes]:
         store = RemoteStore()
 
         async def inside() -> None:
             with closing(Warehouse.open("", store=store)) as warehouse:
-                bench = Bench(store, warehouse.create(REF))
+                bench = Bench(store, warehouse.create(REF), gather)
                 store.hold()
                 await asyncio.wait_for(test(bench), 30)
                 store.release()
@@ -275,6 +277,39 @@ def test_a_roll_up_that_waits_for_its_turn_gets_it_between_two_commits(run: Call
         assert bench.log.fences == {"route": 3} and _bases(first, second) == [0, 1]
 
     assert run(test) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("others_come", [True, False])
+def test_clients_of_two_windows_are_joined_in_one_if_they_come_together(
+    run: Callable[..., list[bytes]], others_come: bool
+) -> None:
+    async def ended(bench: Bench, part: RequestPart) -> None:
+        (*_, commit) = bench.store.held
+        bench.store.go_on(commit)
+        await part.pending.wait()
+
+    async def test(bench: Bench) -> None:
+        first = await bench.in_commit("a")
+        second = bench.put("b")
+        (data,), _ = await bench.store.holds(data=1, commits=1)
+        bench.store.go_on(data)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await ended(bench, first)
+        await bench.store.holds(commits=1)
+        again = bench.put("c")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await bench.store.holds(commits=1)
+        assert len(bench.store.held) == 1, "it waits for the client of the commit under way"
+        await ended(bench, second)
+        parts = [again, *([bench.put("d")] if others_come else [])]
+        bench.store.release()
+        for part in parts:
+            await part.pending.wait()
+        assert bench.groups == [1, 1, len(parts)] and (bench.queue._join_from_s > 0) is not others_come
+
+    assert run(test, Gather(0.5, FAR.bytes_max, joins=True)) == [b"a", b"b", b"c", b"d"][: 4 if others_come else 3]
 
 
 @pytest.mark.parametrize("window_s", [0.05, 60])
