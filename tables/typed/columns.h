@@ -43,7 +43,8 @@ enum reason {
     OTHER_SCHEMA,
     NO_HEADER,
     NOT_LOCAL,
-    CONSTRAINT
+    CONSTRAINT,
+    NO_TAG
 };
 enum flag { NULLABLE = 1, REQUIRED = 2, CLOSED = 4, WRAPPED = 8 };
 enum layout { STRUCT = 0, BITS = -1, TEXT = -2, LIST = -3 }; /* or the bytes of a value */

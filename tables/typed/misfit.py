@@ -45,6 +45,7 @@ class Reason(IntEnum):
     NO_HEADER = 30
     NOT_LOCAL = 31
     CONSTRAINT = 32
+    NO_TAG = 33
 
 
 #: The code and the text of each reason. No text has a part of the body: they go into logs and audits.
@@ -72,6 +73,7 @@ TEXTS: Final[dict[Reason, tuple[str, str]]] = {
     Reason.TRUNCATED: ("truncated", "ends within a value"),
     Reason.TRAILING: ("trailing_bytes", "has bytes after its value"),
     Reason.BRANCH: ("wrong_type", "names a branch that the union does not have"),
+    Reason.NO_TAG: ("wrong_type", "is not Protobuf: it has a field's number, or a kind of value, that there is not"),
     Reason.SYMBOL: ("out_of_range", "names a symbol that the enum does not have"),
     Reason.LONG_NUMBER: ("out_of_range", "is a number of more than 64 bits"),
     Reason.LENGTH: ("out_of_range", "has a length below zero"),
@@ -84,7 +86,15 @@ TEXTS: Final[dict[Reason, tuple[str, str]]] = {
 
 #: Reasons after which the rest of an encoded body cannot be read.
 BREAKING: Final = frozenset(
-    (Reason.TRUNCATED, Reason.TRAILING, Reason.BRANCH, Reason.LONG_NUMBER, Reason.LENGTH, Reason.ELEMENTS)
+    (
+        Reason.TRUNCATED,
+        Reason.TRAILING,
+        Reason.BRANCH,
+        Reason.NO_TAG,
+        Reason.LONG_NUMBER,
+        Reason.LENGTH,
+        Reason.ELEMENTS,
+    )
 )
 #: Characters of a name in a path that is the sender's: a map's key, or an unknown field.
 _NAME_CHARS: Final = 40

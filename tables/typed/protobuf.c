@@ -44,7 +44,7 @@ static int read_tag(struct run *run, int64_t *number, int *wire)
         return reason;
     *wire = (int)(tag & 7);
     *number = (int64_t)(tag >> 3);
-    return *number && *number < FIELD_NUMBER_END ? FITS : BRANCH;
+    return *number && *number < FIELD_NUMBER_END ? FITS : NO_TAG;
 }
 
 static int read_value(struct run *run, int64_t number, int wire, int depth, struct value *value)
@@ -68,7 +68,7 @@ static int read_value(struct run *run, int64_t number, int wire, int depth, stru
     if (wire == WIRE_BYTES)
         reason = read_varint(run, &value->bits);
     else if (wire != WIRE_EIGHT && wire != WIRE_FOUR)
-        return BRANCH;
+        return NO_TAG;
     if (reason)
         return reason;
     if (value->bits > (uint64_t)(run->end - run->at))

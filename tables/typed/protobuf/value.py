@@ -86,7 +86,7 @@ def _wire_values(data: bytes) -> list[tuple[int, int, Any]]:
         tag = source.varint()
         number, kind = tag >> 3, tag & 7
         if not 0 < number < 1 << 29:
-            raise Misfit(Reason.BRANCH)
+            raise Misfit(Reason.NO_TAG)
         values.append((number, kind, _wire_value(source, number, kind, 0)))
     return values
 
@@ -99,10 +99,10 @@ def _wire_value(source: Input, number: int, kind: int, depth: int) -> Any:
     if kind == BYTES:
         return source.take(source.varint())
     if kind != GROUP or depth == _GROUPS_MAX:
-        raise Misfit(Reason.BRANCH)
+        raise Misfit(Reason.NO_TAG)
     while (tag := source.varint()) != number << 3 | END_GROUP:
         if not 0 < tag >> 3 < 1 << 29:
-            raise Misfit(Reason.BRANCH)
+            raise Misfit(Reason.NO_TAG)
         _wire_value(source, tag >> 3, tag & 7, depth + 1)
     return None
 

@@ -231,3 +231,16 @@ def test_type_18_what_has_no_column_is_refused(text: str, names: str) -> None:
     with pytest.raises(Unprocessable, match=names) as raised:
         codec("protobuf", text)
     assert raised.value.code == "invalid_schema"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x01rubbish",  # the number 0
+        b"\x0e",  # a kind of value that there is not
+        b"\x0c",  # the end of a group that has not begun
+    ],
+)
+def test_type_18_what_is_not_protobuf_is_said_to_be_none(body: bytes) -> None:
+    [fault] = faults_of(same(both("protobuf", TEXT), [body]))
+    assert fault is not None and fault[0] == "wrong_type" and "is not Protobuf" in fault[2]
