@@ -67,6 +67,8 @@ def json_line(message: ReceivedMessage) -> bytes:
     document: dict[str, Any] = {"partition": message.partition, "offset": message.offset}
     if message.value is not None:
         document["value"] = message.value
+        if message.rescued is not None:
+            document["rescued"] = msgspec.Raw(message.rescued.encode())
     else:
         try:
             document["body"] = message.body.decode()

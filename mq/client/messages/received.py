@@ -39,6 +39,8 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     append_us: int | None = None
     #: The fields of the topic's schema, if the consumer asks for them (`typed`): as Python's own types.
     value: dict[str, Any] | None = None
+    #: JSON: what did not fit the schema of a topic that rescues, with the reasons; None: all of the message fits.
+    rescued: str | None = None
 
     @property
     def text(self) -> str:
@@ -109,6 +111,7 @@ def _columns(rows: pa.Table) -> Iterable[Iterable[Any]]:
         _times(rows, "born_time"),
         _times(rows, "append_time"),
         _typed_values(rows),
+        _values(rows, "rescued"),
     )
 
 

@@ -172,6 +172,7 @@ def retries_of(
             popped.born_us,
             popped.append_us,
             popped.value,
+            popped.rescued,
             popped.topic,
             popped.delivery_attempt,
         )

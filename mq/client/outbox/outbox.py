@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from deltamq.mq.client.admin.topic_view import lp_of
 from deltamq.mq.client.messages.message import Message, as_bytes, as_messages, check_message
+from deltamq.mq.client.messages.values import json_of
 from deltamq.mq.client.outbox.session import run
 from deltamq.mq.client.outbox.statements import Connection, OutboxDialect, Tables, dialect_of, ids_in
 from deltamq.mq.client.tracing.tracing import Tracing
@@ -62,7 +63,8 @@ def topic_of(lane: str) -> str:
 def row_of(topic: str, message: Message) -> tuple[object, ...]:
     """Return the columns of a new row: its lane, then `MESSAGE_COLUMNS`.
 
-    A message without an id or time gets one. Its delay begins now, and not when the message is sent.
+    A message without an id or time gets one. Its delay begins now, and not when the message is sent. A value is JSON in
+    the place of the body: the service encodes it, by the topic's schema when it is sent.
     """
     now_us = time.time_ns() // 1000
     deliver_us = None if message.deliver_time is None else _us_of(message.deliver_time)
@@ -74,17 +76,18 @@ def row_of(topic: str, message: Message) -> tuple[object, ...]:
         message.key,
         message.tag,
         None if message.headers is None else msgspec.json.encode(message.headers).decode(),
-        message.body,
+        message.body if message.value is None else json_of(message.value),
         message.partition,
         message.message_id or uuid4().hex,
         now_us if message.born_time is None else _us_of(message.born_time),
         deliver_us,
+        int(message.value is not None),
     )
 
 
 def message_of(columns: Sequence[object]) -> Message:
     """Return the message of a row's `MESSAGE_COLUMNS`; raises `Refused` if there is none."""
-    _, key, tag, headers, body, partition, message_id, born_us, deliver_us = columns
+    _, key, tag, headers, body, partition, message_id, born_us, deliver_us, is_value = columns
     plain: dict[str, object] = {
         "key": key,
         "tag": tag,
@@ -96,7 +99,7 @@ def message_of(columns: Sequence[object]) -> Message:
     }
     try:
         # Text, because another program wrote it into SQLite, or what a driver returns for bytes.
-        plain["body"] = as_bytes(body)
+        plain["value" if is_value else "body"] = as_bytes(body)
         if isinstance(headers, (str, bytes)):
             plain["headers"] = msgspec.json.decode(headers, type=dict[str, str])
         message = msgspec.convert(plain, Message)
@@ -220,8 +223,6 @@ class Outbox:
         batch = as_messages(messages)
         for message in batch:
             check_message(message)
-            if message.value is not None:
-                raise Refused("value: an outbox keeps bodies; give the value's JSON as the body", field="value")
         if not batch:
             return []
         if (spans := self._tracing.spans) is not None:

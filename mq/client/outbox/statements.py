@@ -148,6 +148,7 @@ MESSAGE_COLUMNS: Final = (
     "message_id",
     "born_us",
     "deliver_us",
+    "is_value",
 )
 
 
@@ -173,7 +174,7 @@ class Tables:
             f"CREATE TABLE IF NOT EXISTS {self.messages} (id {dialect.id_column}, lane TEXT, topic TEXT NOT NULL, "
             f"message_key TEXT, tag TEXT, headers TEXT, body {dialect.bytes_type} NOT NULL, partition_name TEXT, "
             "message_id TEXT NOT NULL, born_us BIGINT NOT NULL, deliver_us BIGINT, "
-            "error_code TEXT, error_detail TEXT, failed_ms BIGINT)",
+            "is_value SMALLINT NOT NULL DEFAULT 0, error_code TEXT, error_detail TEXT, failed_ms BIGINT)",
             f"CREATE INDEX IF NOT EXISTS {index}_by_lane ON {self.messages} (lane, id)",
             f"CREATE INDEX IF NOT EXISTS {index}_set_aside ON {self.messages} (topic, message_key) WHERE lane IS NULL",
             f"CREATE TABLE IF NOT EXISTS {self.lanes} (lane TEXT PRIMARY KEY, producer_id TEXT NOT NULL, "

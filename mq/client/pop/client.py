@@ -187,6 +187,7 @@ def _popped(topic: str, message: wire.PoppedMessage) -> PoppedMessage:
         _micros(message.born_time),
         _micros(message.append_time),
         None,
+        None,
         topic,
         message.handle,
         message.delivery_attempt,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -16,13 +18,24 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from deltamq import Admin, AsyncProducer, OrderlyConsumer, PopConsumer, Producer, PullConsumer
+from deltamq import (
+    Admin,
+    AsyncProducer,
+    OrderlyConsumer,
+    Outbox,
+    OutboxRelay,
+    PopConsumer,
+    Producer,
+    PullConsumer,
+    Verdict,
+)
 from deltamq.mq.client.cli.root import main
 from deltamq.mq.client.messages.message import Message
 from deltamq.mq.client.messages.received import ReceivedMessage
 from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.errors import Refused, Unprocessable
 from tests.api.running import Api, config_for, running
+from tests.typed import record
 
 DDL = "id STRING NOT NULL, amount DECIMAL(12,2), at TIMESTAMP, counts MAP<STRING, BIGINT>"
 AT = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
@@ -147,6 +160,58 @@ def test_type_30_popped_and_ordered_messages_have_values(url: str) -> None:
     with PopClient(url, "third") as client:
         (message,) = client.pop("orders", typed=True).messages
         assert message.value == VALUE and client.ack([message.handle]) == []
+
+
+def test_type_30_consumers_of_each_kind_are_told_what_did_not_fit(url: str) -> None:
+    with Admin(url) as admin:
+        admin.create_topic("orders", partitions=1, schema={"schema": OrderDict, "on_invalid": "rescue"})
+        admin.create_group("exclusive", consume_strategy="exclusive", order=True)
+    with Producer(url) as producer:
+        producer.send_batch("orders", [b'{"id": "a", "amount": "many"}', b'{"id": "b", "amount": 1}', b"nonsense"])
+    found: dict[str, list[ReceivedMessage]] = {"popped": [], "ordered": [], "pulled": read(url, 3)}
+    done = {"popped": Event(), "ordered": Event()}
+
+    def handler(name: str, answer: object = None) -> Any:
+        def handle(message: ReceivedMessage) -> object:
+            found[name].append(message)
+            if len(found[name]) == 3:
+                done[name].set()
+            return answer
+
+        return handle
+
+    with PopConsumer(url, "shared", "orders", handler("popped"), typed=True):
+        assert done["popped"].wait(30)
+    with OrderlyConsumer(url, "exclusive", "orders", handler("ordered", Verdict.SUCCESS), typed=True):
+        assert done["ordered"].wait(30)
+    for messages in found.values():
+        first, second, third = sorted(messages, key=lambda message: message.offset)
+        assert first.value == {"id": "a", "amount": None} and first.rescued is not None
+        assert json.loads(first.rescued)["rest"] == {"amount": "many"}
+        assert second.value == {"id": "b", "amount": 1} and second.rescued is None
+        assert third.value is None and third.rescued is not None
+        assert json.loads(third.rescued)["body"] == "nonsense"
+
+
+def test_type_30_a_value_that_commits_in_a_database_becomes_columns(url: str, tmp_path: Path) -> None:
+    with Admin(url) as admin:
+        admin.create_topic(
+            "orders", partitions=1, schema={"format": "avro", "wire": "confluent", "schema": record(("id", "long"))}
+        )
+    outbox, shop = Outbox(), tmp_path / "shop.db"
+    with closing(sqlite3.connect(shop)) as database, database:
+        outbox.create(database)
+        outbox.put(database, "orders", Message(value={"id": 2**53 + 1}, key="k"))
+        outbox.put(database, "orders", Message(value={"id": "wrong"}, key="l"))
+        with pytest.raises(Unprocessable):
+            outbox.put(database, "orders", Message(value=object()))
+    with OutboxRelay(lambda: sqlite3.connect(shop), url) as relay:
+        relay.drain()
+    (message,) = read(url, 1)
+    assert (message.key, message.value) == ("k", {"id": 2**53 + 1}) and message.body.startswith(b"\0")
+    with closing(sqlite3.connect(shop)) as database:
+        (aside,) = outbox.status(database).messages
+    assert (aside.key, aside.code) == ("l", "invalid_value")
 
 
 Run = Callable[..., str]

@@ -57,6 +57,14 @@ def test_send_07_a_row_gives_the_message_that_was_put(message: Message) -> None:
     assert topic_of(str(lane)) == "orders"
 
 
+def test_type_30_a_row_gives_the_value_that_was_put() -> None:
+    made = row_of("orders", Message(value={"id": 2**53 + 1}, key="k"))
+    read = message_of(made[1:])
+    assert (read.value, read.body, read.key) == (b'{"id":9007199254740993}', b"", "k")
+    # A row that another program wrote as text.
+    assert message_of(("t", None, None, None, '{"id": 1}', None, "m", 0, None, 1)).value == b'{"id": 1}'
+
+
 def test_send_07_a_message_gets_id_and_time_when_it_is_put() -> None:
     before = datetime.now(UTC)
     read = message_of(row_of("orders", Message(b"x", delay_ms=5_000))[1:])
@@ -89,11 +97,11 @@ def test_keys_have_sixteen_lanes_and_messages_without_a_key_one_more(key: str) -
 @pytest.mark.parametrize(
     "columns",
     [
-        ("t", 5, None, None, b"x", None, "m", 0, None),
-        ("t", "k", None, '["no map"]', b"x", None, "m", 0, None),
-        ("t", "k", None, None, 5, None, "m", 0, None),
-        ("t", "k", None, None, b"x", None, "m", "noon", None),
-        ("t", "k", None, None, b"x", None, "m", 10**30, None),
+        ("t", 5, None, None, b"x", None, "m", 0, None, 0),
+        ("t", "k", None, '["no map"]', b"x", None, "m", 0, None, 0),
+        ("t", "k", None, None, 5, None, "m", 0, None, 0),
+        ("t", "k", None, None, b"x", None, "m", "noon", None, 0),
+        ("t", "k", None, None, b"x", None, "m", 10**30, None, 0),
     ],
 )
 def test_a_row_that_holds_no_message_is_refused(columns: tuple[Any, ...]) -> None:
@@ -104,7 +112,7 @@ def test_a_row_that_holds_no_message_is_refused(columns: tuple[Any, ...]) -> Non
 
 def test_a_body_that_another_program_wrote_as_text_is_taken() -> None:
     for body in ("text", bytearray(b"text"), memoryview(b"text")):
-        assert message_of(("t", None, None, None, body, None, "m", 0, None)).body == b"text"
+        assert message_of(("t", None, None, None, body, None, "m", 0, None, 0)).body == b"text"
 
 
 # Verdicts ---------------------------------------------------------------------------------------------------------
