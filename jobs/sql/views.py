@@ -411,7 +411,7 @@ def _typed_views(spark: SparkSession, warehouse: str) -> Iterator[str]:
         read = partial(read_topic, spark, topic, warehouse=warehouse, typed=True, quarantined=True)
         # Without bodies, which may have to be made of values, the tables are read natively.
         rows = read(columns=",".join(name for name in (*MESSAGE_ROW.names, *TYPED) if name != "body"))
-        values = to_arrow_type(rows.schema[VALUE].dataType)
+        values = to_arrow_type(rows.schema[VALUE].dataType, timezone="UTC")
         made = rows.where(f"{VALUE} IS NOT NULL").selectExpr(*values_columns(values, values, {}))
         yield _named(made, f"mq_{values_name(topic)}")
         # What does not fit has a body.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -122,6 +123,56 @@ def test_type_41_views_have_the_fields_at_the_top_and_what_does_not_fit(
     orders.send(1, '{"id": 11}')
     assert spark.sql("SELECT id FROM mq_values_orders WHERE id > 10").collect()[0].id == 11
     spark.sql(f"DROP SCHEMA {schema} CASCADE")
+
+
+EVERY_TYPE = (
+    "id BIGINT, b BOOLEAN, t TINYINT, s SMALLINT, i INT, f FLOAT, d DOUBLE, n DECIMAL(38, 4), text STRING, raw BINARY, "
+    "day DATE, at TIMESTAMP, parts STRUCT<at: TIMESTAMP, n: DECIMAL(5, 2)>, times ARRAY<TIMESTAMP>, "
+    "days MAP<STRING, DATE>, lines ARRAY<STRUCT<raw: BINARY, at: TIMESTAMP>>"
+)
+_EVERY_VALUE = {
+    "id": 1,
+    "b": True,
+    "t": 1,
+    "s": 2,
+    "i": 3,
+    "f": 0.5,
+    "d": 0.1,
+    "n": "12.3400",
+    "text": "a",
+    "raw": "YQ==",
+    "day": "2026-01-02",
+    "at": "2026-01-02T03:04:05.000006Z",
+    "parts": {"at": "1600-01-01T00:00:00Z", "n": "1.50"},
+    "times": ["2999-12-31T23:59:59.999999Z"],
+    "days": {"x": "0001-01-01"},
+    "lines": [{"raw": "YQ==", "at": "2026-01-02T03:04:05Z"}],
+}
+
+
+def test_type_41_every_type_of_a_field_is_read_in_each_way(spark: SparkSession, tmp_path: Path) -> None:
+    orders = TypedTables(tmp_path / "w", "columns")
+    orders.version(EVERY_TYPE)
+    orders.send(0, json.dumps(_EVERY_VALUE))
+    conf = load(overrides={"warehouse.uri": orders.uri})
+    register_views(spark, conf)
+    schema = f"typed_{orders.topic.id[:8]}"
+    register_tables(spark, schema, conf)
+    fields = ", ".join(f"to_json(struct({name})) AS {name}" for name in _EVERY_VALUE)
+    (stored,) = table(spark, orders).where("value IS NOT NULL").select("value.*").selectExpr("*").collect()
+    (texts,) = spark.sql(f"SELECT {fields} FROM mq_values_orders").collect()
+    assert None not in stored and None not in texts
+    for frame in (
+        mq(spark, orders, typed="true").where("value IS NOT NULL").select("value.*"),
+        read_topic(spark, "orders", warehouse=orders.uri, typed=True).where("value IS NOT NULL").select("value.*"),
+        *(
+            spark.sql(f"SELECT {', '.join(_EVERY_VALUE)} FROM {view}")
+            for view in ("mq_values_orders", f"{schema}.values_orders")
+        ),
+    ):
+        assert frame.collect() == [stored], frame
+    spark.sql(f"DROP SCHEMA {schema} CASCADE")
+    orders.close()
 
 
 def test_type_41_a_stream_has_values(spark: SparkSession, orders: TypedTables, tmp_path: Path) -> None:
