@@ -1,7 +1,7 @@
 """`GET /v1/topics/{topic}/partitions/{partition}/messages`: one read of a partition as JSON, Arrow or an event stream.
 
 A fetch needs no session: any process gives the same answer. Arrow is copied once, while it is sent; large JSON answers
-are encoded on a work thread. An event stream (`event_stream.py`) is a fetch that stays open.
+are encoded on a work thread. An event stream (`api/reading/event_stream.py`) is a fetch that stays open.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from deltamq.api.host.typed_topics import TopicCodecs
 from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.order.pull_gate import Gate, Gates
+from deltamq.api.reading.event_stream import EventIds, SharedReads, stream_events
 from deltamq.api.reading.global_reader import GlobalReader
 from deltamq.api.reading.readers import FetchQuery, PartitionReader, QueueReader
-from deltamq.api.routes.event_stream import EventIds, SharedReads, stream_events
 from deltamq.api.routes.order_request import check_client
 from deltamq.api.sending.global_sender import local_name
 from deltamq.api.wire.answer import Answer

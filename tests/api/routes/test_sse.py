@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deltamq.api.routes.event_stream import SharedReads
+from deltamq.api.reading.event_stream import SharedReads
 from deltamq.api.wire.request import Client, ClientDisconnected
 from deltamq.mq.errors import DeltaMQError, Unknown
 from deltamq.mq.static.logical_queue import queue_name
