@@ -127,7 +127,7 @@ async def _lookup(ask: Ask) -> Any:
 
 
 def _asked_schema(ask: Ask) -> Schema:
-    return ask.registry.stored(ask.read(SchemaBody).read(), normalize=ask.flag("normalize"))
+    return ask.registry.stored(ask.subject, ask.read(SchemaBody).read(), normalize=ask.flag("normalize"))
 
 
 def _latest_known(state: RegistryState, schema: Schema) -> Schema:

@@ -21,7 +21,7 @@ from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Call
 from deltamq.api.host.typed_topics import FEATURE, WantedSchema, check_wanted
 from deltamq.api.schemas.outside import OutsideRegistry
-from deltamq.api.schemas.texts import incompatible, rules_of, stored_form, texts_of
+from deltamq.api.schemas.texts import given_form, incompatible, rules_of, stored_form, texts_of
 from deltamq.mq.errors import Conflict, Unprocessable
 from deltamq.mq.meta.features import decide_use
 from deltamq.mq.meta.fold import AnyEvent, Meta
@@ -100,10 +100,18 @@ class Registry:
         await self._owners.tell(meta.brokers.brokers, call)
         return meta.schemas
 
-    def stored(self, schema: Schema, *, normalize: bool) -> Schema:
-        """Return a schema in the form in which it would be stored."""
-        text = stored_form(schema.schema_type, schema.schema, normalize=normalize)
-        return Schema(schema_type=schema.schema_type, schema=text, references=schema.references)
+    def stored(self, subject: str, schema: Schema, *, normalize: bool) -> Schema:
+        """Return a schema in the form in which it would be stored as a version of a subject, or is."""
+        stored = _with_text(schema, stored_form(schema.schema_type, schema.schema, normalize=normalize))
+        if normalize:
+            return stored
+        # A text that came with its id, or before Avro's texts had a form, is there as it was given.
+        given, state = _as_given(schema), self.state
+        is_only_one = state.id_of(stored) is None and state.id_of(given) is not None
+        return given if is_only_one or self._has(subject, given) else stored
+
+    def _has(self, subject: str, schema: Schema) -> bool:
+        return self.state.find(subject, schema, deleted=True) is not None
 
     async def register(
         self,
@@ -125,13 +133,15 @@ class Registry:
             What `resolved` and `decide_register` raise, and the rules of its type about its text.
         """
         self._check_own(schema)
-        schema = self.stored(schema, normalize=normalize)
+        # Of two ids elsewhere with texts of one form both come here: a text with its id stays as it is.
+        is_import = id_ is not None and not normalize
+        schema = _as_given(schema) if is_import else self.stored(subject, schema, normalize=normalize)
         if id_ is None and number is None and (known := self.state.find(subject, schema)) is not None:
             return known
         for _ in range(_CHECKS_MAX):
             meta = await self._meta.refresh()
             version = resolved(meta.schemas, subject, schema)
-            whole = Schema(schema_type=schema.schema_type, schema=schema.schema, references=version.references)
+            whole = structs.replace(schema, references=version.references)
             basis = None
             if meta.schemas.find(subject, whole) is None:
                 basis = await self._check(meta, version, whole)
@@ -166,9 +176,9 @@ class Registry:
         DeltaMQError
             It is no schema, a topic can have no columns for it, or its id or number are another one's here.
         """
-        text = stored_form(version.schema_type, version.schema, normalize=False)
-        version = structs.replace(version, schema=text)
-        schema = Schema(schema_type=version.schema_type, schema=text, references=version.references)
+        schema = Schema(schema_type=version.schema_type, schema=version.schema, references=version.references)
+        schema = _as_given(schema)
+        version = structs.replace(version, schema=schema.schema)
         meta = await self._meta.refresh()
         await self._check_topics(meta, version.subject, schema)
 
@@ -262,6 +272,15 @@ class Registry:
         """Return why a schema is not compatible; raise `Unprocessable` (`invalid_schema`) if its text is none."""
         async with self._checking:
             return await asyncio.to_thread(_checked, state, version, basis)
+
+
+def _as_given(schema: Schema) -> Schema:
+    """Return a schema with its text as it was given, but for spaces."""
+    return _with_text(schema, given_form(schema.schema_type, schema.schema))
+
+
+def _with_text(schema: Schema, text: str) -> Schema:
+    return Schema(schema_type=schema.schema_type, schema=text, references=schema.references)
 
 
 def topics_of(meta: Meta, subject: str) -> list[tuple[str, SchemaSetting]]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from deltamq.mq.errors import Unprocessable
+from deltamq.mq.schemas.avro_form import avro_form
 from deltamq.mq.schemas.limits import SCHEMA_FIELDS_MAX
 from deltamq.mq.schemas.registry import Basis, RegistryState, Version
 
@@ -65,10 +66,10 @@ def texts_of(state: RegistryState, version: Version) -> Texts:
 
 
 def stored_form(schema_type: str, text: str, *, normalize: bool) -> str:
-    """Return the text that is stored, so that equal schemas are equal texts: JSON without spaces.
+    """Return the text that is stored, so that equal schemas are equal texts: JSON without spaces, and Avro in its form.
 
-    With `normalize` the attributes of JSON's objects are sorted as well. Other texts are stored as they are, without
-    space around them.
+    With `normalize` the attributes of JSON's objects are sorted as well, those of Avro as `avro_form` says. Other texts
+    are stored as they are, without space around them.
 
     Raises
     ------
@@ -77,7 +78,22 @@ def stored_form(schema_type: str, text: str, *, normalize: bool) -> str:
     """
     if schema_type not in _JSON:
         return text.strip()
-    return json.dumps(json_of(text), separators=(",", ":"), ensure_ascii=False, sort_keys=normalize)
+    document = json_of(text)
+    if schema_type != "AVRO":
+        return _written(document, sort_keys=normalize)
+    try:
+        return _written(avro_form(document, normalize=normalize))
+    except RecursionError:
+        raise invalid("it is nested too deeply") from None
+
+
+def given_form(schema_type: str, text: str) -> str:
+    """Return a text without the spaces of JSON, and else as it was given."""
+    return _written(json_of(text)) if schema_type in _JSON else text.strip()
+
+
+def _written(document: Any, sort_keys: bool = False) -> str:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False, sort_keys=sort_keys)
 
 
 def json_of(text: str) -> Any:

@@ -26,6 +26,7 @@ from deltamq.mq.meta.topics import Topic
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.queue.progress import Start
 from deltamq.mq.queue.retry import policy_from_json, policy_to_json
+from deltamq.mq.schemas.avro_form import avro_form
 from deltamq.mq.schemas.registry import RegistryState
 from deltamq.mq.schemas.setting import Format, OnInvalid, Wire
 
@@ -45,13 +46,21 @@ class SchemaWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omi
     unwrap: Literal["", "debezium"] | None = None
 
     def is_in(self, there: SchemaWanted | None) -> bool:
-        """Whether all that is said is so already; texts may be spaced in another way."""
+        """Whether all that is said is so already; texts may be spaced, and those of Avro written, in another way."""
         if there is None:
             return False
         said = {name: one for name in self.__struct_fields__ if (one := getattr(self, name)) is not None}
         text = said.pop("schema", None)
-        is_same = text is None or (there.schema is not None and _spaced(text) == _spaced(there.schema))
+        read = _avro if there.format == "avro" else _spaced
+        is_same = text is None or (there.schema is not None and read(text) == read(there.schema))
         return is_same and all(getattr(there, name) == one for name, one in said.items())
+
+
+def _avro(text: str) -> object:
+    try:
+        return avro_form(_spaced(text), normalize=False)
+    except RecursionError:
+        return text
 
 
 def _spaced(text: str) -> object:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.java.programs import CONNECT, DEBEZIUM, GENERATIONS, SPARK_KAFKA, Java, JavaProgram, fetched
+from tests.java.programs import CONNECT, DEBEZIUM, GENERATIONS, REGISTRY, SPARK_KAFKA, Java, JavaProgram, fetched
 
-__all__ = ["CONNECT", "DEBEZIUM", "GENERATIONS", "SPARK_KAFKA", "Java", "JavaProgram", "fetched"]
+__all__ = ["CONNECT", "DEBEZIUM", "GENERATIONS", "REGISTRY", "SPARK_KAFKA", "Java", "JavaProgram", "fetched"]

@@ -19,7 +19,7 @@ import pytest
 from deltamq.jobs.setup.jars import JarSet, JarsUnusable, fetch_jars, jars_folder
 from deltamq.jobs.setup.java import JavaMissing, find_java
 
-__all__ = ["CONNECT", "DEBEZIUM", "GENERATIONS", "SPARK_KAFKA", "Java", "JavaProgram", "fetched"]
+__all__ = ["CONNECT", "DEBEZIUM", "GENERATIONS", "REGISTRY", "SPARK_KAFKA", "Java", "JavaProgram", "fetched"]
 
 _PINS: Final = Path(__file__).parent / "pins"
 _TIMEOUT_S: Final = 120
@@ -62,6 +62,14 @@ DEBEZIUM: Final = _jars(
         *("org.apache.kafka", "com.fasterxml.jackson.core", "at.yawk.lz4", "jakarta.ws.rs"),
         *("com.google.protobuf", "org.slf4j"),
     ),
+)
+#: Confluent's client of a schema registry, and Flink's serializers that use it. Confluent's own jars are not on Maven
+#: Central; Flink's has the classes of their client 7.5.3, in packages of its own.
+REGISTRY: Final = _jars(
+    "registry",
+    "org.apache.flink:flink-sql-avro-confluent-registry:2.0.0",
+    "org.apache.flink:flink-core:2.0.0",
+    without=("com.*", "commons-*", "org.apache.commons", "org.objenesis", "org.slf4j", "org.snakeyaml"),
 )
 CONNECT: Final = _jars(
     "connect",

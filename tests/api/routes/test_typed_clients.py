@@ -250,6 +250,17 @@ def test_type_30_files_of_what_there_should_be_say_schemas(run: Run, url: str, t
     assert "rescue" in run("describe", "--drift", status=1)
 
 
+def test_type_30_a_schema_of_avro_that_is_written_in_another_way_is_no_change(run: Run, tmp_path: Path) -> None:
+    file, described = tmp_path / "topics.toml", tmp_path / "described.toml"
+    text = '{"name":"shop.Order","type":"record","fields":[{"type":{"type":"int"},"name":"id"}]}'
+    file.write_text(f"""[topics.orders]\npartitions = 1\nschema = {{ format = "avro", schema = '{text}' }}\n""")
+    assert "create" in run("apply", str(file)) and "nothing to change" in run("apply", str(file))
+    described.write_text(run("describe"))
+    assert "nothing to change" in run("apply", str(described))
+    file.write_text(file.read_text().replace('"name":"id"', '"name":"number"'))
+    assert "number" in run("apply", str(file), status=1)
+
+
 def test_type_30_topics_values_and_messages_on_the_command_line(run: Run, tmp_path: Path) -> None:
     ddl, lines = tmp_path / "orders.ddl", tmp_path / "orders.ndjson"
     ddl.write_text(DDL)

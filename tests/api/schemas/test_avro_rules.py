@@ -11,7 +11,7 @@ from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibi
 from avro.test import test_compatibility
 
 from deltamq.api.schemas import avro_rules
-from deltamq.api.schemas.texts import Texts, stored_form
+from deltamq.api.schemas.texts import Texts
 from deltamq.mq.errors import Unprocessable
 from deltamq.mq.schemas.limits import SCHEMA_DEPTH_MAX, SCHEMA_FIELDS_MAX
 
@@ -152,13 +152,6 @@ def test_type_24_the_largest_schemas_are_compared_and_large_unions_refused() -> 
     union = [rec(*(f(f"f{j}") for j in range(8)), name=f"R{at}") for at in range(1_000)]
     with pytest.raises(Unprocessable, match="its unions are too large"):
         differences(union, union)
-
-
-def test_type_20_equal_schemas_are_equal_texts() -> None:
-    given = '{ "type" : "enum", "symbols" : ["A", "größe"],\n "name" : "E" }'
-    assert stored_form("AVRO", given, normalize=False) == '{"type":"enum","symbols":["A","größe"],"name":"E"}'
-    assert stored_form("AVRO", given, normalize=True) == '{"name":"E","symbols":["A","größe"],"type":"enum"}'
-    assert stored_form("COLUMNS", " a INT\n", normalize=True) == "a INT"
 
 
 def test_type_21_the_verdicts_on_avros_own_cases_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
