@@ -25,15 +25,20 @@ class StoreMeter:
         self._prices = None if self._name is None else _prices(self._name)
 
     def families(self) -> Iterator[Metric]:
-        """Yield the calls, and the bytes that they put or got, by operation."""
+        """Yield the calls, those of them that failed, and the bytes that they put or got, by operation."""
         if self._calls is None:
             return
         requests = CounterMetricFamily("deltamq_store_requests", "Calls of the object store.", labels=["operation"])
         nbytes = CounterMetricFamily("deltamq_store_bytes", "Bytes put or got by them.", labels=["operation"])
-        for operation, done in self._calls.so_far().calls.items():
+        failures = CounterMetricFamily(
+            "deltamq_store_failures", "Those that failed, or were late and given up.", labels=["operation"]
+        )
+        so_far = self._calls.so_far()
+        for operation, done in so_far.calls.items():
             requests.add_metric([operation], done.requests)
+            failures.add_metric([operation], so_far.failures[operation])
             nbytes.add_metric([operation], done.bytes)
-        yield from (requests, nbytes)
+        yield from (requests, failures, nbytes)
 
     def use(self) -> StoreUse | None:
         """Return the calls and their price."""

@@ -27,6 +27,8 @@ class CallsSoFar:
     calls: Mapping[str, Calls]
     recent_seconds: float
     recent: Mapping[str, Calls]
+    #: Of all calls those that failed, or were late and given up.
+    failures: Mapping[str, int]
 
 
 class CallCounts:
@@ -39,6 +41,7 @@ class CallCounts:
         self._clock = clock
         self._lock = threading.Lock()
         self._calls = dict.fromkeys(STORE_OPERATIONS, Calls())
+        self._failures = dict.fromkeys(STORE_OPERATIONS, 0)
         self._opened = clock()
         #: Two moments, and the calls until then: the older one is the beginning of the last minutes.
         self._marks = ((self._opened, dict(self._calls)),) * 2
@@ -49,6 +52,11 @@ class CallCounts:
             self._mark()
             before = self._calls[operation]
             self._calls[operation] = Calls(before.requests + requests, before.bytes + nbytes)
+
+    def count_failure(self, operation: str) -> None:
+        """Count a call that failed, or that was given up since another one beside it was answered, or none was."""
+        with self._lock:
+            self._failures[operation] += 1
 
     def count_put(self, nbytes: int) -> None:
         """Count a put, which goes in parts if it is large."""
@@ -74,11 +82,12 @@ class CallCounts:
         with self._lock:
             self._mark()
             now, calls, (marked, before) = self._clock(), dict(self._calls), self._marks[0]
+            failures = dict(self._failures)
         recent = {
             name: Calls(done.requests - before[name].requests, done.bytes - before[name].bytes)
             for name, done in calls.items()
         }
-        return CallsSoFar(now - self._opened, calls, now - marked, recent)
+        return CallsSoFar(now - self._opened, calls, now - marked, recent, failures)
 
     def _mark(self) -> None:
         if (now := self._clock()) - self._marks[1][0] >= _MARK_S:

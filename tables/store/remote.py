@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import obstore
 import pyarrow as pa
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 
 from deltamq.tables.store.call_counts import CallCounts
 
@@ -24,32 +27,38 @@ class CountedRemote:
 
     async def put(self, key: str, content: bytes) -> None:
         self.calls.count_put(len(content))
-        await obstore.put_async(self._client, key, content)
+        with self._failing("put"):
+            await obstore.put_async(self._client, key, content)
 
     async def create(self, key: str, content: bytes) -> None:
         """Put a new object; multipart uploads have no precondition, so it is always one call."""
         self.calls.count("put_if_absent", len(content))
-        await obstore.put_async(self._client, key, content, mode="create", use_multipart=False)
+        with self._failing("put_if_absent"):
+            await obstore.put_async(self._client, key, content, mode="create", use_multipart=False)
 
     async def get(self, key: str) -> pa.Buffer:
         self.calls.count("get")
-        content = await (await obstore.get_async(self._client, key)).bytes_async()
+        with self._failing("get"):
+            content = await (await obstore.get_async(self._client, key)).bytes_async()
         self.calls.count("get", len(content), requests=0)
         return pa.py_buffer(content)
 
     async def get_ranges(self, key: str, starts: Sequence[int], ends: Sequence[int]) -> Sequence[Bytes]:
         self.calls.count_ranges(list(zip(starts, ends, strict=True)))
-        return await obstore.get_ranges_async(self._client, key, starts=starts, ends=ends)
+        with self._failing("get"):
+            return await obstore.get_ranges_async(self._client, key, starts=starts, ends=ends)
 
     async def head(self, key: str) -> ObjectMeta:
         self.calls.count("head")
-        return await obstore.head_async(self._client, key)
+        with self._failing("head"):
+            return await obstore.head_async(self._client, key)
 
     async def list(self, prefix: str | None) -> ListResult[Sequence[ObjectMeta]]:
         """List one level; a list that fails counts as one page."""
         entries = 0
         try:
-            listed = await obstore.list_with_delimiter_async(self._client, prefix)
+            with self._failing("list"):
+                listed = await obstore.list_with_delimiter_async(self._client, prefix)
             entries = len(listed["objects"]) + len(listed["common_prefixes"])
         finally:
             self.calls.count_list(entries)
@@ -57,7 +66,8 @@ class CountedRemote:
 
     def delete(self, key: str) -> None:
         self.calls.count("delete")
-        obstore.delete(self._client, key)
+        with self._failing("delete"):
+            obstore.delete(self._client, key)
 
     def delete_below(self, prefix: str) -> None:
         entries = 0
@@ -68,3 +78,14 @@ class CountedRemote:
                 obstore.delete(self._client, [item["path"] for item in batch])
         finally:
             self.calls.count_list(entries)
+
+    @contextlib.contextmanager
+    def _failing(self, operation: str) -> Iterator[None]:
+        """Count a call that fails; that a key exists, or does not, is an answer."""
+        try:
+            yield
+        except (AlreadyExistsError, NotFoundError, FileNotFoundError):
+            raise
+        except (BaseError, TimeoutError, asyncio.CancelledError):
+            self.calls.count_failure(operation)
+            raise

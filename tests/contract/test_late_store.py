@@ -66,3 +66,16 @@ def test_rely_15_a_conflict_that_does_not_end_has_stored_nothing(proxy: StorePro
     with pytest.raises(Unavailable) as refused:
         store.put_if_absent("log/1", b"one", durable=True)
     assert refused.value.code == "contention" and not store.exists("log/1")
+
+
+def test_look_22_calls_that_fail_or_come_late_are_counted(proxy: StoreProxy, store: ObjectStore) -> None:
+    assert store.put_if_absent("log/1", b"one", durable=True)
+    assert not store.put_if_absent("log/1", b"two", durable=True) and not store.exists("log/2")
+    assert sum(store.calls.so_far().failures.values()) == 0, "that a key exists, or does not, is an answer"
+    assert _once(proxy, Fault(delay_s=600), lambda: store.read("log/1").to_pybytes()) == b"one"
+    proxy.set_faults(Fault(operations=("PUT", "LIST"), status=403, code="AccessDenied"))
+    for work in (lambda: store.put("file", b"", durable=True), lambda: store.names("log")):
+        with pytest.raises(Unavailable):
+            work()
+    failed = {name: count for name, count in store.calls.so_far().failures.items() if count}
+    assert failed == {"get": 1, "put": 1, "list": 1}

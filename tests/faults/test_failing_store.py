@@ -103,6 +103,8 @@ def test_rely_10_a_store_that_is_gone_is_named_and_the_process_goes_on_when_it_i
             if gone != "silent":
                 refused = sending.result()
                 assert refused.status == 503 and refused.body["code"] in _GONE_CODES
+                failing = "put" if gone == "read-only" else "get"
+                assert _metric(service, f'deltamq_store_failures_total{{operation="{failing}"}}') > 0
             proxied_store.set_faults()
             _until(looking, "/readyz", lambda answer: answer.ok)
         assert sending.result().status in (200, 503)
