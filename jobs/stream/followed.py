@@ -4,8 +4,9 @@
     commit logs   --followed-->  first and end offset, live files
 
 A refresh costs one look for the next commit file of each log, whatever the length of the logs. On object stores, where
-each look is a request, logs are looked at less often, and several at once. The metadata is read before the logs, so a
-sealed segment of a logical queue has all its messages when the next segment is first read.
+each look is a request, logs are looked at less often, and seldomer and seldomer while there is nothing, and several at
+once. The metadata is read before the logs, so a sealed segment of a logical queue has all its messages when the next
+segment is first read.
 """
 
 from __future__ import annotations
@@ -36,8 +37,11 @@ from deltamq.tables.store.store import Store
 _LOOK_MS: Final = 10
 #: The largest share of time spent on looking; with more partitions, looks are less frequent.
 _LOOK_SHARE: Final = 0.025
-#: Milliseconds between two looks for news, where each look is a request.
+#: Milliseconds between two looks for news, where each look is a request: at first, most, and how many times more after
+#: each look that finds nothing.
 _REMOTE_LOOK_MS: Final = 1_000
+_REMOTE_LOOK_MS_MAX: Final = 5_000
+_SLOWER: Final = 1.2
 _REMOTE_LOOKS_AT_ONCE: Final = 16
 #: Milliseconds between two listings of folders, which show the topics if there is no metadata log.
 _FOLDERS_MS: Final = 1_000
@@ -134,6 +138,7 @@ class FollowedTopics:
         self._ids: dict[str, str] = {}
         self._selected_ms = 0
         self._looked_ms = 0
+        self._pause_ms: float = _REMOTE_LOOK_MS
         self._select(list(selected(self.catalog(), options)))
 
     @property
@@ -170,15 +175,17 @@ class FollowedTopics:
         else:
             news = list(self._threads.map(FollowedTable.refresh, self._tables.values()))
         self._looked_ms = now
-        return changed or any(news)
+        found = changed or any(news)
+        self._pause_ms = _REMOTE_LOOK_MS if found else min(_SLOWER * self._pause_ms, _REMOTE_LOOK_MS_MAX)
+        return found
 
     def wait_for_news(self, until_ms: int) -> bool:
         """Look repeatedly until there is news, or the boot clock reaches `until_ms`; return True for news.
 
-        On object stores it looks once a second and sleeps in between.
+        On object stores it looks once a second, or less often if it found nothing, and sleeps in between.
         """
         while (left_ms := until_ms - self._clock.boot_ms()) > 0:
-            if self._threads is not None and self._clock.boot_ms() - self._looked_ms < _REMOTE_LOOK_MS:
+            if not self.is_due:
                 time.sleep(left_ms / 1_000)
                 return False
             began = time.perf_counter()
@@ -191,7 +198,7 @@ class FollowedTopics:
     @property
     def is_due(self) -> bool:
         """Whether it is time to look again; always true if looks are cheap."""
-        return self._threads is None or self._clock.boot_ms() - self._looked_ms >= _REMOTE_LOOK_MS
+        return self._threads is None or self._clock.boot_ms() - self._looked_ms >= self._pause_ms
 
     def readable_to(self, key: tuple[str, str]) -> int | None:
         """Return the offset before which a partition may be read now; None: there is no such limit (SPEC ROUTE-9)."""

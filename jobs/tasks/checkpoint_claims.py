@@ -39,8 +39,9 @@ from deltamq.tables.store.store import FileMissing, Store
 log = logging.getLogger("deltamq.jobs.stream")
 
 FOLDER: Final = "jobs/streams"
-#: Milliseconds between two looks of a query that has nothing to read.
+#: Milliseconds between two looks of a query that has nothing to read, and where each look is a request.
 _IDLE_LOOK_MS: Final = 1_000
+_REMOTE_IDLE_LOOK_MS: Final = 5_000
 #: Seconds for which a batch waits for the end of an earlier run that may process the same batch.
 _EARLIER_S: Final = 600.0
 _WAIT_S: Final = 0.05
@@ -116,6 +117,7 @@ class CheckpointClaims:
         self._claimant = claimant
         self._clock = clock
         self._run = run or uuid.uuid4().hex
+        self._idle_look_ms = _IDLE_LOOK_MS if store.cheap_look else _REMOTE_IDLE_LOOK_MS
         self._looked_ms: dict[str, int] = {}
         self._claimed: set[str] = set()
         #: Open files, whose locks end with the process at the latest.
@@ -130,7 +132,7 @@ class CheckpointClaims:
         at
             The position from which the run goes on.
         idle
-            The query has nothing to read: a look once a second is enough.
+            The query has nothing to read: a look once a second is enough, every five seconds where it is a request.
 
         Raises
         ------
@@ -138,7 +140,7 @@ class CheckpointClaims:
             Another run has claimed the checkpoint since.
         """
         stream, now_ms = at.stream, self._clock.boot_ms()
-        if not stream or (idle and now_ms - self._looked_ms.get(stream, -_IDLE_LOOK_MS) < _IDLE_LOOK_MS):
+        if not stream or (idle and now_ms - self._looked_ms.get(stream, -self._idle_look_ms) < self._idle_look_ms):
             return
         self._looked_ms[stream] = now_ms
         claims = self._claims(stream)

@@ -27,10 +27,34 @@ def test_spark_02_a_store_that_is_far_away_is_looked_at_once_a_second() -> None:
     assert not followed.is_due
     assert not followed.wait_for_news(clock.boot_ms() + 1)
     assert [one.end_offset for one in followed.partitions.values()] == [0, 0, 0]
-    clock.advance_ms(1_000)
+    clock.advance_ms(1_200)
     assert followed.is_due
     assert followed.wait_for_news(clock.boot_ms() + 200)
     assert [one.end_offset for one in followed.partitions.values()] == [0, 1, 0]
+
+
+def test_look_25_a_stream_that_finds_nothing_on_an_object_store_looks_seldomer() -> None:
+    store, clock = _FarStore(), SetClock()
+    tables = QueueTables("unused", store=store)
+    topic = tables.topic("t")
+    followed = FollowedTopics(PATTERN, clock=clock, store=store)
+    tables.send(topic, "a")
+    assert followed.refresh()
+
+    def looks_after_ms() -> int:
+        began = clock.boot_ms()
+        while not followed.is_due:
+            clock.advance_ms(100)
+        return clock.boot_ms() - began
+
+    waits = []
+    for _ in range(12):
+        waits.append(looks_after_ms())
+        assert not followed.refresh()
+    assert (waits[0], waits[-1]) == (1_000, 5_000) and waits == sorted(waits)
+    tables.send(topic, "b")
+    assert looks_after_ms() == 5_000
+    assert followed.refresh() and looks_after_ms() == 1_000
 
 
 def test_spark_02_a_near_store_is_looked_at_whenever_it_is_asked_for() -> None:
