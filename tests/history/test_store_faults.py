@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -15,8 +16,9 @@ import pytest
 from tests.history.checker.check import Reach
 from tests.history.clients.poppers import PopSettings
 from tests.history.conftest import Valid
+from tests.history.runs.clock import program, set_clock
 from tests.history.runs.nemesis import Fault as Struck
-from tests.history.runs.nemesis import KillInTrouble, TroubleStore
+from tests.history.runs.nemesis import JumpClock, KillInTrouble, TroubleStore
 from tests.history.runs.run import GroupPlan, Plan, System
 from tests.store_proxy import WRITES, Fault, StoreProxy
 
@@ -53,6 +55,7 @@ FAULTS: Final[Mapping[str, Sequence[Fault]]] = {
     "long tail": [Fault(probability=0.1, tail_s=0.5)],
     "stale lists": [Fault(stale_s=3)],
     "credentials that have expired": [Fault(probability=0.2, status=403, code="ExpiredToken")],
+    "a clock that is off, as the store sees it": [Fault(probability=0.2, status=403, code="RequestTimeTooSkewed")],
 }
 #: Fifteen of a hundred calls.
 ALL_TOGETHER: Final = [
@@ -116,6 +119,25 @@ def test_f20_all_faults_of_a_store_together_and_in_turn(valid: Valid, proxied_st
 def test_f20_a_region_that_is_gone_for_a_minute(valid: Valid, proxied_store: StoreProxy) -> None:
     plan = replace(ON_A_STORE, seed=2050, server=proxied_store, strikes=1, seconds=10, patience_s=150)
     _play(valid, replace(plan, reach=Reach(sends=20, faults=1)), {"gone": GONE}, (60, 60))
+
+
+@pytest.mark.promise("LOAD-8")
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("minutes", [7, -7])
+def test_f20_a_clock_that_is_off_by_minutes(
+    valid: Valid, proxied_store: StoreProxy, tmp_path: Path, minutes: int
+) -> None:
+    """The clock of the service and the jobs, beside a store whose clock is right."""
+    path, seed = tmp_path / "clock", 2055 + (minutes < 0)
+    set_clock(path)
+    # What is in flight when minutes are taken back stays so for minutes: nobody leaves anything unanswered.
+    diligent = replace(BILLING, forget=0, nack=0, renew=0, late=0, give_up=0, with_pop=0)
+    plan = replace(
+        ON_A_STORE, seed=seed, server=proxied_store, strikes=4, upkeep=(), delayed_percent=0, program=program(path),
+        clocked_jobs=True, groups=(GroupPlan(pops=diligent),), reach=Reach(sends=100, faults=4),
+    )  # fmt: skip
+    valid(plan, lambda _: [JumpClock(path, offset_s=60.0 * minutes, for_s=(2, 4))])
 
 
 @pytest.mark.promise("LOAD-8")
