@@ -1,7 +1,8 @@
 """What readers and jobs cost on an object store: the calls that each makes, which are what a store is paid for.
 
 Counted, not timed: a fetch of what the service has in memory and of history, a reader that waits, one behind another
-process, a pop with its acknowledgement, and a run of each job, over ten partitions with a hundred commits each.
+process, a pop with its acknowledgement, a run of each job, and Spark's readers, over ten partitions with a hundred
+commits each.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from deltamq.jobs.setup.jars import S3A, jars_folder, wrong_jars
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.registry import bench
@@ -33,6 +35,33 @@ _WAIT_S: Final = 20
 _JOBS: Final = ("merge", "revive", "delay", "retain", "compact", "verify")
 _PUTS: Final = ("PUT", "CONDITIONAL_PUT")
 _OTHERS: Final = ("GET", "HEAD", "LIST", "DELETE")
+#: Does what each line of its input names, and answers with a line.
+_SPARK: Final = """
+import sys
+from deltamq.jobs.sql import spark_session
+from deltamq.tables.config import load
+
+uri, table, checkpoint = sys.argv[1:]
+spark = spark_session("calls", conf=load(overrides={"warehouse.uri": uri}))
+topic = spark.readStream.format("mq").option("topic", "bench").load()
+queries = []
+
+
+def stream():
+    queries.append(topic.writeStream.format("noop").option("checkpointLocation", checkpoint).start())
+    queries[0].processAllAvailable()
+
+
+steps = {
+    "started": lambda: None,
+    "mq": lambda: spark.read.format("mq").option("topic", "bench").load().count(),
+    "delta": lambda: spark.read.format("delta").load(table).count(),
+    "stream": stream,
+    "batch": lambda: queries[0].processAllAvailable(),
+}
+for line in sys.stdin:
+    print("answer", steps[line.strip()](), flush=True)
+"""
 
 
 @bench("store.calls")
@@ -49,6 +78,7 @@ def calls(session: Session) -> Iterator[Figure]:
             yield from _of_readers(session, proxy, service, names[0])
             with running_service(folders[1], environment, warehouse=uri) as other:
                 yield from _of_a_follower(session, proxy, service, other, names[0])
+            yield from _of_spark(session, proxy, service, names[0], (uri, environment, str(folder / "checkpoint")))
         for job in _JOBS:
             counts = _counted(proxy, partial(_run, job, uri, environment))
             yield _noted(session, f"job.{job}", f"a run of the job {job}", 1, counts)
@@ -114,6 +144,58 @@ def _of_a_follower(
         _FETCHES,
         _counted(proxy, follow),
     )
+
+
+def _of_spark(
+    session: Session, proxy: StoreProxy, service: Service, name: str, where: tuple[str, Mapping[str, str], str]
+) -> Iterator[Figure]:
+    """Spark's readers, after a first look of each: that one makes its connections and loads its classes."""
+    uri, environment, checkpoint = where
+    if not session.effort.spark:
+        return
+    if wrong_jars(jars_folder(), S3A):
+        session.say("store.calls.spark: not measured, the jars for S3 are not there: make setup S3=1")
+        return
+    arguments = (uri, f"{uri.replace('s3://', 's3a://')}/topics/bench/{name}", checkpoint)
+    with subprocess.Popen(
+        [sys.executable, "-c", _SPARK, *arguments],
+        env={**os.environ, **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as spark:
+
+        def ask(step: str) -> None:
+            assert spark.stdin is not None and spark.stdout is not None, "they are pipes"
+            spark.stdin.write(f"{step}\n")
+            spark.stdin.flush()
+            while not (line := spark.stdout.readline()).startswith("answer"):
+                if not line:
+                    raise LoadError(f"Spark ended at the step {step}")
+
+        def batch() -> None:
+            service.call("POST", f"/v1/topics/bench/messages?partition={quote(name)}", {"messages": [{"body": "x"}]})
+            ask("batch")
+
+        def batches() -> None:
+            for _ in range(_FETCHES):
+                batch()
+
+        for step in ("started", "mq", "delta"):
+            ask(step)
+        for step, said in (
+            ("mq", 'a count of the topic by Spark, `format("mq")`'),
+            ("delta", 'a count of one partition by Spark, `format("delta")`'),
+            ("stream", "a stream's begin, and its first batch"),
+        ):
+            yield _noted(session, f"spark.{step}", said, 1, _counted(proxy, partial(ask, step)))
+        batches()
+        said = "a message that a stream of Spark awaits, its commit included"
+        yield _noted(session, "spark.batch", said, _FETCHES, _counted(proxy, batches))
+        # The length of the measurement; the service at rest is counted, too.
+        idle = _counted(proxy, lambda: time.sleep(_WAIT_S))
+        yield _noted(session, "spark.idle", "a second of a stream that finds nothing", _WAIT_S, idle)
+        spark.kill()
 
 
 def _run(job: str, uri: str, environment: Mapping[str, str]) -> None:
