@@ -40,7 +40,7 @@ _LOOK_SHARE: Final = 0.025
 #: Milliseconds between two looks for news, where each look is a request: at first, most, and how many times more after
 #: each look that finds nothing.
 _REMOTE_LOOK_MS: Final = 1_000
-_REMOTE_LOOK_MS_MAX: Final = 5_000
+_REMOTE_LOOK_MS_MAX: Final = 2_000
 _SLOWER: Final = 1.2
 _REMOTE_LOOKS_AT_ONCE: Final = 16
 #: Milliseconds between two listings of folders, which show the topics if there is no metadata log.

@@ -51,9 +51,9 @@ def test_look_25_a_stream_that_finds_nothing_on_an_object_store_looks_seldomer()
     for _ in range(12):
         waits.append(looks_after_ms())
         assert not followed.refresh()
-    assert (waits[0], waits[-1]) == (1_000, 5_000) and waits == sorted(waits)
+    assert (waits[0], waits[-1]) == (1_000, 2_000) and waits == sorted(waits)
     tables.send(topic, "b")
-    assert looks_after_ms() == 5_000
+    assert looks_after_ms() == 2_000
     assert followed.refresh() and looks_after_ms() == 1_000
 
 
