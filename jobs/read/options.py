@@ -70,6 +70,8 @@ _NO_TABLES: Final = (
     "keep a copy of its columns: make a view (CREATE TEMPORARY VIEW v USING mq OPTIONS (topic 'orders')), or tables of "
     "all topics (jobs.sql.register_tables)"
 )
+#: Delta's names for time travel, and ours. Delta's reaches only as far back as the log's commits are kept.
+_OF_TIME_TRAVEL: Final = {"versionasof": "asOfOffset", "timestampasof": "asOfTime"}
 #: Options that a stream cannot have, because it has no end.
 _ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "asOfOffset", "asOfTime")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -166,6 +168,8 @@ def parse_options(given: Mapping[str, str], *, warehouse: str | None = None, mod
     for key in given:
         if key.lower() in _OF_TABLES:
             raise wrong_option(key, _NO_TABLES)
+        if ours := _OF_TIME_TRAVEL.get(key.lower()):
+            raise wrong_option(key, f"is of Delta's tables; a topic is read as it was with the option {ours}")
     check_known(given, OPTIONS, _OF_KAFKA_CLIENTS, "source")
     where = options.get("warehouse") or warehouse
     if not where:

@@ -35,8 +35,9 @@ from deltamq.jobs.tasks.checkpoint_claims import Claimant
 from deltamq.jobs.tasks.connect import is_connect
 from deltamq.jobs.tasks.first_lines import errors_in_one_line, in_one_line
 from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.jobs.tasks.warehouses import absolute
 from deltamq.mq.errors import DeltaMQError
-from deltamq.tables.config import load
+from deltamq.tables.config import Config, load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,6 +92,13 @@ def register_sources(spark: SparkSession, *sources: type[DataSource]) -> None:
 def session_warehouse(spark: SparkSession) -> str | None:
     """Return the warehouse that `format("mq")` reads in a session; None if the format is not registered there."""
     return _warehouses.get(_id(spark))
+
+
+def chosen_warehouse(spark: SparkSession, conf: Config | None) -> str:
+    """Return the warehouse of `conf` if it is given, else the one that `format("mq")` reads, else the profile's."""
+    if conf is not None:
+        return absolute(conf.warehouse.uri)
+    return absolute(session_warehouse(spark) or load().warehouse.uri)
 
 
 def _id(spark: SparkSession) -> str:

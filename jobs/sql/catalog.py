@@ -21,13 +21,14 @@ from pyspark.sql import SparkSession
 
 from deltamq.jobs.read.identifiers import literal, quoted
 from deltamq.jobs.run.registry import Facts, job
+from deltamq.jobs.spark.datasource import chosen_warehouse
 from deltamq.jobs.sql.catalog_entries import PARTITIONS, entries_of
 from deltamq.jobs.sql.catalog_plan import CatalogEntry, CatalogStep, Made, made_of, plan_steps
 from deltamq.jobs.sql.queue_source import register_queue_sources
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.warehouses import absolute
 from deltamq.mq.errors import Conflict, Refused
-from deltamq.tables.config import Config, load
+from deltamq.tables.config import Config
 from deltamq.tables.store.store import Store
 
 _SCHEMA: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)?")
@@ -59,7 +60,7 @@ def catalog(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[s
     implementation = spark.conf.get("spark.sql.catalogImplementation", _IN_MEMORY)
     if "." not in conf.jobs.catalog_schema and implementation == _IN_MEMORY:
         return {"skipped": "in-memory-catalog"}
-    done = _registered(spark, conf, conf.jobs.catalog_schema)
+    done = _registered(spark, absolute(conf.warehouse.uri), conf.jobs.catalog_schema)
     return {"made": sum(step.make is not None for step in done), "dropped": sum(step.make is None for step in done)}
 
 
@@ -73,7 +74,7 @@ def register_tables(spark: SparkSession, schema: str = "deltamq", conf: Config |
     schema
         SCHEMA, or CATALOG.SCHEMA; it is created if it does not exist.
     conf
-        The settings that name the warehouse; by default the profile's.
+        The settings that name the warehouse; by default it is the session's, or the profile's.
 
     Returns
     -------
@@ -90,15 +91,14 @@ def register_tables(spark: SparkSession, schema: str = "deltamq", conf: Config |
     >>> register_tables(spark, "deltamq")                                      # doctest: +SKIP
     >>> spark.sql("SELECT tag, count(*) FROM deltamq.topic_orders GROUP BY 1") # doctest: +SKIP
     """
-    settings = conf or load()
-    _registered(spark, settings, schema)
-    return sorted(made.name for made in _present(spark, schema) if made.warehouse == absolute(settings.warehouse.uri))
+    warehouse = chosen_warehouse(spark, conf)
+    _registered(spark, warehouse, schema)
+    return sorted(made.name for made in _present(spark, schema) if made.warehouse == warehouse)
 
 
-def _registered(spark: SparkSession, conf: Config, schema: str) -> Sequence[CatalogStep]:
+def _registered(spark: SparkSession, warehouse: str, schema: str) -> Sequence[CatalogStep]:
     if _SCHEMA.fullmatch(schema) is None:
         raise Refused(f"schema must be SCHEMA or CATALOG.SCHEMA, not {schema!r}", field="schema")
-    warehouse = absolute(conf.warehouse.uri)
     store = storage(warehouse)
     _write_partitions(spark, store, warehouse)
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(*schema.split('.'))} COMMENT 'Topics of DeltaMQ'")

@@ -45,15 +45,15 @@ from deltamq.jobs.read.identifiers import latest_name, quarantine_name, values_n
 from deltamq.jobs.read.row_format import MESSAGE_ROW
 from deltamq.jobs.read.topics import Catalog
 from deltamq.jobs.read.typed_columns import quarantine_columns, values_columns
+from deltamq.jobs.spark.datasource import chosen_warehouse
 from deltamq.jobs.sql.latest_view import latest_of
 from deltamq.jobs.sql.queue_source import register_queue_sources
 from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.tasks.warehouse_files import storage
-from deltamq.jobs.tasks.warehouses import absolute
 from deltamq.mq.queue.ordered_pop import CONDEMNED, REJECTED
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER
 from deltamq.mq.static.logical_queue import LOGICAL_BROKER
-from deltamq.tables.config import Config, load
+from deltamq.tables.config import Config
 from deltamq.tables.queue.refs import TOPIC_LIVES_MAX
 from deltamq.tables.state.schema import STATE_TABLES
 from deltamq.tables.state.table import read_state_log
@@ -373,7 +373,7 @@ def register_views(spark: SparkSession, conf: Config | None = None) -> list[str]
     spark
         A session of `jobs.sql.spark_session`, or any with Delta.
     conf
-        The settings that name the warehouse; by default the profile's.
+        The settings that name the warehouse; by default it is the session's, or the profile's.
 
     Returns
     -------
@@ -385,7 +385,7 @@ def register_views(spark: SparkSession, conf: Config | None = None) -> list[str]
     >>> register_views(spark)                                                     # doctest: +SKIP
     >>> spark.sql("SELECT * FROM mq_lag WHERE lag > 0 ORDER BY lag DESC").show()  # doctest: +SKIP
     """
-    warehouse = absolute((conf or load()).warehouse.uri)
+    warehouse = chosen_warehouse(spark, conf)
     register_queue_sources(spark)
     _source_view(spark, "mq_stored_partitions", "mq_partitions", warehouse=warehouse)
     _source_view(spark, "mq_retry_messages", "mq_space", warehouse=warehouse, space="retry")

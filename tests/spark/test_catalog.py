@@ -14,7 +14,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from deltamq.jobs.merge.merge import merge
+from deltamq.jobs.spark.session import another_session
 from deltamq.jobs.sql.catalog import catalog, register_tables
+from deltamq.jobs.sql.views import register_views
 from deltamq.jobs.tasks.warehouses import close_warehouses
 from deltamq.mq.errors import Conflict, Refused
 from deltamq.mq.queue.checkpoint import LaneKey
@@ -100,6 +102,16 @@ def test_spark_11_the_catalog_follows_topics_that_grow_go_and_come_again(
     assert count(spark, f"{schema}.topic_orders") == 4
     assert not [name for name in names(spark, schema) if "gone" in name]
     assert count(spark, f"{schema}.topic__4fdd__name_2ev2") == 2
+
+
+def test_spark_11_without_settings_the_warehouse_is_the_sessions(
+    spark: SparkSession, tables: QueueTables, schema: str
+) -> None:
+    tables.send(tables.topic(), "a")
+    other = another_session(spark, tables.conf.warehouse.uri)
+    assert "topic_orders" in register_tables(other, schema)
+    register_views(other)
+    assert other.table("mq_partitions").where("space = 'topics'").count() == 1
 
 
 @pytest.mark.long

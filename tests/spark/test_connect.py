@@ -42,6 +42,28 @@ print(json.dumps(found))
 """
 
 
+# Counts of a view by different conditions, within one statement, and after more messages (SPEC SPARK-13).
+_FRESH = """
+import contextlib, json, sys
+from deltamq.jobs.sql import spark_session
+from deltamq.tables.config import load
+from tests.queue_tables import QueueTables
+
+spark = spark_session("client", conf=load(overrides={"warehouse.uri": sys.argv[1]}))
+spark.read.format("mq").option("topic", "orders").load().createOrReplaceTempView("seen")
+spark.sql(f"CREATE TEMPORARY VIEW used USING mq OPTIONS (topic 'orders', warehouse '{sys.argv[1]}')")
+found = {}
+for view in ("seen", "used"):
+    every, first = f"SELECT count(*) FROM {view}", f"SELECT count(*) FROM {view} WHERE offset = 0"
+    queries = (every, first, every, f"SELECT ({first}), ({every})", f"{first} UNION ALL {every}")
+    found[view] = [[list(row) for row in spark.sql(query).collect()] for query in queries]
+    with contextlib.closing(QueueTables(sys.argv[1])) as tables:
+        tables.send(tables.topic("orders"), "more")
+    found[view].append([list(row) for row in spark.sql(every).collect()])
+print(json.dumps(found))
+"""
+
+
 _STREAMS = """
 import json, sys
 from deltamq.jobs.sql import spark_session
@@ -105,6 +127,18 @@ def test_spark_06_topics_and_sql_over_connect(server: ConnectServer, warehouse: 
     read = server.python(_READ, str(warehouse))
     assert read.returncode == 0, read.stderr
     assert json.loads(read.stdout) == _FOUND
+
+
+@pytest.mark.long
+def test_spark_13_views_over_connect_see_what_is_stored_when_a_query_runs(
+    server: ConnectServer, warehouse: Path
+) -> None:
+    ran = server.python(_FRESH, str(warehouse))
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == {
+        "seen": [[[3]], [[1]], [[3]], [[1, 3]], [[1], [3]], [[4]]],
+        "used": [[[4]], [[1]], [[4]], [[1, 4]], [[1], [4]], [[5]]],
+    }
 
 
 @pytest.mark.promise("PIPE-19")

@@ -211,6 +211,17 @@ def test_spark_15_a_table_using_mq_is_refused_by_a_sentence(spark: SparkSession,
         spark.read.format("mq").load("seen")
 
 
+def test_spark_15_of_a_table_with_columns_of_its_own_nothing_is_answered(spark: SparkSession, seen: Filled) -> None:
+    """Spark makes it without asking the source, and refuses to read and to write it."""
+    spark.sql(f"CREATE TABLE kept (offset BIGINT) USING mq OPTIONS (topic 'seen', warehouse '{seen.uri}')")
+    try:
+        for statement in ("SELECT count(*) FROM kept", "INSERT INTO kept VALUES (1)"):
+            with pytest.raises(PySparkException, match="mq is not a valid Spark SQL Data Source"):
+                spark.sql(statement)
+    finally:
+        spark.sql("DROP TABLE kept")
+
+
 def test_spark_15_a_topic_whose_log_is_gone_is_no_empty_topic(spark: SparkSession, seen: Filled) -> None:
     frame = spark.read.format("mq").options(topic="seen", warehouse=seen.uri).load()
     assert frame.count() == 120

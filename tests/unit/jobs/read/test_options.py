@@ -75,6 +75,8 @@ WRONG = {
     "assign of nothing": ({"assign": '{"a": []}'}, "at least one partition"),
     "misspelt": ({"topic": "t", "startingOffset": "earliest"}, "did you mean startingOffsets"),
     "a path": ({"topic": "t", "path": "/x"}, "topics have no paths"),
+    "a time of Delta": ({"topic": "t", "timestampAsOf": "2026-01-31"}, "with the option asOfTime"),
+    "a version of Delta": ({"topic": "t", "versionAsOf": "1"}, "with the option asOfOffset"),
     "start at the end": ({"topic": "t", "startingOffsets": "latest"}, "cannot be latest"),
     "start at the end of one": ({"topic": "t", "startingOffsets": '{"t": {"0": -1}}'}, "cannot be latest"),
     "end at the start": ({"topic": "t", "endingOffsets": "earliest"}, "cannot be earliest"),
