@@ -24,6 +24,7 @@ from tests.bench import console, store, store_calls
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort
 from tests.bench.figure import Figure
 from tests.bench.jobs import catalog, compact, merge, revive, revive_spark, sink, stream, verify
+from tests.bench.jobs import typed as typed_by_spark
 from tests.bench.kafka import door, freshness, java
 from tests.bench.kafka import stream as stream_beside_kafka
 from tests.bench.kafka import typed as typed_by_kafka
@@ -56,7 +57,7 @@ _MODULES: Final = (
     store_calls,
     *(auth, cluster, event_loop, fetch, handover, keys, many, memory, pop, produce, static_topics, typed),
     *(door, freshness, java, stream_beside_kafka, typed_by_kafka),
-    *(catalog, compact, merge, revive, revive_spark, sink, stream, verify),
+    *(catalog, compact, merge, revive, revive_spark, sink, stream, typed_by_spark, verify),
 )
 
 

@@ -6,25 +6,20 @@ a nested object and a list; the columns have the same fields.
 
 from __future__ import annotations
 
+import itertools
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from deltamq.tables.log.batch import Batch
-from deltamq.tables.log.warehouse import Warehouse
-from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.settings import Flush
 from tests.bench.figure import Figure
 from tests.bench.load import Connection, checked, in_parallel, request, synchronous
 from tests.bench.payloads import arrow_stream
 from tests.bench.registry import bench
 from tests.bench.service import Service, running_service
 from tests.bench.session import Session
-from tests.bench.spark import SparkCounter
 
 _PARTITIONS: Final = 4
 _LINES: Final = 20_000
@@ -122,6 +117,34 @@ def invalid(session: Session) -> Iterator[Figure]:
         )
 
 
+@bench("typed.rare")
+def rare(session: Session) -> Iterator[Figure]:
+    """One body in a million does not fit, beside a typed topic whose bodies all do."""
+    bodies = _lines(_LINES), _lines(_LINES, lambda number: number == _LINES // 2)
+    good, bad = (request("POST", "/v1/topics/typed/messages", kind=_NDJSON, body=body) for body in bodies)
+    requests = 1_000_000 // _LINES
+    with running_service(session.fresh("typed.rare")) as service:
+        _make(service, "json", "quarantine")
+
+        def rate(seconds: float, *, is_rare: bool) -> float:
+            numbers = itertools.count()
+
+            def step(connection: Connection, _: int) -> int:
+                checked(connection.exchange(bad if is_rare and next(numbers) % requests == 0 else good))
+                return _LINES
+
+            messages, elapsed = in_parallel(service.address, 2, seconds, step)
+            return messages / elapsed
+
+        def window(seconds: float) -> dict[str, float]:
+            rates = {name: rate(seconds / 2, is_rare=name == "rare") for name in ("good", "rare")}
+            return {**rates, "ratio": rates["rare"] / rates["good"]}
+
+        windows = session.windows(window)
+    said = "NDJSON, one in a million in quarantine: rate beside none"
+    yield session.figure_of("typed.rare.ratio", said, "x", "ratio", windows)
+
+
 @bench("typed.columns")
 def columns(session: Session) -> Iterator[Figure]:
     """Values by Arrow into a topic of columns, beside the same bodies by Arrow."""
@@ -150,37 +173,3 @@ def synchronous_client(session: Session) -> Iterator[Figure]:
         windows = session.windows(window, warmups=4)
     said = "one synchronous client, 136 B nested bodies: p50 beside a topic of bytes"
     yield session.figure_of("typed.sync1.ratio", said, "x", "ratio", windows)
-
-
-@bench("typed.sum")
-def sum_of_a_field(session: Session) -> Iterator[Figure]:
-    """Spark sums one field of a partition's table: of its column, and out of the bodies."""
-    with SparkCounter(session) as counter:
-        spark = counter.started()
-        if spark is None:
-            session.say("no figures of typed.sum: a quick run starts no Spark")
-            return
-        warehouse = Warehouse.open(str(session.fresh("typed.sum")))
-        log = warehouse.create(PartitionRef(Space.TOPICS, "orders", "orders@broker-a"))
-        values = [_value(number) for number in range(_ROWS)]
-        bodies = pa.array([json.dumps(value).encode() for value in values], pa.binary())
-        rows = pa.RecordBatch.from_pydict({"body": bodies, "value": pa.array(values)})
-        for _ in range(max(1, session.effort.history_messages // _ROWS)):
-            log.append([Batch(rows)], flush=Flush.ASYNC)
-        log.flush()
-        table = spark.read.format("delta").load(log.location)
-        asked = {"column": "sum(value.amount)", "body": "sum(get_json_object(CAST(body AS STRING), '$.amount'))"}
-
-        def took(text: str) -> float:
-            began = time.perf_counter()
-            table.selectExpr(text).collect()
-            return time.perf_counter() - began
-
-        def window(_: float) -> dict[str, float]:
-            seconds = {name: took(text) for name, text in asked.items()}
-            return {**seconds, "ratio": seconds["body"] / seconds["column"]}
-
-        windows = session.windows(window, warmups=2)
-        warehouse.close()
-    said = f"Spark sums a field of {log.end_offset:,} rows: how many times as fast as by get_json_object"
-    yield session.figure_of("typed.sum.ratio", said, "x", "ratio", windows)
