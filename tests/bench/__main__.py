@@ -20,7 +20,7 @@ from typing import Final
 import click
 from rich.console import Console
 
-from tests.bench import console, store, store_calls
+from tests.bench import console, store, store_calls, store_many
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort
 from tests.bench.figure import Figure
 from tests.bench.jobs import catalog, compact, merge, revive, revive_spark, sink, stream, verify
@@ -55,6 +55,7 @@ _MODULES: Final = (
     console,
     store,
     store_calls,
+    store_many,
     *(auth, cluster, event_loop, fetch, handover, keys, many, memory, pop, produce, static_topics, typed),
     *(door, freshness, java, stream_beside_kafka, typed_by_kafka),
     *(catalog, compact, merge, revive, revive_spark, sink, stream, typed_by_spark, verify),

@@ -29,10 +29,10 @@ from tests.bench.session import Session, Window
 from tests.s3_server import ServerUnavailable
 from tests.store_proxy import Counts, StoreProxy, store_proxy
 
-__all__ = ["usd_a_month"]
+__all__ = ["GET_MS", "PUT_MS", "SETTLE_S", "usd_a_month"]
 
-_PUT_MS: Final = 50
-_GET_MS: Final = 20
+PUT_MS: Final = 50
+GET_MS: Final = 20
 #: Windows hold hundreds of commits of 100 ms.
 _WINDOW_TIMES: Final = 5
 _WINDOWS: Final = 3
@@ -42,7 +42,7 @@ _BUFFER_BYTES: Final = 8 * 1024
 _QUICK_SHARE: Final = 10
 _CREATED: Final = 200
 _CREATORS: Final = 20
-_SETTLE_S: Final = {"quick": 0.5}
+SETTLE_S: Final = {"quick": 0.5}
 _SETTLE_MOST_S: Final = 15.0
 _IDLE_S: Final = {"quick": 2.0}
 _IDLE_MOST_S: Final = 30.0
@@ -230,7 +230,7 @@ def _sending(session: Session, scenario: _Scenario) -> Iterator[Figure]:
                 raise
             session.say(f"{name}: not measured, the service does not take {dict(scenario.settings)}: {error}")
             return
-        proxy.set_latency(put_ms=_PUT_MS, get_ms=_GET_MS)
+        proxy.set_latency(put_ms=PUT_MS, get_ms=GET_MS)
         requests = [scenario.data(topic, partition) for topic, partitions in made.items() for partition in partitions]
         load = _Load(scenario, service, proxy, requests)
         try:
@@ -291,7 +291,7 @@ def create(session: Session) -> Iterator[Figure]:
     """Making many topics, twenty at a time."""
     topics = _CREATED // (_QUICK_SHARE if session.effort.name == "quick" else 1)
     with _serving(session, "store.create") as (service, proxy):
-        proxy.set_latency(put_ms=_PUT_MS, get_ms=_GET_MS)
+        proxy.set_latency(put_ms=PUT_MS, get_ms=GET_MS)
         proxy.reset()
         began = time.perf_counter()
         _made(service, topics, {"partitions": 1})
@@ -307,8 +307,8 @@ def _idle(session: Session, topics: int) -> Iterator[Figure]:
     with _serving(session, name) as (service, proxy):
         for topic in _made(service, topics, {"partitions": 1}):
             service.call("POST", f"/v1/topics/{topic}/messages", {"messages": [{"body": "x"}]})
-        proxy.set_latency(put_ms=_PUT_MS, get_ms=_GET_MS)
-        time.sleep(_SETTLE_S.get(effort, _SETTLE_MOST_S))  # until what began with the topics has ended
+        proxy.set_latency(put_ms=PUT_MS, get_ms=GET_MS)
+        time.sleep(SETTLE_S.get(effort, _SETTLE_MOST_S))  # until what began with the topics has ended
         proxy.reset()
         cpu = service.cpu_s()
         time.sleep(_IDLE_S.get(effort, _IDLE_MOST_S))  # the length of the measurement, not a wait for anything
@@ -343,7 +343,7 @@ def pop(session: Session) -> Iterator[Figure]:
         service.call("PUT", "/v1/groups/bench", {})
         for _ in range(20):
             service.call("POST", "/v1/topics/bench/messages", {"messages": [{"body": "x" * 100}] * 50})
-        proxy.set_latency(put_ms=_PUT_MS, get_ms=_GET_MS)
+        proxy.set_latency(put_ms=PUT_MS, get_ms=GET_MS)
 
         def window(seconds: float) -> dict[str, float]:
             proxy.reset()

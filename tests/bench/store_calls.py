@@ -26,7 +26,7 @@ from tests.bench.service import Service, fetch_path, running_service
 from tests.bench.session import Session
 from tests.store_proxy import Counts, StoreProxy, store_proxy
 
-__all__: list[str] = []
+__all__ = ["run_job"]
 
 _PARTITIONS: Final = 10
 _COMMITS: Final = 100
@@ -80,7 +80,7 @@ def calls(session: Session) -> Iterator[Figure]:
                 yield from _of_a_follower(session, proxy, service, other, names[0])
             yield from _of_spark(session, proxy, service, names[0], (uri, environment, str(folder / "checkpoint")))
         for job in _JOBS:
-            counts = _counted(proxy, partial(_run, job, uri, environment))
+            counts = _counted(proxy, partial(run_job, job, uri, environment))
             yield _noted(session, f"job.{job}", f"a run of the job {job}", 1, counts)
 
 
@@ -198,7 +198,7 @@ def _of_spark(
         spark.kill()
 
 
-def _run(job: str, uri: str, environment: Mapping[str, str]) -> None:
+def run_job(job: str, uri: str, environment: Mapping[str, str]) -> None:
     command = [str(Path(sys.executable).with_name("deltamq")), "jobs", "run", job, "--once", "--engine", "local"]
     ran = subprocess.run(
         [*command, "--warehouse", uri], env={**os.environ, **environment}, capture_output=True, text=True, check=False
