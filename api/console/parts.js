@@ -253,22 +253,18 @@ export function Dialog({ title, onClose, children }) {
     onCancel=${onClose}><h2>${title}</h2>${children}</dialog>`;
 }
 
-// A button that asks once before it changes something. `says` tells what the change concerns, and may have fields,
-// which `run` gets; `typed` must be typed for it.
-export function Ask({ label, title, says, typed, yes = label, isDanger = true, isOff, run, cls = "" }) {
-  const [isAsked, setAsked] = useState(false), [text, setText] = useState(""), [error, setError] = useState(null),
-    [isBusy, setBusy] = useState(false);
-  const close = () => { setAsked(false); setText(""); setError(null); };
+// Asks once before something is changed. `says` tells what the change concerns, and may have fields, which `run` gets;
+// `typed` must be typed for it.
+export function Sure({ title, says, typed, yes, isDanger = true, run, onClose }) {
+  const [text, setText] = useState(""), [error, setError] = useState(null), [isBusy, setBusy] = useState(false);
   const act = async event => {
     event.preventDefault();
     setBusy(true);
     setError(null);
-    try { const news = await run(Object.fromEntries(new FormData(event.target))); close(); if (news) say(news);
-      } catch (problem) { setError(problem); } finally { setBusy(false); }
+    try { const news = await run(Object.fromEntries(new FormData(event.target))); onClose(); if (news) say(news);
+      } catch (problem) { setError(problem); setBusy(false); }
   };
-  return html`<button type="button" class=${(isDanger ? "danger " : "") + cls} disabled=${isOff}
-    onClick=${() => setAsked(true)}>${label}</button>
-    ${isAsked && html`<${Dialog} title=${title} onClose=${close}><form onSubmit=${act}>
+  return html`<${Dialog} title=${title} onClose=${onClose}><form onSubmit=${act}>
       <div class="says">${says}</div>
       ${typed
         && html`<${Field} label=${`Type ${visible(typed)} to go on`}><input value=${text}
@@ -276,10 +272,18 @@ export function Ask({ label, title, says, typed, yes = label, isDanger = true, i
       ${error
         && html`<p class="trouble" role="alert">${visible(error.message)} ${error.code
           && html`<code>${error.code}</code>`}</p>`}
-      <div class="buttons"><button type="button" onClick=${close}>Cancel</button>
+      <div class="buttons"><button type="button" onClick=${onClose}>Cancel</button>
         <button type="submit" class=${isDanger ? "danger solid" : "solid"}
           disabled=${isBusy || (typed && text !== typed)}>${yes}</button></div>
-    </form><//>`}`;
+    </form><//>`;
+}
+
+// A button that asks so.
+export function Ask({ label, isDanger = true, isOff, cls = "", yes = label, ...its }) {
+  const [isAsked, setAsked] = useState(false);
+  return html`<button type="button" class=${(isDanger ? "danger " : "") + cls} disabled=${isOff}
+    onClick=${() => setAsked(true)}>${label}</button>
+    ${isAsked && html`<${Sure} ...${its} yes=${yes} isDanger=${isDanger} onClose=${() => setAsked(false)} />`}`;
 }
 
 // A form that sends what its fields hold; a refusal is shown at its end.

@@ -134,7 +134,10 @@ class PartitionRetention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetentionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What retention takes next of each partition of a topic; partitions that are damaged are left out."""
+    """What retention takes next of each partition of a topic; partitions that are damaged are left out.
+
+    The limits are those that were asked for, else the topic's.
+    """
 
     topic: str
     retention_ms: int

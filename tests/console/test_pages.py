@@ -501,6 +501,31 @@ def test_look_09_a_change_asks_once_and_says_how_many_it_concerns(tab: Seen, adm
     assert ("POST /v1/groups/{group}/topics/{topic}/offsets/reset", "done") in done
 
 
+def test_look_26_a_topic_that_keeps_less_says_how_many_messages_go(tab: Seen, admin: Guarded) -> None:
+    page, dialog = tab.page, tab.page.get_by_role("dialog")
+    admin.put_topic("brief", partitions=1)
+    for body in ("first", "second", "third"):
+        assert admin.send("brief", body * 1_000).status == 200
+    kept, limit = page.get_by_label("Keep messages for, in days"), page.get_by_label("Keep at most, in MiB")
+    tab.open(_at("topics", "brief", "settings"))
+    limit.fill("0.000001")
+    page.get_by_role("button", name="Change", exact=True).click()
+    expect(dialog).to_contain_text("2 messages of brief are older or more than that")
+    dialog.get_by_role("button", name="Cancel").click()
+    assert admin.call("GET", "/v1/topics/brief").json["retention_bytes"] == -1
+    limit.fill("")
+    kept.fill("30")
+    page.get_by_role("button", name="Change", exact=True).click()
+    tab.shows("The topic is changed.")
+    expect(dialog).to_have_count(0)
+    kept.fill("1")
+    page.get_by_role("button", name="Change", exact=True).click()
+    dialog.get_by_role("button", name="Change, 0 messages go").click()
+    tab.shows("The topic is changed.")
+    assert admin.call("GET", "/v1/topics/brief").json["retention_ms"] == 86_400_000
+    assert admin.call("DELETE", "/v1/topics/brief").status == 204
+
+
 def test_type_6_what_did_not_fit_is_seen_sent_again_and_deleted(tab: Seen, admin: Guarded) -> None:
     page, dialog, path = tab.page, tab.page.get_by_role("dialog"), "/v1/topics/typed/quarantine"
     tab.open(_at("topics", "typed", "quarantine"))

@@ -100,6 +100,7 @@ def test_look_09_a_disk_that_fills_is_seen_and_a_topic_that_keeps_less_makes_roo
     page.get_by_label("Parts of the topic").get_by_role("link", name="Settings").click()
     page.get_by_label("Keep at most, in MiB of each partition").fill("1")
     page.get_by_role("button", name="Change", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Change, ").click()
     expect(page.get_by_text("The topic is changed.")).to_be_visible()
     gone(page, "The disk is nearly full")
 

@@ -1,10 +1,10 @@
 // One topic: its partitions, messages, groups, settings and exports, each at an address of its own.
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
-import { at, query as asked, send, useLive, useMay } from "../api.js";
+import { at, get, query as asked, send, useLive, useMay } from "../api.js";
 import { bytes, count, duration, plural, rate, sh, visible } from "../format.js";
 import { spanOf, topOf, useGroupsNow, useHistory } from "../now.js";
-import { Ask, Command, Empty, Facts, Field, Form, html, literal, Nothing, Plot, Sql, State, Table, Tabs, Time, Trouble,
-  Waiting } from "../parts.js";
+import { Ask, Command, Empty, Facts, Field, Form, html, literal, Nothing, Plot, Sql, State, Sure, Table, Tabs, Time,
+  Trouble, Waiting } from "../parts.js";
 import { go, to } from "../route.js";
 import { Head } from "./head.js";
 import { Message } from "./message.js";
@@ -129,7 +129,14 @@ function Retention({ topic }) {
       keyOf=${one => one.partition} first="-bytes" empty=${html`<${Empty}>No partition can be looked at.<//>`} />`}`;
 }
 
+// Whether a change lets messages go: they are counted before it is done.
+const keepsLess = (wanted, info) => wanted.retention_ms < info.retention_ms || (wanted.retention_bytes >= 0
+  && (info.retention_bytes < 0 || wanted.retention_bytes < info.retention_bytes));
+
 function Settings({ info, may, reload }) {
+  const [less, setLess] = useState(null);
+  const put = async wanted => { await send("PUT", at`v1/topics/${info.topic}`, wanted); reload();
+    return "The topic is changed."; };
   const change = async given => {
     const wanted = { order_strategy: given.order_strategy, retention_ms: Math.round(given.days * 86_400_000),
       retention_bytes: given.mib === "" ? -1 : Math.round(given.mib * MIB), message_type: given.message_type,
@@ -137,9 +144,12 @@ function Settings({ info, may, reload }) {
       ...(given.window === "" ? {} : { commit_window_ms: Number(given.window) }) };
     if (info.static) Object.assign(wanted, { static: true, total_queues: Number(given.partitions) });
     else if (Number(given.partitions) !== info.partitions.length) wanted.partitions = Number(given.partitions);
-    await send("PUT", at`v1/topics/${info.topic}`, wanted);
-    reload();
-    return "The topic is changed.";
+    if (!keepsLess(wanted, info)) return put(wanted);
+    const { retention_ms, retention_bytes } = wanted;
+    const { partitions } = await get(at`v1/topics/${info.topic}/retention` + asked({ retention_ms, retention_bytes }));
+    setLess({ wanted, due: partitions.reduce((all, one) => all + one.due_messages, 0),
+      held: [...new Set(partitions.flatMap(one => one.held_by))] });
+    return undefined;
   };
   const remove = async () => { await send("DELETE", at`v1/topics/${info.topic}`); go("topics");
     return `Topic ${info.topic} is deleted.`; };
@@ -179,6 +189,12 @@ function Settings({ info, may, reload }) {
         answers."><input name="window" type="number" min="0" max="60000" placeholder="as the service"
         defaultValue=${info.commit_window_ms ?? ""} required=${info.commit_window_ms !== null} /><//>
     <//>`}
+    ${less
+      && html`<${Sure} title="Keep less" yes=${`Change, ${plural(less.due, "message")} go`} run=${() => put(less.wanted)}
+        onClose=${() => setLess(null)} says=${html`<p>${plural(less.due, "message")} of ${visible(info.topic)} are older
+          or more than that: they are deleted when the job retain next runs, for everybody, and cannot be brought
+          back.</p>${less.held.length > 0
+          && html`<p>More follow when they are done by ${less.held.map(visible).join(", ")}.</p>`}`} />`}
     <${Retention} topic=${info.topic} />
     ${may("topic", "delete")
       && html`<section class="card"><h2>Delete</h2><p>Routes and data go; groups lose their progress in it.</p>

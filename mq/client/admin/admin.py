@@ -140,9 +140,17 @@ class AdminCalls(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin, In
         return read_answer(answer, TopicInfo), answer.status == _CREATED
 
     @both
-    async def retention(self, topic: str) -> RetentionInfo:
-        """Return what retention takes next of each partition, when, why, and who holds messages back."""
-        return read_answer(await self._call("GET", path_of("topics", check_topic(topic), "retention")), RetentionInfo)
+    async def retention(
+        self, topic: str, *, retention_ms: int | None = None, retention_bytes: int | None = None
+    ) -> RetentionInfo:
+        """Return what retention takes next of each partition, when, why, and who holds messages back.
+
+        With `retention_ms` or `retention_bytes`, return what it would take if the topic had these.
+        """
+        wanted = {"retention_ms": retention_ms, "retention_bytes": retention_bytes}
+        query = {name: str(value) for name, value in wanted.items() if value is not None}
+        path = path_of("topics", check_topic(topic), "retention")
+        return read_answer(await self._call("GET", path, query=query), RetentionInfo)
 
     @both
     async def list_topics(self) -> list[str]:

@@ -154,11 +154,21 @@ def show(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
 
 @topic.command()
 @click.argument("name")
+@click.option("--retention-ms", type=click.IntRange(1), help="What it would take if messages were kept so long.")
+@click.option("--retention-bytes", type=click.IntRange(-1), help="The same for so many bytes; -1 for no limit.")
 @service_options
-def retention(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
+@watchable
+def retention(
+    name: str,
+    retention_ms: int | None,
+    retention_bytes: int | None,
+    url: str,
+    access: ClientAccess,
+    as_json: bool,
+) -> None:
     """Print what retention takes next of each partition of topic NAME, when, why, and who holds messages back."""
     with Admin(url, patience=PATIENCE, **access) as admin:
-        info = admin.retention(name)
+        info = admin.retention(name, retention_ms=retention_ms, retention_bytes=retention_bytes)
     if as_json:
         print_json(info)
         return

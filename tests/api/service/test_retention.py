@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,35 @@ def test_retry_9_more_than_is_kept_goes_by_size_oldest_first(queue: Queue) -> No
     assert queue.api.put_topic("orders", retention_bytes=1)["retention_bytes"] == 1
     assert _retain(queue) == 3, "the newest file stays"
     assert queue.api.put_topic("orders", retention_bytes=-1)["retention_bytes"] == -1
+
+
+def test_retry_9_a_change_is_planned(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+    queue.topic()
+    for _ in range(4):
+        queue.send("x" * 2_000)
+        queue.advance(1_000)
+    path, before = "/v1/topics/orders/retention", queue.api.call("GET", "/v1/topics/orders/retention").json
+    size = before["partitions"][0]["next"]["bytes"]
+
+    def planned(query: str) -> tuple[int, int, int]:
+        reply = queue.api.call("GET", f"{path}?{query}")
+        assert reply.status == 200, reply
+        return reply.json["retention_ms"], reply.json["retention_bytes"], reply.json["partitions"][0]["due_messages"]
+
+    kept_ms = before["retention_ms"]
+    assert planned(f"retention_bytes={2 * size - 1}") == (kept_ms, 2 * size - 1, 2)
+    assert planned("retention_ms=2500") == (2_500, -1, 2)
+    assert planned(f"retention_ms=2500&retention_bytes={size - 1}") == (2_500, size - 1, 3)
+    assert queue.api.call("GET", path).json == before, "nothing is changed"
+    url = f"http://127.0.0.1:{queue.api.port}"
+    assert cli._status(["topic", "retention", "orders", "--retention-ms", "2500", "--json", "--url", url]) == 0
+    assert json.loads(capsys.readouterr().out)["partitions"][0]["due_messages"] == 2
+    assert queue.api.put_topic("orders", retention_ms=2_500)["retention_ms"] == 2_500
+    assert _retain(queue) == 2, "as planned"
+    assert planned(f"retention_ms={kept_ms}")[2] == 0
+    for wrong in ("retention_bytes=0", "retention_bytes=-2", "retention_ms=0"):
+        reply = queue.api.call("GET", f"{path}?{wrong}")
+        assert (reply.status, reply.json["field"]) == (422, wrong.partition("=")[0]), reply
 
 
 def test_retry_9_a_topic_without_messages_has_nothing_to_take(queue: Queue) -> None:
