@@ -12,6 +12,7 @@ call goes on at the cursor, so a search of any length holds no request, and is g
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -260,6 +261,8 @@ def _answer(hosted: HostedTopic, places: Sequence[_Place], looked: _Looked) -> S
 
 # Cursors: the life of the topic, then offset and time of each partition; `-` for one that is over.
 
+_CURSOR: Final = re.compile(r"[0-9a-f-]{36}(\.(-|[0-9]+_-?[0-9]+))+")
+
 
 def _cursor(hosted: HostedTopic, places: Sequence[_Place]) -> str:
     return ".".join([hosted.topic.id, *("-" if one.is_over else f"{one.offset}_{one.through_us}" for one in places)])
@@ -267,6 +270,8 @@ def _cursor(hosted: HostedTopic, places: Sequence[_Place]) -> str:
 
 def _places(hosted: HostedTopic, names: Sequence[str], cursor: str) -> list[_Place]:
     """Return the places of a cursor; partitions that were added since begin at their first message."""
+    if _CURSOR.fullmatch(cursor) is None:
+        raise _changed()
     topic_id, *texts = cursor.split(".")
     if topic_id != hosted.topic.id:
         raise Conflict(
@@ -282,10 +287,14 @@ def _places(hosted: HostedTopic, names: Sequence[str], cursor: str) -> list[_Pla
         if text == "-":
             place.is_over = True
         elif not is_offset(offset) or not is_offset(through.removeprefix("-")):
-            raise Refused("cursor: send the cursor of the answer before as it is", field="cursor")
+            raise _changed()
         else:
             place.offset, place.through_us = int(offset), int(through)
     return places
+
+
+def _changed() -> Refused:
+    return Refused("cursor: send the cursor of the answer before as it is", field="cursor")
 
 
 def _header(text: str) -> tuple[str, str]:

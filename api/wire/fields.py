@@ -21,6 +21,8 @@ from deltamq.mq.meta.access import Access
 from deltamq.mq.names import is_tag
 from deltamq.tables.row_filter import MessageFilter
 
+#: Python reads no number of thousands of digits.
+_OFFSET_DIGITS: Final = len(str(OFFSET_MAX))
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:[Zz]|[+ -]\d\d:\d\d)")
 
 
@@ -90,7 +92,7 @@ class AccessFields(TypedDict):
 
 def is_offset(text: str) -> bool:
     """Return whether the text of a cursor is an offset, or a time that is not negative."""
-    return text.isascii() and text.isdigit() and int(text) <= OFFSET_MAX
+    return text.isascii() and text.isdigit() and len(text) <= _OFFSET_DIGITS and int(text) <= OFFSET_MAX
 
 
 def access_fields(access: Access) -> AccessFields:
