@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from deltamq.mq.auth.keys import Key
@@ -79,15 +79,25 @@ def decide_enable_principal(state: AuthState, name: str) -> Sequence[AuthEvent]:
 
 
 def _check_other_administrator(state: AuthState, name: str) -> None:
-    about = [rule for rule in state.rules.values() if rule.resource == "cluster" and "admin" in rule.verbs]
+    if is_last_administrator(name, state.rules.values(), state.is_disabled):
+        raise last_administrator(name)
+
+
+def is_last_administrator(name: str, rules: Iterable[AccessRule], is_disabled: Callable[[str], bool]) -> bool:
+    """Return whether a principal may administer the cluster by these rules, and no other may that is enabled."""
+    about = [rule for rule in rules if rule.resource == "cluster" and "admin" in rule.verbs]
     denied = {rule.principal for rule in about if rule.effect == "deny"}
     granted = {rule.principal for rule in about if rule.effect == "allow"} - denied
-    if name in granted and not any(other != name and not state.is_disabled(other) for other in granted):
-        raise Conflict(
-            f"principal {name} is the last administrator: grant admin on the cluster to another one first",
-            code="last_administrator",
-            field="principal",
-        )
+    return name in granted and not any(other != name and not is_disabled(other) for other in granted)
+
+
+def last_administrator(name: str) -> Conflict:
+    """Return the refusal to disable or remove the last administrator."""
+    return Conflict(
+        f"principal {name} is the last administrator: grant admin on the cluster to another one first",
+        code="last_administrator",
+        field="principal",
+    )
 
 
 def decide_put_key(state: AuthState, key: Key) -> Sequence[AuthEvent]:

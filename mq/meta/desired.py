@@ -9,12 +9,13 @@ A setting that is not said stays. Nothing is deleted without `prune`, and nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from deltamq.mq.auth.principals import rule_of
+from deltamq.mq.auth.changes import is_last_administrator
+from deltamq.mq.auth.principals import AccessRule, rule_of
 from deltamq.mq.auth.state import AuthState
 from deltamq.mq.limits import JSON_INTEGER_MAX
 from deltamq.mq.meta.allocation import Strategy
@@ -167,6 +168,38 @@ def plan(wanted: Desired, present: Desired, *, prune: bool = False) -> list[Chan
     return changes
 
 
+def refused(changes: Sequence[Change], wanted: Desired, present: Desired) -> list[Change]:
+    """Return the changes that the service would refuse: those that leave nobody who may administer it (SPEC SEC-19).
+
+    `present` has all principals, as with `prune`.
+    """
+    rules = {
+        (name, one): _rule(name, its)
+        for name, said in present.principals.items()
+        for one, its in _rules(name, said).items()
+    }
+    disabled = {name for name, said in present.principals.items() if said.disabled}
+    found = []
+    for change in changes:
+        name, _, rule = change.name.partition("/")
+        if change.kind == "rule":
+            rules.pop((name, rule), None)
+            if change.does == "create":
+                rules[name, rule] = _rule(name, _rules(name, wanted.principals[name])[rule])
+        elif change.kind == "principal":
+            before, after = change.fields.get("disabled", (None, False))
+            goes = change.does == "delete" or after
+            if goes and is_last_administrator(name, rules.values(), disabled.__contains__):
+                found.append(change)
+            elif change.does == "delete":
+                rules = {key: its for key, its in rules.items() if key[0] != name}
+            elif after:
+                disabled.add(name)
+            elif before:
+                disabled.discard(name)
+    return found
+
+
 def normal(wanted: Desired) -> Desired:
     """Return the same in the form in which the service answers, so that a repeat changes nothing; refuses nonsense."""
     groups = {}
@@ -225,12 +258,11 @@ def _principal(name: str, wanted: PrincipalWanted, present: PrincipalWanted | No
 
 def _rules(principal: str, its: PrincipalWanted) -> dict[str, RuleWanted]:
     """Return the rules by their ids."""
-    return {
-        rule_of(
-            principal=principal, effect=one.effect, resource=one.resource, pattern=one.pattern, verbs=one.verbs
-        ).id: one
-        for one in its.rules
-    }
+    return {_rule(principal, one).id: one for one in its.rules}
+
+
+def _rule(principal: str, its: RuleWanted) -> AccessRule:
+    return rule_of(principal=principal, effect=its.effect, resource=its.resource, pattern=its.pattern, verbs=its.verbs)
 
 
 def _fields(said: msgspec.Struct) -> dict[str, tuple[Any, Any]]:

@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 import msgspec
 
+from deltamq.mq.auth.changes import last_administrator
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.admin.desired import read_files, schema, to_toml
 from deltamq.mq.client.admin.plan import carry_out, present
 from deltamq.mq.client.cli.console import LONG_PATIENCE, print_json, print_table, service_options
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.errors import Conflict, Forbidden
-from deltamq.mq.meta.desired import Change, Desired, plan
+from deltamq.mq.meta.desired import Change, Desired, plan, refused
 from deltamq.mq.wire.cluster import AppliedAnswer, DifferingField
 
 
@@ -38,7 +39,8 @@ def apply(
     """Bring topics, groups, principals, rules and quotas to what PATH says: a .toml or .yaml file, or a folder of them.
 
     What PATH leaves out stays as it is. Applied again, it changes nothing. It stops at the first change that the
-    service refuses; those before it are done, and the next run goes on.
+    service refuses; those before it are done, and the next run goes on. With --prune, nothing is done if the last
+    administrator were to go.
     """
     if only_schema:
         print_json(schema())
@@ -47,9 +49,14 @@ def apply(
         raise click.UsageError("name a file or a folder: deltamq apply PATH")
     wanted = read_files(path)
     with Admin(url, patience=LONG_PATIENCE, **access) as admin:
-        changes = plan(wanted, _present(admin, wanted, prune=prune), prune=prune)
+        there = _present(admin, wanted, prune=prune)
+        changes = plan(wanted, there, prune=prune)
+        # Without `prune` it is not known who else administers.
+        impossible = refused(changes, wanted, there) if prune else []
         if not as_json:
-            _print(changes)
+            _print(changes, impossible)
+        if impossible and not only_plan:
+            raise last_administrator(impossible[0].name)
         deleted = [change for change in changes if change.does == "delete"]
         if deleted and not (only_plan or yes) and sys.stdin.isatty():
             click.confirm(f"delete {len(deleted)} of them, with what they hold?", abort=True, err=True)
@@ -60,7 +67,8 @@ def apply(
         if not only_plan:
             _record(admin, wanted, prune=prune)
     if as_json:
-        print_json({"plan": only_plan, "changes": [change._asdict() for change in changes]})
+        shown = {"plan": only_plan, "changes": [change._asdict() for change in changes]}
+        print_json(shown | ({"refused": [change._asdict() for change in impossible]} if impossible else {}))
 
 
 def _record(admin: Admin, wanted: Desired, *, prune: bool) -> None:
@@ -123,12 +131,14 @@ def _present(admin: Admin, wanted: Desired, *, prune: bool) -> Desired:
         return present(admin, only=only, principals=False)
 
 
-def _print(changes: list[Change]) -> None:
+def _print(changes: list[Change], impossible: list[Change]) -> None:
     if not changes:
         click.echo("nothing to change")
         return
     rows = [(change.does, change.kind, change.name, _said(change)) for change in changes]
     print_table(("", "what", "name", "settings"), rows)
+    for change in impossible:
+        click.echo(f"refused: {last_administrator(change.name).detail}")
 
 
 def _said(change: Change) -> str:

@@ -104,6 +104,22 @@ def test_look_14_prune_deletes_what_files_do_not_name(
     assert admin.call("GET", "/v1/auth/principals/eve").status == 404
 
 
+def test_sec_51_prune_that_would_delete_the_last_administrator_does_nothing(
+    admin: Guarded, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "warehouse.toml"
+    file.write_text("[topics.orders]\npartitions = 2\n")
+    admin.put_topic("old", partitions=1)
+    (refused,) = run("apply", str(file), "--plan", "--prune")["refused"]
+    assert (refused["does"], refused["kind"], refused["name"]) == ("delete", "principal", "admin")
+    access = ("--url", f"http://127.0.0.1:{admin.port}", "--token", str(admin.token))
+    assert cli._status(["apply", str(file), "--plan", "--prune", *access]) == 0
+    assert "refused: principal admin is the last administrator" in capsys.readouterr().out
+    assert run("apply", str(file), "--prune", status=1)["error"]["code"] == "last_administrator"
+    assert admin.call("GET", "/v1/topics").json["topics"] == ["old"], "nothing is changed"
+    assert "refused" not in run("apply", str(file), "--plan")
+
+
 def test_look_14_what_the_service_refuses_ends_it_and_the_rest_is_done_later(
     admin: Guarded, run: Run, tmp_path: Path
 ) -> None:

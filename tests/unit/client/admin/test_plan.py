@@ -23,6 +23,7 @@ from deltamq.mq.meta.desired import (
     TopicWanted,
     normal,
     plan,
+    refused,
 )
 
 RULE = RuleWanted(resource="topic", pattern="orders.*", verbs=["subscribe", "publish"])
@@ -70,6 +71,31 @@ def test_look_14_nothing_is_deleted_without_prune() -> None:
         ("delete", "topic", "old"),
         ("delete", "principal", "eve"),
     ]
+
+
+ADMIN = RuleWanted(resource="cluster", verbs=["admin"])
+
+
+def test_sec_51_a_plan_knows_which_changes_leave_no_administrator() -> None:
+    def of(wanted: dict[str, PrincipalWanted], there: dict[str, PrincipalWanted]) -> list[tuple[str, str, str]]:
+        after, before = Desired(principals=wanted), Desired(principals=there)
+        return _short(refused(plan(after, before, prune=True), after, before))
+
+    ada, bob = PrincipalWanted(rules=[ADMIN]), PrincipalWanted(rules=[ADMIN])
+    off = PrincipalWanted(rules=[ADMIN], disabled=True)
+    assert of({}, {"ada": ada}) == [("delete", "principal", "ada")]
+    assert of({}, {"ada": ada, "bob": bob}) == [("delete", "principal", "bob")], "one of them has to stay"
+    assert of({"bob": bob}, {"ada": ada, "bob": bob}) == []
+    assert of({"new": ada}, {"ada": ada}) == [], "another one is made before"
+    assert of({}, {"ada": ada, "bob": PrincipalWanted(rules=[ADMIN], disabled=True)}) == [
+        ("delete", "principal", "ada")
+    ]
+    assert of({"ada": off}, {"ada": ada}) == [("change", "principal", "ada")]
+    assert of({"ada": off, "bob": bob}, {"ada": ada, "bob": bob}) == []
+    assert of({"bob": bob}, {"ada": ada, "bob": off}) == [], "it is enabled before"
+    denied = PrincipalWanted(rules=[ADMIN, RuleWanted(resource="cluster", verbs=["admin"], effect="deny")])
+    assert of({"bob": denied}, {"ada": ada, "bob": bob}) == [("delete", "principal", "ada")]
+    assert of({}, {"eve": PrincipalWanted(rules=[RULE])}) == []
 
 
 @pytest.mark.parametrize(
