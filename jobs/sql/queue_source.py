@@ -5,6 +5,7 @@
 | `mq_partitions` | partition of any space, with its offsets         | `warehouse`                              |
 | `mq_space`      | message of the groups' retry or dead-letter logs | `warehouse`, `space` (`retry` or `dlq`)  |
 |                 | (a dead letter with its state, from its marks)   |                                          |
+|                 | delayed message that waits, from its marks       | `space` = `delay`, `cluster`             |
 |                 | record of the audit                              | `warehouse`, `space` = `audit`           |
 
 A group's logs are created and deleted with the group, so no fixed list of Delta tables covers them. The audit
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -41,7 +43,16 @@ from deltamq.tables.delta.snapshot import PartitionNotFound, load
 from deltamq.tables.log.warehouse import refs
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.dead_marks import LETTER_STATES, add_marks, states_at
-from deltamq.tables.queue.refs import AUDIT, HISTORY, dead_marks_ref, is_dead_marks
+from deltamq.tables.queue.delay_marks import FoldedMarks
+from deltamq.tables.queue.refs import (
+    AUDIT,
+    DELAY,
+    DELAY_MARKS,
+    HISTORY,
+    dead_marks_ref,
+    is_dead_marks,
+    system_ref,
+)
 from deltamq.tables.schema import MESSAGE_SCHEMA, TIME
 from deltamq.tables.store.store import Store
 
@@ -77,6 +88,10 @@ SPACE_ROW: Final = pa.schema(
 DEAD_ROW: Final = pa.schema(
     [*SPACE_ROW, ("state", pa.string()), ("sent_back_time", TIME), ("sent_back_by", pa.string())]
 )
+#: A delayed message that waits (SPEC RETRY-4).
+DELAY_ROW: Final = SPACE_ROW.append(pa.field("is_cancelled", pa.bool_()))
+_DELAY: Final = "delay"
+_ROWS: Final = {Space.DLQ.value: DEAD_ROW, _DELAY: DELAY_ROW}
 
 
 #: The columns that identify a partition.
@@ -227,10 +242,22 @@ class SpaceReader(_Reader):
         return rows
 
 
-class DeadReader(SpaceReader):
-    """Yields dead letters with their states. All scans of a query see the same marks."""
+class _MarkedReader(SpaceReader):
+    """Yields messages that marks in another log are about. All scans of a query see the same marks."""
 
     state_row = PARTITION_ROW.append(pa.field("marks_end", pa.int64()))
+
+    @abstractmethod
+    def _marks_ref(self, ref: PartitionRef) -> PartitionRef:
+        """Return the log of the marks about a partition."""
+
+    def _state(self, store: Store, ref: PartitionRef) -> dict[str, Any] | None:
+        state, marks = super()._state(store, ref), _state(store, self._marks_ref(ref))
+        return None if state is None else {**state, "marks_end": None if marks is None else marks["end_offset"]}
+
+
+class DeadReader(_MarkedReader):
+    """Yields dead letters with their states."""
 
     def __init__(self, warehouse: str) -> None:
         super().__init__(warehouse, (Space.DLQ,))
@@ -240,9 +267,8 @@ class DeadReader(SpaceReader):
     def _refs(self, store: Store) -> list[PartitionRef]:
         return [ref for ref in super()._refs(store) if not is_dead_marks(ref)]
 
-    def _state(self, store: Store, ref: PartitionRef) -> dict[str, Any] | None:
-        state, marks = super()._state(store, ref), _state(store, _marks_ref(ref))
-        return None if state is None else {**state, "marks_end": None if marks is None else marks["end_offset"]}
+    def _marks_ref(self, ref: PartitionRef) -> PartitionRef:
+        return dead_marks_ref(ref.topic, ref.generation, broker_of(ref.name))
 
     def _shown(self, store: Store, state: Mapping[str, Any], rows: pa.Table) -> pa.Table:
         marks = self._marks_of(store, _ref(state), state["marks_end"])
@@ -262,14 +288,39 @@ class DeadReader(SpaceReader):
         key = ref.folder, end
         if self._marks is None or self._marks[0] != key:
             marks = LetterMarks()
-            for rows in _stored(store, _marks_ref(ref), end or 0):
+            for rows in _stored(store, self._marks_ref(ref), end or 0):
                 add_marks(marks, rows)
             self._marks = key, marks
         return self._marks[1]
 
 
-def _marks_ref(dead: PartitionRef) -> PartitionRef:
-    return dead_marks_ref(dead.topic, dead.generation, broker_of(dead.name))
+class DelayReader(_MarkedReader):
+    """Yields the delayed messages that were neither forwarded nor dropped."""
+
+    def __init__(self, warehouse: str, cluster: str) -> None:
+        super().__init__(warehouse, (Space.SYS,))
+        self._cluster = cluster
+
+    def _refs(self, store: Store) -> list[PartitionRef]:
+        return [ref for ref in super()._refs(store) if ref.topic == f"{DELAY}_{self._cluster}"]
+
+    def _marks_ref(self, ref: PartitionRef) -> PartitionRef:
+        return system_ref(DELAY_MARKS, self._cluster, broker_of(ref.name))
+
+    def rows(self, store: Store, state: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of each log, of which the marks are read once."""
+        for row in state.to_pylist():
+            ref = _ref(row)
+            self._marks = FoldedMarks(ref.name)
+            for marks in _stored(store, self._marks_ref(ref), row["marks_end"] or 0):
+                self._marks.fold(marks)
+            yield from super().rows(store, pa.Table.from_pylist([row], schema=state.schema))
+
+    def _shown(self, store: Store, state: Mapping[str, Any], rows: pa.Table) -> pa.Table:
+        offsets = rows.column("offset").to_numpy()
+        left = rows.filter(pa.array(np.isin(offsets, self._marks.not_ended(offsets))))
+        cancelled = [offset in self._marks.cancelled for offset in left.column("offset").to_pylist()]
+        return pa.table([*left.columns, pa.array(cancelled, pa.bool_())], schema=DELAY_ROW)
 
 
 def _stored(store: Store, ref: PartitionRef, end: int) -> Iterator[pa.Table]:
@@ -312,15 +363,17 @@ class SpaceSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns."""
-        return from_arrow_schema(DEAD_ROW if self.options.get("space") == Space.DLQ.value else SPACE_ROW)
+        return from_arrow_schema(_ROWS.get(self.options.get("space", ""), SPACE_ROW))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
         space = self.options.get("space", "")
         if space in _SYSTEM:
             return SpaceReader(_warehouse(self.options), (Space.SYS,), _SYSTEM[space])
+        if space == _DELAY:
+            return DelayReader(_warehouse(self.options), self.options.get("cluster", ""))
         if space not in (Space.RETRY.value, Space.DLQ.value):
-            raise Refused(f"option space must be retry, dlq, audit or history, not {space!r}", field="space")
+            raise Refused(f"option space must be retry, dlq, delay, audit or history, not {space!r}", field="space")
         if space == Space.DLQ.value:
             return DeadReader(_warehouse(self.options))
         return SpaceReader(_warehouse(self.options), (Space.RETRY,))

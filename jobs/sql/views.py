@@ -8,6 +8,7 @@
 | `mq_lane_lag`     | the same for partitions as they are stored: segments of logical queues      |
 | `mq_logical_queues` | logical queue of a static topic, with its offsets, `messages`, `holes`, `leader` |
 | `mq_retries`      | group, topic and attempt: `messages` that were retried, and still `waiting` ones |
+| `mq_delayed`      | delayed message that waits, with its `deliver_time` and `state`: `waiting`, `late`, `cancelled` |
 | `mq_dead_letters` | dead letter, with its `reason`, origin and `state` |
 | `mq_lost`         | range of offsets that a group could not read, with the `reason`             |
 | `mq_brokers`      | broker, with the process that has it and how many `partitions` are its own  |
@@ -220,6 +221,17 @@ _DEAD: Final = f"""
     FROM mq_dead_messages
 """
 
+#: A target is stored with the id of its topic, so that a topic of the same name that is made later does not get it.
+_DELAYED: Final = """
+    SELECT split(origin.topic, '/', 2)[1] AS topic, split(origin.topic, '/', 2)[0] AS topic_id,
+           origin.partition AS partition, message_id, key, tag, headers, body, born_time, append_time AS sent_time,
+           deliver_time,
+           CASE WHEN is_cancelled THEN 'cancelled' WHEN deliver_time <= current_timestamp() THEN 'late'
+                ELSE 'waiting' END AS state,
+           partition AS delay_partition, offset AS delay_offset
+    FROM mq_delayed_messages
+"""
+
 _LOST: Final = f"""
     SELECT l.`group`, l.topic, l.partition, l.broker, l.retry, l.low, l.high, l.high - l.low AS messages, l.reason,
            l.lost_time, s.logical_queue, s.logic_offset + l.low AS logical_low, s.logic_offset + l.high AS logical_high
@@ -352,6 +364,7 @@ VIEWS: Final = {
     "mq_lag": _LAG,
     "mq_logical_queues": _LOGICAL_QUEUES,
     "mq_retries": _RETRIES,
+    "mq_delayed": _DELAYED,
     "mq_dead_letters": _DEAD,
     "mq_lost": _LOST,
     "mq_statistics": _STATISTICS,
@@ -385,11 +398,12 @@ def register_views(spark: SparkSession, conf: Config | None = None) -> list[str]
     >>> register_views(spark)                                                     # doctest: +SKIP
     >>> spark.sql("SELECT * FROM mq_lag WHERE lag > 0 ORDER BY lag DESC").show()  # doctest: +SKIP
     """
-    warehouse = chosen_warehouse(spark, conf)
+    warehouse, cluster = chosen_warehouse(spark, conf), (conf or load()).warehouse.cluster
     register_queue_sources(spark)
     _source_view(spark, "mq_stored_partitions", "mq_partitions", warehouse=warehouse)
     _source_view(spark, "mq_retry_messages", "mq_space", warehouse=warehouse, space="retry")
     _source_view(spark, "mq_dead_messages", "mq_space", warehouse=warehouse, space="dlq")
+    _source_view(spark, "mq_delayed_messages", "mq_space", warehouse=warehouse, space="delay", cluster=cluster)
     _source_view(spark, "mq_audit_records", "mq_space", warehouse=warehouse, space="audit")
     _source_view(spark, "mq_history_records", "mq_space", warehouse=warehouse, space="history")
     _source_view(spark, "job_shards", "mq_jobs", warehouse=warehouse)

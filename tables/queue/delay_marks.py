@@ -59,30 +59,24 @@ class LogTail:
             self.offset = page.next_offset
 
 
-class DelayMarks:
-    """Follows the marks of one broker. For one thread, blocking."""
+class FoldedMarks:
+    """What the marks of one broker's delay log say of it."""
 
-    def __init__(self, warehouse: Warehouse, cluster: str, broker: str) -> None:
-        self.delay_partition = system_ref(DELAY, cluster, broker).name
+    def __init__(self, delay_partition: str) -> None:
+        self.delay_partition = delay_partition
         #: Offsets of the delay log that were forwarded, or that are not to be delivered.
         self.ended = OffsetRanges()
         #: Offsets that are cancelled but have not ended yet.
         self.cancelled: set[int] = set()
-        self._tail = LogTail(warehouse, system_ref(DELAY_MARKS, cluster, broker))
 
-    def refresh(self) -> None:
-        """Fold the marks that were stored since the last call.
+    def fold(self, rows: pa.Table) -> None:
+        """Fold rows of the marks' log, in order.
 
         Raises
         ------
         Corrupt
             A row of the log is not a mark; the marks folded before stay.
         """
-        for rows in self._tail.new_rows():
-            self.fold(rows)
-
-    def fold(self, rows: pa.Table) -> None:
-        """Fold rows of the marks' log, in order; raises what `refresh` does."""
         for mark in delay_marks_of(rows):
             self._add(mark)
 
@@ -107,6 +101,19 @@ class DelayMarks:
         at = np.minimum(np.searchsorted(ranges[:, 1], offsets, side="right"), len(ranges) - 1)
         waiting: Int64s = offsets[(offsets < ranges[at, 0]) | (offsets >= ranges[at, 1])]
         return waiting
+
+
+class DelayMarks(FoldedMarks):
+    """Follows the marks of one broker. For one thread, blocking."""
+
+    def __init__(self, warehouse: Warehouse, cluster: str, broker: str) -> None:
+        super().__init__(system_ref(DELAY, cluster, broker).name)
+        self._tail = LogTail(warehouse, system_ref(DELAY_MARKS, cluster, broker))
+
+    def refresh(self) -> None:
+        """Fold the marks that were stored since the last call; raises what `fold` does."""
+        for rows in self._tail.new_rows():
+            self.fold(rows)
 
 
 def ended_below(warehouse: Warehouse, cluster: str, broker: str) -> int:

@@ -24,6 +24,7 @@ from deltamq.mq.history import HistoryRecord
 from deltamq.mq.meta.group import decide_delete_group
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.dead_letters import Deleted, SentBack
+from deltamq.mq.queue.delay import Ended
 from deltamq.mq.queue.ordered_pop import CONDEMNED, REJECTED
 from deltamq.mq.queue.progress import Committed, Delivered, OffsetRecord
 from deltamq.mq.queue.revive import LostReason, LostRecord
@@ -37,7 +38,17 @@ from deltamq.tables.queue.records import (
     rows_of_offset_records,
     rows_of_statistics,
 )
-from deltamq.tables.queue.refs import AUDIT, HISTORY, LOST, OFFSETS, STATISTICS, dead_marks_ref, dead_ref, system_ref
+from deltamq.tables.queue.refs import (
+    AUDIT,
+    DELAY,
+    HISTORY,
+    LOST,
+    OFFSETS,
+    STATISTICS,
+    dead_marks_ref,
+    dead_ref,
+    system_ref,
+)
 from deltamq.tables.schema import INTERNAL_SCHEMA
 from deltamq.tables.state.schema import STATE_TABLES
 from tests.api.audit.test_killed_acts import OUTCOMES, killed_at_each_point
@@ -123,6 +134,29 @@ def test_retry_08_sql_tells_what_became_of_a_dead_letter(spark: SparkSession, ta
         (3, "sent_back", sent, None),
         (4, "new", None, None),
     ]
+
+
+def test_look_27_sql_shows_what_is_delayed_and_has_not_ended(spark: SparkSession, tables: QueueTables) -> None:
+    register_views(spark, tables.conf)
+    told = "SELECT topic, topic_id, partition, key, body, state, delay_offset FROM mq_delayed ORDER BY deliver_time"
+    assert rows(spark, told) == []
+    topic, later = tables.topic(), NOW_MS * 2
+    tables.delay(
+        topic, ("last", later + 2), ("late", 1_000), ("cancelled", later), ("forwarded", 500), ("next", later + 1)
+    )
+    tables.cancel(2)
+    tables.mark(Ended(system_ref(DELAY, CLUSTER, BROKER).name, ((3, 4),)))
+    (partition,) = topic.route.partitions
+    found = rows(spark, told)
+    assert {(one["topic"], one["topic_id"], one["partition"]) for one in found} == {("orders", topic.id, partition)}
+    assert [(one["key"], bytes(one["body"]), one["state"], one["delay_offset"]) for one in found] == [
+        ("key-late", b"late", "late", 1),
+        ("key-cancelled", b"cancelled", "cancelled", 2),
+        ("key-next", b"next", "waiting", 4),
+        ("key-last", b"last", "waiting", 0),
+    ]
+    count = "SELECT count(*) AS n FROM mq_delayed WHERE state = 'waiting' AND topic = 'orders'"
+    assert rows(spark, count) == [{"n": 2}]
 
 
 @pytest.mark.promise("STATE-5")
