@@ -32,9 +32,11 @@ export function Copy({ text, what = "Copy" }) {
 }
 export const Command = ({ text }) => html`<span class="command"><code>${text}</code><${Copy} text=${text} /></span>`;
 
-// The view that has the rows of a table, and the query that gives them.
-export const Sql = ({ view, query }) => html`<details class="sql"><summary>SQL: <code>${view}</code></summary>
-  <div class="command"><code>${query}</code><${Copy} text=${query} /></div></details>`;
+// What gives the rows of a table: the view that has them, and the query; of what SQL has not, the call and the command.
+const Source = ({ way, from, text }) => html`<details class="sql"><summary>${way}: <code>${from}</code></summary>
+  <div class="command"><code>${text}</code><${Copy} text=${text} /></div></details>`;
+export const Sql = ({ view, query }) => html`<${Source} way="SQL" from=${view} text=${query} />`;
+export const Rest = ({ call, command }) => html`<${Source} way="REST" from=${call} text=${command} />`;
 export const literal = text => "'" + String(text).replace(/\\/g, "\\\\").replace(/'/g, "\\'") + "'";
 
 export const Empty = ({ children, command }) =>

@@ -14,6 +14,8 @@ from playwright._impl._driver import compute_driver_executable  # the node that 
 
 from deltamq.api.routes.cluster import CONSOLE
 from deltamq.api.schemas.endpoint import CALLS as REGISTRY
+from deltamq.jobs.sql.views import VIEWS
+from deltamq.tables.state.schema import STATE_TABLES
 from tests.api.running import Api, config_for, running
 from tests.unit.test_documented_commands import unknown_word
 
@@ -110,6 +112,17 @@ def test_look_08_it_calls_the_public_rest_only(api: Api) -> None:
         # whatever sends is given a path that was written like this, in place or by its caller
         assert [one for one in asked if re.match(r"[\"']|`", one)] == [], name
     assert called - documented == set() and len(called) > 40
+
+
+def test_look_28_each_table_names_what_gives_its_rows(api: Api) -> None:
+    documented = _calls(api.call("GET", "/openapi.json").json["paths"])
+    views, calls = set(), set()
+    for name, text in _OURS.items():
+        assert text.count("<${Table} ") == len(re.findall(r"\ssql=\$\{", text)), name
+        views |= set(re.findall(r'view="(\w+)"', text))
+        calls |= set(re.findall(r'call="([^"]+)"', text))
+    assert views - {"job_shards", *VIEWS, *(f"mq_{table.replace('/', '_')}" for table in STATE_TABLES)} == set()
+    assert {re.sub(r"{[^}]*}", "{}", call) for call in calls} - documented == set() and len(calls) > 6
 
 
 def test_the_commands_that_it_names_are_there() -> None:

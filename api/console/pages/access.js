@@ -2,7 +2,7 @@
 import { useState } from "../vendor/hooks.js";
 import { at, query as asked, send, useLive, useMay } from "../api.js";
 import { bytes, count, NONE, plural, visible } from "../format.js";
-import { Ask, Copy, Empty, Facts, Field, Form, html, Sql, State, Table, Tabs, Time, Trouble,
+import { Ask, Copy, Empty, Facts, Field, Form, html, literal, Sql, State, Table, Tabs, Time, Trouble,
   Waiting } from "../parts.js";
 import { ask, go, to } from "../route.js";
 import { Head } from "./head.js";
@@ -31,7 +31,9 @@ function Keys({ of, reload, withName }) {
       cell: one =>
       html`<${Ask} cls="small" label="Revoke" title="Revoke a key" yes="Revoke 1 key" run=${revoke(one)}
         says=${html`<p>Whoever uses key ${one.key_id} of ${visible(one.principal)} is refused within seconds, also in
-          what waits now.</p>`} />` }].filter(Boolean)} />`;
+          what waits now.</p>`} />` }].filter(Boolean)}
+    sql=${html`<${Sql} view="mq_state_keys" query=${"SELECT * FROM mq_state_keys" + (withName || !of.length ? ""
+      : ` WHERE principal = ${literal(of[0].principal)}`)} />`} />`;
 }
 
 function Rules({ of, reload, withName }) {
@@ -192,7 +194,8 @@ export function Access({ path, query, cluster }) {
           columns=${[{ name: "principal", head: "Principal", cls: "name", cell: one => named(one.principal),
             sort: one => one.principal },
         { name: "state", head: "State", cell: one => disabled.has(one.principal)
-          ? html`<${State} kind="warn">disabled<//>` : html`<${State} kind="good">enabled<//>` }]} />
+          ? html`<${State} kind="warn">disabled<//>` : html`<${State} kind="good">enabled<//>` }]}
+        sql=${html`<${Sql} view="mq_state_principals" query="SELECT * FROM mq_state_principals" />`} />
       <${Form} label="New principal" yes="Make a principal" onSend=${make} cls="filter card"><${Field}
         label="Name"><input name="principal" required maxlength="127" spellcheck=${false} autocomplete="off"
         /><//><${Field} label="Note" hint="Whom to ask about it."><input name="note" maxlength="1000" /><//><//>`}
@@ -207,7 +210,7 @@ export function Access({ path, query, cluster }) {
       ...[["requests_per_s", "Requests", count], ["bytes_in_per_s", "In", bytes],
         ["bytes_out_per_s", "Out", bytes]].map(([field, head, written]) =>
         ({ name: field, head, num: true, cell: one => persecond(one[field], written), sort: one => one[field] }))]}
-        />`}`;
+        sql=${html`<${Sql} view="mq_state_quotas" query="SELECT * FROM mq_state_quotas" />`} />`}`;
 }
 
 // May I do this to a topic or group of this name?

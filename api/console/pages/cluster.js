@@ -2,7 +2,7 @@
 import { useState } from "../vendor/hooks.js";
 import { at, send, useLive, useMay } from "../api.js";
 import { count, plural, rate, visible } from "../format.js";
-import { Ask, Command, Facts, Field, Form, html, Sql, State, Table, Time, Waiting } from "../parts.js";
+import { Ask, Command, Facts, Field, Form, html, Rest, Sql, State, Table, Time, Waiting } from "../parts.js";
 import { to } from "../route.js";
 import { Head } from "./head.js";
 import { utc } from "./messages.js";
@@ -78,6 +78,7 @@ export function Cluster({ cluster }) {
     { name: "auth", head: "Asks for keys", cell: one => one.auth ? "yes" : "no" },
     { name: "host", head: "Process", cls: "name",
       cell: one => html`${one.host}${one.host === it.meta?.host ? html` <${State} kind="accent">meta<//>` : ""}` }];
+  const source = html`<${Rest} call="GET /v1/cluster" command="deltamq cluster" />`;
   const done = async () => { setClosing(null); await cluster.reload(); };
   return html`<${Head} title="Cluster" /><${Waiting} of=${cluster} what="The cluster" />${it && html`
     <${Facts}
@@ -93,11 +94,11 @@ export function Cluster({ cluster }) {
           : visible(one.partition) }, { name: "space", head: "Of", cell: one => one.space },
           { name: "code", head: "Code", cell: one => html`<${State} kind="bad">${one.code}<//>` },
           { name: "detail", head: "What is wrong", cls: "wrap", cell: one => visible(one.detail) }]} rows=${it.stopped}
-          keyOf=${one => one.space + one.partition} /><${Command} text="deltamq verify" /></section>`}
+          keyOf=${one => one.space + one.partition} sql=${source} /><${Command} text="deltamq verify" /></section>`}
     <h2>Brokers</h2><${Table} label="Brokers" columns=${brokers} rows=${it.brokers} keyOf=${one => one.broker}
       first="broker" sql=${html`<${Sql} view="mq_brokers" query="SELECT * FROM mq_brokers" />`} />
     ${closing && html`<${Drain} broker=${closing} reload=${done} />`}
     <h2>Processes</h2><${Table} id="hosts" label="Processes" columns=${hosts} rows=${it.hosts} keyOf=${one => one.host}
-      first="address" />
+      first="address" sql=${source} />
     <h2>Upgrade</h2><${Upgrade} may=${may} />`}`;
 }

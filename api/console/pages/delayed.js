@@ -3,7 +3,7 @@ import { useEffect, useState } from "../vendor/hooks.js";
 import { at, get, query as asked, send, useLive, useMay } from "../api.js";
 import { ago, count, cut, duration, NONE, plural, preview, sh, visible } from "../format.js";
 import { spanOf, sumOf, useHistory } from "../now.js";
-import { Ask, Empty, Field, html, Plot, State, Table, Time, Trouble, Waiting } from "../parts.js";
+import { Ask, Empty, Field, html, literal, Plot, Sql, State, Table, Time, Trouble, Waiting } from "../parts.js";
 import { ask, to } from "../route.js";
 import { Head } from "./head.js";
 
@@ -45,7 +45,9 @@ function Waits({ topic }) {
     <${Trouble} error=${live.error} what="What waits here" />
     <${Table} label="Delayed messages" columns=${columns} rows=${rows} keyOf=${one => one.partition + one.offset}
       empty=${html`<${Empty} command=${`echo '{"body": "later", "delay_ms": 60000}' | deltamq produce ${sh(topic)}`}>No
-        message of this topic waits for its time.<//>`} total=${`${count(rows.length)} shown`} />
+        message of this topic waits for its time.<//>`} total=${`${count(rows.length)} shown`}
+      sql=${html`<${Sql} view="mq_delayed" query=${"SELECT * FROM mq_delayed WHERE state <> 'cancelled' AND topic = "
+        + `${literal(topic)} ORDER BY deliver_time`} />`} />
     ${cursor && html`<p><button type="button" onClick=${next}>More</button></p>`}`;
 }
 

@@ -3,8 +3,8 @@ import { useState } from "../vendor/hooks.js";
 import { at, query as asked, send, useLive, useMay } from "../api.js";
 import { count, duration, NONE, plural, rate, sh, share, visible } from "../format.js";
 import { groupNow, spanOf, topOf, useHistory } from "../now.js";
-import { Ask, Empty, Facts, Field, Form, html, literal, Nothing, Plot, Ranges, Sql, State, Table, Tabs, Time, Trouble,
-  Waiting } from "../parts.js";
+import { Ask, Empty, Facts, Field, Form, html, literal, Nothing, Plot, Ranges, Rest, Sql, State, Table, Tabs, Time,
+  Trouble, Waiting } from "../parts.js";
 import { go, to } from "../route.js";
 import { GroupState } from "./groups.js";
 import { Head } from "./head.js";
@@ -54,7 +54,8 @@ function Lag({ info, stats }) {
         columns=${[{ name: "client", head: "Client", cls: "name",
           cell: one => html`<a href=${to("groups", one.group)}>${visible(one.client_id)}</a>`,
           sort: one => one.client_id }, number("lag", "Lag")]} rows=${info.members} keyOf=${one => one.client_id}
-          first="-lag" />`}
+          first="-lag" sql=${html`<${Rest} call="GET /v1/groups/{group}"
+            command=${`deltamq group show ${sh(info.group)}`} />`} />`}
     ${stats?.topics.length > 0
       && html`<h2>In the last ${duration(stats.seconds * 1000)}</h2><${Table} label="What the group did" columns=${done}
         rows=${stats.topics} keyOf=${one => one.topic}
@@ -113,7 +114,9 @@ function InFlight({ group }) {
     && html`<p class="calm">Overdue messages come again when the job <code>revive</code> next
       runs. <a href=${to("jobs")}>Jobs</a></p>`}
     <h2>By client</h2><${Table} id="holders" label="Holders" columns=${holders} rows=${live.data.by_client}
-      keyOf=${one => one.client_id ?? ""} first="since" empty=${html`<${Empty}>No client holds a message.<//>`} />
+      keyOf=${one => one.client_id ?? ""} first="since" empty=${html`<${Empty}>No client holds a message.<//>`}
+      sql=${html`<${Rest} call="GET /v1/groups/{group}/in-flight" command=${`deltamq group in-flight ${sh(group)}`}
+        />`} />
     <h2>Messages, the oldest delivery first</h2><${Table} label="Messages in flight" columns=${columns}
       rows=${live.data.messages} keyOf=${one => one.partition + one.offset} first="since"
       empty=${html`<${Empty}>Nothing is in flight.<//>`} total=${live.data.total > live.data.messages.length
@@ -158,16 +161,16 @@ function Retries({ info, may }) {
       && html`<h2>By delivery</h2><${Table} id="attempts" label="Retries by delivery"
         columns=${[number("attempt", "Delivery"), number("waiting", "Wait for their time"),
           number("overdue", "Overdue: wait for the job revive"), number("ready", "Ready: wait for a consumer")]}
-        rows=${counts} keyOf=${one => one.attempt} first="attempt" />`}
+        rows=${counts} keyOf=${one => one.attempt} first="attempt"
+        sql=${html`<${Sql} view="mq_retries"
+          query=${`SELECT * FROM mq_retries WHERE ${where(info.group)} ORDER BY attempt`} />`} />`}
     <h2>The next due first</h2><${Table} label="Retries" columns=${columns} rows=${live.data.messages}
       keyOf=${one => one.partition + "\n" + one.offset} first="due"
       empty=${html`<${Empty}>Nothing waits to be delivered again.<//>`}
       total=${live.data.total > live.data.messages.length
         ? `${count(live.data.messages.length)} of ${count(live.data.total)} are shown` : undefined}
       sql=${html`<${Sql} view="mq_in_flight"
-        query=${`SELECT * FROM mq_in_flight WHERE ${where(info.group)} AND given_back ORDER BY revive_time`} />
-        <${Sql} view="mq_retries"
-          query=${`SELECT * FROM mq_retries WHERE ${where(info.group)} ORDER BY attempt`} />`} />`;
+        query=${`SELECT * FROM mq_in_flight WHERE ${where(info.group)} AND given_back ORDER BY revive_time`} />`} />`;
 }
 
 // A reset in two steps: first what it would do, then the same with a yes.
@@ -211,7 +214,9 @@ function Reset({ info, query, reload }) {
           { name: "to", head: "To", num: true, cell: one => count(one.to) },
         { name: "messages", head: "Messages", num: true, cell: one => count(one.messages) },
         { name: "way", head: "What happens", cell: one => one.messages ? one.isBack ? "come again" : "are passed over"
-          : "as it is" }]} rows=${rows} keyOf=${one => one.partition} />
+          : "as it is" }]} rows=${rows} keyOf=${one => one.partition}
+        sql=${html`<${Rest} call="POST /v1/groups/{group}/topics/{topic}/offsets/reset"
+          command=${`deltamq group reset ${sh(info.group)} ${sh(plan.topic)} --to ${plan.wanted.to} --plan`} />`} />
       <p><${Ask} label="Reset" title=${`Reset ${visible(info.group)} in ${visible(plan.topic)}`}
         yes=${`Reset ${plural(back + past, "message")}`} run=${reset}
         says=${html`<p>${back > 0 && html`${plural(back, "message")} are delivered again. `}${past > 0

@@ -1,7 +1,7 @@
 // The jobs beside the service: what each does, who runs its shards, how its last runs went, and how far behind it is.
 import { at, useLive } from "../api.js";
 import { count, duration, NONE, plural, visible } from "../format.js";
-import { Command, Empty, html, Sql, State, Table, Time, Waiting } from "../parts.js";
+import { Command, Empty, html, Rest, Sql, State, Table, Time, Waiting } from "../parts.js";
 import { Head } from "./head.js";
 
 const late = job => Math.max(0, ...job.shards.map(one => one.behind_ms ?? 0));
@@ -49,7 +49,8 @@ export function Jobs() {
             /></span></li>`)}</ul></section>`}
     ${live.data
       && html`<${Table} label="Jobs" columns=${columns} rows=${jobs} keyOf=${one => one.name} first="name"
-        empty=${html`<${Empty} command="deltamq jobs run">No job has run in this warehouse.<//>`} />
+        empty=${html`<${Empty} command="deltamq jobs run">No job has run in this warehouse.<//>`}
+        sql=${html`<${Rest} call="GET /v1/jobs" command="deltamq jobs list" />`} />
       <h2>Shards</h2><${Table} id="shards" label="Shards" columns=${ofShards} rows=${shards}
         keyOf=${one => one.job + "\n" + one.shard} first="job" empty=${html`<${Empty}>No shard of a job has run.<//>`}
         total=${shards.length ? plural(shards.length, "shard") : undefined}

@@ -100,7 +100,9 @@ export function Letters({ group, query, may, counts }) {
           ["deleted", "Deleted"]].map(([name, head]) =>
           ({ name, head, num: true, cell: one => count(one[name]), sort: one => one[name] }))]}
           rows=${reasons.data.counts} keyOf=${one => String(one[by])} first="-new"
-          empty=${html`<${Empty}>No message of the group is dead.<//>`} />`}
+          empty=${html`<${Empty}>No message of the group is dead.<//>`}
+          sql=${html`<${Sql} view="mq_dead_letters"
+            query=${`SELECT ${by}, state, count(*) FROM mq_dead_letters WHERE ${where} GROUP BY ALL`} />`} />`}
     ${total > 0
       && html`<div class="buttons" role="group" aria-label="Change dead letters"><b>${isAll
         ? (what === "all" ? "All that are new" : `All with ${what}`) : plural(picked.length, "chosen letter")}:</b>
@@ -124,7 +126,7 @@ export function Letters({ group, query, may, counts }) {
         : html`<p class="calm">${error ? "" : "Loading …"}</p>`}
         total=${total > 0 ? `${count(letters.length)} of ${count(total)}` : undefined}
       sql=${html`<${Sql} view="mq_dead_letters"
-        query=${`SELECT reason, count(*) FROM mq_dead_letters WHERE ${where} GROUP BY reason`} />`} />
+        query=${`SELECT * FROM mq_dead_letters WHERE ${where} ORDER BY dead_time DESC`} />`} />
     ${cursor && html`<p><button type="button" onClick=${() => load(cursor, letters)}>More</button></p>`}
     ${shown
       && html`<section class="card" aria-label="A dead letter"><div

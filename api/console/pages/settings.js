@@ -1,7 +1,7 @@
 // What the process that answers runs with that is not the default, and what differs from files that were applied.
 import { at, useLive, useMay } from "../api.js";
 import { count, plural, visible } from "../format.js";
-import { Command, Empty, Field, html, State, Table, Tabs, Time, Trouble, Waiting } from "../parts.js";
+import { Empty, Field, html, Rest, State, Table, Tabs, Time, Trouble, Waiting } from "../parts.js";
 import { ask, to } from "../route.js";
 import { Head } from "./head.js";
 
@@ -37,8 +37,8 @@ function Drift() {
         && ` by ${visible(applied.applied_by)}`}. What is in no file is not compared.</p>
     <${Table} label="What differs" columns=${columns} rows=${rows} keyOf=${one => one.kind + one.name + one.field}
       first="kind" empty=${html`<p class="calm">Nothing differs from what was applied.</p>`}
-      total=${rows.length ? plural(applied.differences.length, "difference") : undefined} />
-    <p><${Command} text="deltamq describe --drift" /></p>`;
+      total=${rows.length ? plural(applied.differences.length, "difference") : undefined}
+      sql=${html`<${Rest} call="GET /v1/applied" command="deltamq describe --drift" />`} />`;
 }
 
 export function Settings({ query }) {
@@ -72,6 +72,6 @@ function Process({ query }) {
         <p class="count" role="status">${plural(live.data.settings.filter(one => one.differs).length,
           "setting")} of ${live.data.settings.length} differ from the default</p></div>
       <${Table} label="Settings" columns=${columns} rows=${rows} keyOf=${one => one.name} first="name"
-        empty=${html`<p class="calm">Every setting has its default.</p>`} /><p><${Command} text="deltamq settings"
-        /></p>`}`;
+        empty=${html`<p class="calm">Every setting has its default.</p>`}
+        sql=${html`<${Rest} call="GET /v1/settings" command="deltamq settings" />`} />`}`;
 }

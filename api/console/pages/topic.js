@@ -3,8 +3,8 @@ import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { at, get, query as asked, send, useLive, useMay } from "../api.js";
 import { bytes, count, duration, plural, rate, sh, visible } from "../format.js";
 import { spanOf, topOf, useGroupsNow, useHistory } from "../now.js";
-import { Ask, Command, Empty, Facts, Field, Form, html, literal, Nothing, Plot, Sql, State, Sure, Table, Tabs, Time,
-  Trouble, Waiting } from "../parts.js";
+import { Ask, Command, Empty, Facts, Field, Form, html, literal, Nothing, Plot, Rest, Sql, State, Sure, Table, Tabs,
+  Time, Trouble, Waiting } from "../parts.js";
 import { go, to } from "../route.js";
 import { Head } from "./head.js";
 import { Message } from "./message.js";
@@ -126,7 +126,9 @@ function Retention({ topic }) {
     { name: "held", head: "Held back by", cls: "wrap", cell: one => one.held_by.map(visible).join(", ") }];
   return html`<h2>What goes next</h2><${Waiting} of=${live} what="Retention" />${live.data
     && html`<${Table} id="retention" label="What goes next" columns=${columns} rows=${live.data.partitions}
-      keyOf=${one => one.partition} first="-bytes" empty=${html`<${Empty}>No partition can be looked at.<//>`} />`}`;
+      keyOf=${one => one.partition} first="-bytes" empty=${html`<${Empty}>No partition can be looked at.<//>`}
+      sql=${html`<${Rest} call="GET /v1/topics/{topic}/retention" command=${`deltamq topic retention ${sh(topic)}`}
+        />`} />`}`;
 }
 
 // Whether a change lets messages go: they are counted before it is done.
@@ -190,10 +192,10 @@ function Settings({ info, may, reload }) {
         defaultValue=${info.commit_window_ms ?? ""} required=${info.commit_window_ms !== null} /><//>
     <//>`}
     ${less
-      && html`<${Sure} title="Keep less" yes=${`Change, ${plural(less.due, "message")} go`} run=${() => put(less.wanted)}
-        onClose=${() => setLess(null)} says=${html`<p>${plural(less.due, "message")} of ${visible(info.topic)} are older
-          or more than that: they are deleted when the job retain next runs, for everybody, and cannot be brought
-          back.</p>${less.held.length > 0
+      && html`<${Sure} title="Keep less" yes=${`Change, ${plural(less.due, "message")} go`}
+        run=${() => put(less.wanted)} onClose=${() => setLess(null)}
+        says=${html`<p>${plural(less.due, "message")} of ${visible(info.topic)} are older or more than that: they are
+          deleted when the job retain next runs, for everybody, and cannot be brought back.</p>${less.held.length > 0
           && html`<p>More follow when they are done by ${less.held.map(visible).join(", ")}.</p>`}`} />`}
     <${Retention} topic=${info.topic} />
     ${may("topic", "delete")
@@ -222,7 +224,8 @@ function Exports({ info }) {
     ${live.data && html`<${Table} label="Exports" columns=${columns} rows=${rows} keyOf=${one => one.name} first="name"
       empty=${html`<${Empty}
         command=${`deltamq jobs export add --topic ${sh(info.topic)} --to lake.exported --schema "amount DOUBLE"`}>No
-          export of this topic is defined.<//>`} />`}
+          export of this topic is defined.<//>`}
+      sql=${html`<${Rest} call="GET /v1/exports" command=${`deltamq topic exports ${sh(info.topic)}`} />`} />`}
     ${rows.map(one => one.quarantined > 0 && html`<p key=${one.name}>What does not fit is
       in <code>${visible(one.quarantine)}</code>, with the reason. When the fields are
       mended: <${Command} text=${`deltamq jobs export replay-quarantine ${sh(one.name)}`} /></p>`)}
