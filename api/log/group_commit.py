@@ -94,6 +94,7 @@ class CommitQueue:
         "_lane",
         "_loop",
         "_owner",
+        "_published_s",
         "_waiting",
         "_waiting_bytes",
     )
@@ -115,7 +116,7 @@ class CommitQueue:
         self._gathering: asyncio.TimerHandle | None = None
         #: The window whose commit is under way, and when the last one began, also by the event loop's clock.
         self._committing: Window | None = None
-        self._began_s = self._commit_s = 0.0
+        self._began_s = self._commit_s = self._published_s = 0.0
         #: The windows whose data is stored meanwhile, in the order in which they are committed.
         self._ahead: deque[Window] = deque()
         #: What the last window under way will add, once that is known.
@@ -214,7 +215,7 @@ class CommitQueue:
 
     def _commit(self, window: Window) -> None:
         self._committing = window
-        self._began_s, self._commit_s = time.perf_counter(), self._loop.time()
+        self._began_s, self._commit_s, self._published_s = time.perf_counter(), self._loop.time(), 0.0
         self._lane.begin(self._committed(window), partial(self._ended, window))
 
     async def _committed(self, window: Window) -> None:
@@ -224,9 +225,11 @@ class CommitQueue:
         if not log.turn.ask():
             # an upkeep's commit, or a fence, is under way
             await on_a_thread(partial(log.turn.wait, threading.get_ident()))
+        before_s = log.published_s
         try:
             await window.commit(log, partial(self._is_coming, window))
         finally:
+            self._published_s = log.published_s - before_s
             log.turn.give_back()
 
     def _is_coming(self, window: Window, coming: Coming) -> None:
@@ -277,7 +280,7 @@ class CommitQueue:
 
     def _ended(self, window: Window, error: Exception | None) -> None:
         """Give the waiting requests their outcomes, and begin the next commit."""
-        parts, took_s = window.parts, time.perf_counter() - self._began_s
+        parts, took_s, published_s = window.parts, time.perf_counter() - self._began_s, self._published_s
         if error is not None:
             fail(parts, error)
         self._committing = None
@@ -292,7 +295,7 @@ class CommitQueue:
         try:
             for part in parts:
                 _deliver(part)
-            self._owner.committed(parts, took_s)
+            self._owner.committed(parts, took_s, published_s)
         finally:
             if self.is_committing or self._ahead:
                 self._look_ahead()
@@ -338,5 +341,8 @@ class Owner(Protocol):
     def codec(self) -> Codec | None:
         """Return the codec of a typed topic's partition; None for rows without a schema."""
 
-    def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
-        """Note a commit, and its seconds, for waiting readers, upkeep and metrics; called on the event loop."""
+    def committed(self, parts: Sequence[RequestPart], took_s: float, published_s: float) -> None:
+        """Note a commit for waiting readers, upkeep and metrics; called on the event loop.
+
+        It took `took_s` seconds, and was with the store for `published_s` of them; 0 if there was nothing to store.
+        """

@@ -123,15 +123,18 @@ class Metrics:
         self.fetch_seconds = Histogram()
         self.pop_seconds = Histogram()
         self.commit_seconds = Histogram()
+        self.commit_publish_seconds = Histogram()
         self.gauges: list[Gauge] = []
         #: Counters that other parts of the service keep.
         self.counters: list[Gauge] = []
         #: Metrics with labels that other parts of the service keep.
         self.labelled: list[Callable[[], Iterable[Metric]]] = []
 
-    def committed(self, topic: str, parts: Sequence[RequestPart], took_s: float) -> None:
-        """Count one group commit of a topic's partition, its seconds, and the requests in it."""
+    def committed(self, topic: str, parts: Sequence[RequestPart], took_s: float, published_s: float) -> None:
+        """Count one group commit of a topic's partition, its seconds, those with the store, and the requests in it."""
         self.commit_seconds.observe(took_s)
+        if published_s:
+            self.commit_publish_seconds.observe(published_s)
         self.commits += 1
         self.commit_parts += len(parts)
         for part in parts:
@@ -220,6 +223,11 @@ class Metrics:
             ("deltamq_fetch_seconds", "From the request to its answer, long polls included.", self.fetch_seconds),
             ("deltamq_pop_seconds", "From a pop to its answer, waiting included.", self.pop_seconds),
             ("deltamq_commit_seconds", "From the beginning of a group commit to its end.", self.commit_seconds),
+            (
+                "deltamq_commit_publish_seconds",
+                "The part of it that is with the store: write, fsync and link, or puts.",
+                self.commit_publish_seconds,
+            ),
         ):
             yield histogram_family(name, text, [], {(): histogram})
 

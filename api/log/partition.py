@@ -288,13 +288,13 @@ class Partition:
 
     # The owner of a queue of commits.
 
-    def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
+    def committed(self, parts: Sequence[RequestPart], took_s: float, published_s: float) -> None:
         """Wake the readers after a commit, and plan upkeep off the request path."""
         if any(part.appended is not None and not part.appended.duplicate for part in parts):
             self.refreshed_at = self._owner.loop.time()
         if self._waiters:
             self.wake()
-        self._owner.metrics.committed(self.topic, parts, took_s)
+        self._owner.metrics.committed(self.topic, parts, took_s, published_s)
         if any(part.error is not None and part.error.code in _NOT_WRITTEN for part in parts):
             self._owner.doubt_writes()
         self._owner.tending.soon(self)

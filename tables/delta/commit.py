@@ -23,6 +23,7 @@ checkpoint from its memory then stands for what is gone (SPEC RELY-9).
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -103,6 +104,8 @@ class CommitLog:
         #: When we committed last, and when we last met a commit of another writer.
         self._ours_ms = self._theirs_ms = self._seen_ms - max(_ALONE_MS, _NOT_ALONE_MS)
         self.snapshot = self._rebuilt()
+        #: Seconds that puts of commits, with the files put together with them, have taken in all.
+        self.published_s = 0.0
         #: Commits that were found missing since the last checkpoint of this process.
         self.missing: tuple[int, ...] = ()
         #: When this process last looked back, and the folder's stamp after the commit before which it did.
@@ -257,6 +260,7 @@ class CommitLog:
         """Put a version; return `NotDurable` if it is stored, but not durably. Raises as `commit` does."""
         key = self.key(version)
         unknown: Unknown | None = None
+        began_s = time.perf_counter()
         try:
             if await self._store.put_commit(key, data, file, durable=durable):
                 return None
@@ -264,6 +268,8 @@ class CommitLog:
             return error
         except Unknown as error:
             unknown = error
+        finally:
+            self.published_s += time.perf_counter() - began_s
         # Without an error, too: the layers below repeat a put whose answer was lost, and then find their own file.
         holder = await self.reading(partial(self._holder, version, unknown))
         if holder == batch_id:

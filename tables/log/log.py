@@ -129,6 +129,11 @@ class PartitionLog:
         return self.state.version
 
     @property
+    def published_s(self) -> float:
+        """The seconds for which its commits were with the store, in all."""
+        return self._log.published_s
+
+    @property
     def min_offset(self) -> int:
         """The first offset that is still stored."""
         return self.state.min_offset

@@ -44,7 +44,7 @@ class Bench:
     def codec(self) -> None:
         return None
 
-    def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
+    def committed(self, parts: Sequence[RequestPart], took_s: float, published_s: float) -> None:
         self.commits.append(len(parts))
 
     def put(self, *bodies: str, **part: Any) -> RequestPart:

@@ -64,6 +64,24 @@ def test_look_11_shows_the_process_its_disk_its_lease_and_its_commits(tmp_path: 
         assert "deltamq_certificate_end_timestamp_seconds" not in shown
 
 
+def test_look_29_says_how_long_commits_are_with_the_store(tmp_path: Path) -> None:
+    with running(config_for(tmp_path / "warehouse")) as api:
+        api.put_topic("orders", partitions=1)
+        before = _metrics(api)
+        for _ in range(2):
+            sent = {"Producer-Id": "p", "Producer-Seq": "1"}
+            reply = api.call("POST", "/v1/topics/orders/messages", {"messages": [{"body": "a"}]}, **sent)
+            assert reply.status == 200, reply
+        shown = _metrics(api)
+
+        def grown(name: str) -> float:
+            return shown[name][""] - before.get(name, {}).get("", 0.0)
+
+        assert grown("deltamq_commits_total") == grown("deltamq_commit_seconds_count") == 2
+        assert grown("deltamq_commit_publish_seconds_count") == 1, "a repeat stores nothing"
+        assert 0 < grown("deltamq_commit_publish_seconds_sum") < grown("deltamq_commit_seconds_sum")
+
+
 def test_look_11_says_when_the_certificate_ends_and_survives_its_loss(tmp_path: Path) -> None:
     pair = Authority(tmp_path / "ca").server()
     config = config_for(tmp_path / "warehouse", tls_cert=pair.cert, tls_key=pair.key)
