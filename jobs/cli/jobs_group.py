@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from deltamq.jobs.cli import text
 from deltamq.jobs.cli.export_commands import export_group
 from deltamq.jobs.cli.group_commands import replay_command, reset_command
 from deltamq.jobs.cli.options import conf_of, errors_shown, with_warehouse
 from deltamq.jobs.cli.scheduled_commands import scheduled_group
-from deltamq.jobs.cli.text import as_json, as_text
 from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.last_run import utc_now
 from deltamq.jobs.run.meters import Meters, serving
@@ -36,6 +36,7 @@ from deltamq.jobs.spark.masters import is_elsewhere
 from deltamq.jobs.spark.runner import SparkRunner
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
+from deltamq.mq.client.cli.console import watchable
 from deltamq.mq.errors import NotFound
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import Engine, LogFormat
@@ -237,10 +238,11 @@ def _end_now(unfinished: list[str]) -> None:
 
 
 @jobs_command.command(name="list")
-@click.option("--json", "as_document", is_flag=True, help="One JSON document for machines.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document for machines.")
 @click.option("--long", is_flag=True, help="Add each job's input, its output, and the consequences of a kill.")
 @with_warehouse
-def list_command(as_document: bool, long: bool, warehouse: str | None, profile: str | None) -> None:
+@watchable
+def list_command(as_json: bool, long: bool, warehouse: str | None, profile: str | None) -> None:
     """Show every job: its summary, engine, schedule and last run, its shards and their owners."""
     with errors_shown(), contextlib.ExitStack() as ending:
         conf = conf_of(profile, warehouse)
@@ -248,11 +250,11 @@ def list_command(as_document: bool, long: bool, warehouse: str | None, profile: 
         now = utc_now()
         ending.callback(close_warehouses)  # a job may look into the warehouse for its shards
         states = [job_state(job, conf, store, now) for job in all_jobs()]
-        if as_document:
-            click.echo(json.dumps([as_json(state) for state in states], indent=2))
+        if as_json:
+            click.echo(json.dumps([text.as_json(state) for state in states], indent=2))
             return
         for state in states:
-            click.echo(as_text(state, long=long))
+            click.echo(text.as_text(state, long=long))
 
 
 @jobs_command.command(name="show")
@@ -264,7 +266,7 @@ def show_command(name: str, warehouse: str | None, profile: str | None) -> None:
         conf = conf_of(profile, warehouse)
         ending.callback(close_warehouses)
         (job,) = jobs_named((name,))
-        click.echo(as_text(job_state(job, conf, _existing(conf), utc_now()), long=True))
+        click.echo(text.as_text(job_state(job, conf, _existing(conf), utc_now()), long=True))
 
 
 def _await_warehouse(conf: Config, wait_s: float) -> None:

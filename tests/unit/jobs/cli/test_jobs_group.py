@@ -22,6 +22,7 @@ from deltamq.jobs.run.locks import shard_lock
 from deltamq.jobs.run.run_once import HELD_BY_OTHERS, run_jobs
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.warehouses import close_warehouses
+from deltamq.mq.client.cli import console
 from deltamq.tables.config import load
 from deltamq.tables.config_sections import Engine
 from deltamq.tables.ops.job_runs import LastRun
@@ -40,6 +41,19 @@ def test_list_shows_what_a_job_does_and_that_it_never_ran(tmp_path: Path) -> Non
     assert code == 0
     assert "verify: Check that every partition" in output
     assert "every 3600 s; never ran" in output
+
+
+def test_look_30_the_list_of_jobs_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "topics").mkdir()
+    waits = iter([None])
+
+    def wait(seconds: float) -> None:
+        assert seconds == 2.5
+        next(waits)
+
+    monkeypatch.setattr(console.time, "sleep", wait)
+    with pytest.raises(StopIteration):
+        _invoke("list", "--watch", "2.5", "--warehouse", str(tmp_path))
 
 
 def test_list_for_machines_tells_the_last_run_and_how_far_behind(tmp_path: Path) -> None:
