@@ -30,7 +30,7 @@ from deltamq.tables.schema import MESSAGE_COLUMNS, MESSAGE_SCHEMA
 from deltamq.tables.store.store import FileMissing, Store
 from deltamq.tables.typed_row import TYPED
 
-#: Bytes that are read at once from a file's end; a footer of sixteen row groups fits.
+#: Bytes that are read at once from a file's end; a footer of sixteen row groups fits, and a small file as a whole.
 _FOOTER_GUESS: Final = 64 * KIB
 #: A row group is read as a whole if it has fewer bytes than this, or if at least this part of it is needed.
 _LARGE_BYTES: Final = 256 * KIB
@@ -114,21 +114,32 @@ class FileReader:
             The file is missing, cut, altered, or holds other offsets.
         """
         assert file.start <= start < stop <= file.end
-        footer = self._footer(file)
+        return self._rows(file, *self._opened(file), start, stop, columns)
+
+    def rows_of_group(self, file: DataFile, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return what `rows` does, up to the end of the row group that holds `start` at most."""
+        footer, whole = self._opened(file)
+        end = file.start + footer.starts[bisect_right(footer.starts, start - file.start)]
+        return self._rows(file, footer, whole, start, min(stop, end), columns)
+
+    def _rows(
+        self,
+        file: DataFile,
+        footer: _Footer,
+        data: pa.Buffer | None,
+        start: int,
+        stop: int,
+        columns: Sequence[str] | None,
+    ) -> pa.Table:
         first, last = start - file.start, stop - file.start
         tables = []
         for index, (low, high) in enumerate(itertools.pairwise(footer.starts)):
             if low < last and high > first:
-                rows = self._group(file, footer, index, columns, whole=first <= low and high <= last)
+                rows = self._group(file, footer, index, columns, data, whole=first <= low and high <= last)
                 tables.append(rows.slice(max(first - low, 0), min(last, high) - max(first, low)))
         rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
         _check_offsets(rows, start, stop, file)
         return rows
-
-    def group_end(self, file: DataFile, offset: int) -> int:
-        """Return the offset behind the row group that holds `offset`; raises as `rows` does."""
-        starts = self._footer(file).starts
-        return file.start + starts[bisect_right(starts, offset - file.start)]
 
     def groups(
         self, file: DataFile, start: int, stop: int, columns: Sequence[str] | None = None, *, by_page: bool = False
@@ -147,12 +158,12 @@ class FileReader:
             As for `rows`.
         """
         assert file.start <= start <= stop <= file.end
-        footer = self._footer(file)
+        footer, whole = self._opened(file)
         for index, (low, high) in enumerate(itertools.pairwise(footer.starts)):
             low, high = max(start, file.start + low), min(stop, file.start + high)
             if low < high:
                 chunks = _small_part(footer.metadata.row_group(index), columns) if by_page and columns else ()
-                rows = self._read_group(file, footer, index, columns, chunks)
+                rows = self._read_group(file, footer, index, columns, chunks, whole)
                 selected = rows.slice(low - file.start - footer.starts[index], high - low)
                 if "offset" in selected.column_names:
                     _check_offsets(selected, low, high, file)
@@ -163,22 +174,22 @@ class FileReader:
 
         This is for checks of the log against its files: `groups` raises when rows contradict the log.
         """
-        footer = self._footer(file)
+        footer, whole = self._opened(file)
         for index in range(len(footer.checksums)):
-            yield self._read_group(file, footer, index, columns)
+            yield self._read_group(file, footer, index, columns, whole=whole)
 
     def parts(self, file: DataFile) -> tuple[Part, ...]:
         """Return the producers' requests that the file carries."""
         footer = self._cache.get((self._folder, file.path))
         # Opening a partition reads only the parts of a footer: footers of files that no consumer reads are not kept.
-        return footer.parts if isinstance(footer, _Footer) else self._read_footer(file).parts
+        return footer.parts if isinstance(footer, _Footer) else self._read_footer(file)[0].parts
 
     def verify(self, file: DataFile) -> None:
         """Read every byte and every row of the file; raise `Corrupt` on the first contradiction."""
-        footer = self._footer(file)
+        footer, whole = self._opened(file)
         at = file.start
         for i in range(len(footer.starts) - 1):
-            rows = self._read_group(file, footer, i, (*MESSAGE_COLUMNS, *TYPED))
+            rows = self._read_group(file, footer, i, (*MESSAGE_COLUMNS, *TYPED), whole=whole)
             _check_offsets(rows, at, at + rows.num_rows, file, every=True)
             at += rows.num_rows
         if at != file.end:
@@ -209,22 +220,24 @@ class FileReader:
     def _key(self, file: DataFile) -> str:
         return f"{self._folder}/{file.path}"
 
-    def _footer(self, file: DataFile) -> _Footer:
+    def _opened(self, file: DataFile) -> tuple[_Footer, pa.Buffer | None]:
+        """Return the footer, and the whole file if it was read for that: a store is paid for each call."""
         key = (self._folder, file.path)
         kept = self._cache.get(key)
         if isinstance(kept, _Footer):
-            return kept
-        footer = self._read_footer(file)
+            return kept, None
+        footer, data = self._read_footer(file)
         self._cache.put(key, footer, _FOOTER_BYTES + _ROW_GROUP_BYTES * (len(footer.starts) - 1))
-        return footer
+        return footer, data if file.size <= _FOOTER_GUESS else None
 
-    def _read_footer(self, file: DataFile) -> _Footer:
+    def _read_footer(self, file: DataFile) -> tuple[_Footer, pa.Buffer]:
+        """Return the footer, and what was read: the end of the file, or all of a small one."""
         guess = max(0, file.size - _FOOTER_GUESS)
         data = self._read(file, [(guess, file.size)])
         footer_at = self._footer_at(file, data)
         if footer_at < guess:
             data = self._read(file, [(footer_at, file.size)])
-        return self._footer_of(file, data, footer_at)
+        return self._footer_of(file, data, footer_at), data
 
     def _footer_at(self, file: DataFile, data: pa.Buffer) -> int:
         """Return where the footer begins; `data` is as long as the file, but only its end must be filled."""
@@ -256,7 +269,14 @@ class FileReader:
         )
 
     def _group(
-        self, file: DataFile, footer: _Footer, index: int, columns: Sequence[str] | None, *, whole: bool
+        self,
+        file: DataFile,
+        footer: _Footer,
+        index: int,
+        columns: Sequence[str] | None,
+        data: pa.Buffer | None,
+        *,
+        whole: bool,
     ) -> pa.Table:
         """Return a decoded row group; one that is read as a whole is not kept, since its reader is done with it.
 
@@ -268,7 +288,7 @@ class FileReader:
         kept = self._cache.get(key)
         if isinstance(kept, pa.Table) and set(wanted) <= set(kept.column_names):
             return kept.select(wanted)
-        rows = self._read_group(file, footer, index, wanted)
+        rows = self._read_group(file, footer, index, wanted, whole=data)
         if not whole:
             self._cache.put(key, rows, rows.nbytes)
         return rows
@@ -280,10 +300,14 @@ class FileReader:
         index: int,
         columns: Sequence[str] | None = None,
         chunks: Sequence[tuple[int, int]] = (),
+        whole: pa.Buffer | None = None,
     ) -> pa.Table:
-        """Return a decoded row group; of `chunks`, the byte ranges of `columns`, only page checksums are checked."""
+        """Return a decoded row group; of `chunks`, the byte ranges of `columns`, only page checksums are checked.
+
+        `whole` is the file if it has been read.
+        """
         low, high = footer.edges[index], footer.edges[index + 1]
-        data = self._read(file, list(chunks) or [(low, high)])
+        data = whole if whole is not None else self._read(file, list(chunks) or [(low, high)])
         if not chunks:
             self._check(file, data, low, high, footer.checksums[index])
         try:

@@ -153,8 +153,8 @@ class LogReader:
         file = files[at]
         pieces = self._tail.pieces
         edge = pieces[0].start if pieces and pieces[0].start > start else stop
-        end = min(stop, self._files.group_end(file, start), edge)
-        return conformed_rows(self._files.rows(file, start, end, _names(wanted)), wanted)
+        end = min(stop, file.end, edge)
+        return conformed_rows(self._files.rows_of_group(file, start, end, _names(wanted)), wanted)
 
     def offset_at(self, time_us: int) -> int:
         """Return the first offset whose append time is at or after `time_us`; the end offset if there is none."""

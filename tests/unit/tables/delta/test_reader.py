@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -177,11 +178,40 @@ def test_rely_4_every_byte_of_a_page_is_covered() -> None:
 
 
 def test_a_row_group_that_was_read_is_not_read_again_while_it_is_kept() -> None:
-    found = encoded(300, row_group_rows=100)
+    found = encoded(300, row_group_rows=100, padding=500)
     reader, store = reader_of(found)
     for _ in range(5):
         reader.rows(found.file, 110, 120)
     assert len(store.keys("read_parts")) == 2, "the footer and one row group"
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda reader, file: reader.rows(file, file.start, file.end),
+        lambda reader, file: reader.rows_of_group(file, file.start, file.end),
+        lambda reader, file: list(reader.groups(file, file.start, file.end, ["key"], by_page=True)),
+        lambda reader, file: list(reader.scan(file, ["key"])),
+        lambda reader, file: reader.verify(file),
+    ],
+)
+def test_a_small_file_is_read_by_one_call(cache_bytes: int, read: Callable[[FileReader, DataFile], object]) -> None:
+    """A store is paid for each call, and answers each after a round trip."""
+    small, large = encoded(300, row_group_rows=100), encoded(300, row_group_rows=300, padding=500)
+    assert small.file.size < 64 << 10 < large.file.size
+    for found, calls in ((small, 1), (large, 2)):
+        reader, store = reader_of(found, cache_bytes=cache_bytes)
+        read(reader, found.file)
+        assert len(store.keys("read_parts")) == calls
+
+
+def test_rows_of_a_group_end_where_it_does() -> None:
+    found = encoded(300, row_group_rows=100)
+    reader, _ = reader_of(found)
+    for start, stop, end in ((100, 400, 200), (150, 160, 160), (150, 400, 200), (200, 201, 201), (399, 400, 400)):
+        read = reader.rows_of_group(found.file, start, stop)
+        assert read.column("offset").to_pylist() == list(range(start, end))
 
 
 # The cache.

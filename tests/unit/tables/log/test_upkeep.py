@@ -133,7 +133,7 @@ def test_rely_8_a_roll_up_of_bodies_that_compress_well_holds_few_of_them_at_a_ti
     store.before["read_parts"] = lambda _: held.append(pa.total_allocated_bytes())
     before = pa.total_allocated_bytes()
     assert log.maintain()
-    assert len(held) >= count
+    assert len(held) >= count - 1, "the last file's rows are in memory"
     assert max(held) - before < 3 * GROUP_BYTES_MAX < count * 8 * MIB
     (file,) = log.files
     footer = pq.read_metadata(pa.BufferReader(files.read(f"{REF.folder}/{file.path}")))
