@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 
 from deltamq.jobs.read.options import EARLIEST, LATEST, Bound, ReadOptions, Strategy
-from deltamq.jobs.read.stored_partition import OffsetRange, StoredPartition, StoredTable, TimeSearch
+from deltamq.jobs.read.stored_partition import OffsetRange, OpenedTables, StoredPartition, StoredTable, TimeSearch
 from deltamq.jobs.read.topics import Catalog, TopicPartition
 from deltamq.mq.errors import NotFound, Refused
 from deltamq.tables.clock import SYSTEM_CLOCK
@@ -21,7 +21,12 @@ States = Mapping[str, Mapping[str, tuple[int, int]]]
 
 
 def resolve(
-    catalog: Catalog, options: ReadOptions, *, empty: bool = False, states: States | None = None
+    catalog: Catalog,
+    options: ReadOptions,
+    *,
+    empty: bool = False,
+    states: States | None = None,
+    opened: OpenedTables | None = None,
 ) -> list[OffsetRange]:
     """Return the range of each partition that the options select, as the tables are now.
 
@@ -33,6 +38,8 @@ def resolve(
         Whether ranges without rows are returned as well.
     states
         The states of the topics to read; None: as the tables are now.
+    opened
+        The tables that were opened already, which get those that are opened here.
 
     Raises
     ------
@@ -52,20 +59,25 @@ def resolve(
     search = TimeSearch(store)
     return [
         selected_range
-        for stored in stored_partitions(store, partitions, states)
+        for stored in stored_partitions(store, partitions, states, opened)
         for selected_range in stored.ranges(*_bounds(stored, options, search), empty=empty)
     ]
 
 
 def stored_partitions(
-    store: Store, partitions: Sequence[TopicPartition], states: States | None = None
+    store: Store,
+    partitions: Sequence[TopicPartition],
+    states: States | None = None,
+    opened: OpenedTables | None = None,
 ) -> Iterator[StoredPartition]:
     """Yield the content of each partition that readers see; a partition without any table (yet) is left out."""
+    opened = opened or OpenedTables(store)
     for _, segments in groupby(partitions, key=lambda partition: partition.key):
-        tables = {segment: StoredTable.load(store, segment) for segment in segments}
-        if states is not None:
-            of = {segment: states.get(segment.ref.topic, {}).get(segment.ref.name) for segment in tables}
-            tables = {segment: None if table is None else table.as_of(of[segment]) for segment, table in tables.items()}
+        tables: dict[TopicPartition, StoredTable | None] = {}
+        for segment in segments:
+            state = None if states is None else states.get(segment.ref.topic, {}).get(segment.ref.name)
+            table = opened.up_to(segment, state[1] if state else 0)
+            tables[segment] = table if table is None or states is None else table.as_of(state)
         if any(tables.values()):
             yield StoredPartition(
                 tuple(table or StoredTable.without_files(segment) for segment, table in tables.items())

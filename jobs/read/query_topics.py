@@ -17,7 +17,7 @@ import itertools
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
@@ -25,13 +25,12 @@ from pyspark.sql.datasource import InputPartition
 
 from deltamq.jobs.read.offset_range import resolve, selected, split, stored_partitions
 from deltamq.jobs.read.options import ReadOptions, Strategy
-from deltamq.jobs.read.stored_partition import OffsetRange, StoredTable
+from deltamq.jobs.read.stored_partition import OffsetRange, OpenedTables
 from deltamq.jobs.read.topics import Catalog, TopicPartition
-from deltamq.jobs.tasks.query_values import agreed, current_query
+from deltamq.jobs.tasks.query_values import QueryId, agreed, current_query
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.store.store import Store
 
 #: The state of a topic: the stored offsets `[low, end)` of each of its tables, by name.
 _State = dict[str, tuple[int, int]]
@@ -161,31 +160,40 @@ def _assign_later(shares: Sequence[SharePartition]) -> None:
 
 def ranges_of_share(options: ReadOptions, share: SharePartition) -> Iterator[OffsetRange]:
     """Yield the ranges of a share in the running query, each with the files that hold it now."""
-    store, query = storage(options.warehouse), current_query(share.plan)
+    query = current_query(share.plan)
+    opened = _opened(options.warehouse, query)
+    store = opened.store
     if options.excepted and not any(selected(Catalog(store), options)):
         return  # nothing to agree on
 
     def resolved() -> bytes:
         catalog = Catalog(store)
         states = {
-            name: _states.decode(agreed(store, query, f"topic {name}", partial(_state, catalog, name)))
+            name: _states.decode(agreed(store, query, f"topic {name}", partial(_state, catalog, name, opened)))
             for name in _topics(catalog, options)
         }
-        cut = [table_range for table_range in resolve(catalog, options, states=states) if table_range.rows]
+        ranges = resolve(catalog, options, states=states, opened=opened)
+        cut = [table_range for table_range in ranges if table_range.rows]
         catalog.check_readable((table_range.partition for table_range in cut), SYSTEM_CLOCK.wall_us() // 1_000)
         return msgspec.json.encode([_Piece.of(table_range) for table_range in cut])
 
     pieces = _pieces.decode(agreed(store, query, f"read {_extent(options)}", resolved))
     for piece, start, stop in _cut(pieces, share):
-        yield _with_files(store, piece.partition, start, stop)
+        yield _with_files(opened, piece.partition, start, stop)
 
 
 def _topics(catalog: Catalog, options: ReadOptions) -> Sequence[str]:
     return list(dict.fromkeys(table.ref.topic for table in selected(catalog, options)))
 
 
-def _state(catalog: Catalog, topic: str) -> bytes:
-    stored = stored_partitions(catalog.store, catalog.partitions(topic))
+@lru_cache(maxsize=1)
+def _opened(warehouse: str, query: QueryId) -> OpenedTables:
+    """Return the tables that this worker has opened for its newest query, of which it runs many tasks."""
+    return OpenedTables(storage(warehouse))
+
+
+def _state(catalog: Catalog, topic: str, opened: OpenedTables) -> bytes:
+    stored = stored_partitions(catalog.store, catalog.partitions(topic), opened=opened)
     tables = (table for partition in stored for table in partition.tables if table.exists)
     return msgspec.json.encode({table.partition.ref.name: (table.low, table.end) for table in tables})
 
@@ -204,8 +212,8 @@ def _cut(pieces: Sequence[_Piece], share: SharePartition) -> Iterator[tuple[_Pie
                 yield piece, start, stop
 
 
-def _with_files(store: Store, partition: TopicPartition, start: int, stop: int) -> OffsetRange:
-    table = StoredTable.load(store, partition)
+def _with_files(opened: OpenedTables, partition: TopicPartition, start: int, stop: int) -> OffsetRange:
+    table = opened.up_to(partition, stop)
     if table is None:
         return OffsetRange(partition=partition, start=start, stop=stop, files=())  # the reader reports the loss
     return table.range(start, stop)

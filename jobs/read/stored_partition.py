@@ -150,6 +150,24 @@ class StoredTable:
         )
 
 
+class OpenedTables:
+    """Tables that were opened for one read: on an object store, opening one gets each commit since its checkpoint."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._tables: dict[TopicPartition, StoredTable] = {}
+
+    def up_to(self, partition: TopicPartition, end: int = 0) -> StoredTable | None:
+        """Return a table that reaches the offset `end` at least, opened again if it did not; None if there is none."""
+        table = self._tables.get(partition)
+        if table is None or table.end < end:
+            table = StoredTable.load(self.store, partition)
+            if table is None:
+                return None
+            self._tables[partition] = table
+        return table
+
+
 # Without slots, because `cached_property` needs an instance dictionary.
 @dataclass(frozen=True)
 class StoredPartition:
