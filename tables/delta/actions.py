@@ -30,6 +30,7 @@ ERASE: Final = "ERASE"
 _NO_CRC: Final = b"--------"
 #: The bytes before a commit's checksum. No user's text can contain them: quotes inside JSON strings are escaped.
 _CRC_MARK: Final = b'"mq.crc":"'
+_UNSEALED: Final = _CRC_MARK + _NO_CRC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,21 @@ class NewCommit(NamedTuple):
 
     data: bytes
     commit: Commit
+
+    def check(self, version: int, end_offset: int) -> int:
+        """Assert that this may be put as `version` of a log that ends at `end_offset`; return where it ends then.
+
+        What is in the log stays there: a fault of ours must stop before that, also one that no reader would see.
+        """
+        commit, end = self.commit, end_offset
+        assert commit.version == version, "a commit is of the version after the newest one"
+        for file in commit.adds if commit.end_offset is not None else ():
+            assert file.start == end, "an append begins where the log ends"
+            assert file.crc.encode() in self.data, "a commit has the checksums of its files"
+            end = file.end
+        assert commit.end_offset in (None, end), "a commit ends where its rows do"
+        assert self.data.endswith(b"\n") and _UNSEALED not in self.data, "a commit is whole, with its checksum"
+        return end
 
 
 class _Add(msgspec.Struct):

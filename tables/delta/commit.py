@@ -213,13 +213,16 @@ class CommitLog:
             self._looked_ms = began
             self._look_back_if_changed()
         version = self.snapshot.version + 1
-        data, commit = encode(version)
+        data, commit = new = encode(version)
+        end_offset = new.check(version, self.snapshot.end_offset)
         not_durable = await self._put(version, data, batch_id, file, durable=durable)
         if self._stale() and not await self.reading(self._still_there):
             # Our predecessor was cleaned up while this process slept: before or after the put?
             await self.reading(partial(self._settle, commit))
         else:
             self._apply(commit)
+            assert self.snapshot.version == version, "the version that was put is the newest one"
+            assert self.snapshot.end_offset == end_offset, "the end moved by the rows of the commit, and only by these"
             self._seen_ms = self._ours_ms = began
         if looks:
             self._stamp = self._store.stamp(self._log_folder)

@@ -118,6 +118,7 @@ class NativePool:
         count = self._holding_lock.deltamq_pool_done(self._pool, numbers, steps, errors, _OUTCOMES)
         outcomes = []
         for number, step, error in zip(numbers[:count], steps, errors, strict=False):
+            assert number in self._under_way, "each publication that was begun has one outcome"
             publication = self._under_way.pop(number)
             ctypes.pythonapi.Py_DecRef(ctypes.py_object(publication))
             outcomes.append((number, publication.failed(step, error)))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -232,3 +235,29 @@ def test_commit_names_sort_as_their_versions() -> None:
     names = [commit_name(v) for v in (0, 9, 10, 99, 2**62)]
     assert names == sorted(names)
     assert all(len(name) == 25 for name in names)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"version": 8}, "version after the newest"),
+        ({"end_offset": 9}, "ends where its rows do"),
+        ({"adds": (replace(FILE, start=4, count=4),)}, "begins where the log ends"),
+        ({"adds": (replace(FILE, crc="0a0b0c0d,01020305"),)}, "checksums of its files"),
+        ({"data": b"x"}, "checksums of its files"),
+    ],
+)
+def test_rely_4_a_commit_that_does_not_follow_its_log_is_not_put(changed: dict[str, Any], told: str) -> None:
+    new = NewCommit(append(), parse(append()))
+    assert new.check(7, 5) == 8
+    data = changed.pop("data", new.data)
+    with pytest.raises(AssertionError, match=told):
+        NewCommit(data, replace(new.commit, **changed)).check(7, 5)
+
+
+@pytest.mark.parametrize(
+    "cut", [lambda data: data[:-1], lambda data: data.replace(b'"mq.crc":"', b'"mq.crc":"--------', 1)]
+)
+def test_rely_4_a_commit_that_is_not_whole_is_not_put(cut: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(AssertionError, match="a commit is whole"):
+        NewCommit(cut(append()), parse(append())).check(7, 5)
