@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
@@ -329,7 +330,10 @@ def _ask(
 
 
 class TroubleStore:
-    """The object store makes faults for a while; meanwhile the memory of the services is looked at."""
+    """The object store makes faults for a while; meanwhile the memory of the services is looked at.
+
+    Each of the faults is struck once before any of them is struck again.
+    """
 
     kind: Final = "store"
 
@@ -345,13 +349,15 @@ class TroubleStore:
         self._faults = faults
         self._services = services
         self._for_s = for_s
-        #: The largest resident memory of a service, and how many calls were hurt.
+        self._left: list[str] = []
+        #: The largest resident memory of a service, and how many calls each fault has hurt.
         self.rss_mib = 0.0
-        self.hurt = 0
+        self.hurt = Counter[str]()
 
     @contextmanager
     def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
-        name = drawn.choice(list(self._faults))
+        self._left = self._left or drawn.sample(list(self._faults), len(self._faults))
+        name = self._left.pop()
         self._store.set_faults(*self._faults[name], seed=drawn.randrange(1 << 32))
         try:
             yield name
@@ -360,7 +366,7 @@ class TroubleStore:
                 with contextlib.suppress(psutil.Error):
                     used = (psutil.Process(service.pid).memory_info().rss / 2**20 for service in self._services)
                     self.rss_mib = max(self.rss_mib, *used)
-            self.hurt += sum(self._store.counts().hits)
+            self.hurt[name] += sum(self._store.counts().hits)
         finally:
             self._store.set_faults()
 
