@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The client itself repeats what the store could not do, for so long; then callers decide.
+#: The client itself repeats what the store could not do, so often; then callers decide, whose clients wait longer and
+#: longer. Of the store's `Retry-After` it takes no notice, and its errors do not have it.
 _RETRIES: Final[RetryConfig] = {
     "max_retries": 6,
     "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=2), "base": 2},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -66,6 +67,29 @@ def test_rely_15_a_conflict_that_does_not_end_has_stored_nothing(proxy: StorePro
     with pytest.raises(Unavailable) as refused:
         store.put_if_absent("log/1", b"one", durable=True)
     assert refused.value.code == "contention" and not store.exists("log/1")
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_rely_15_a_call_that_is_throttled_is_repeated_six_times_whatever_the_store_asks(
+    proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """The network's client does so by itself, and shows its callers no header: they have the error within seconds."""
+    for name, value in proxy.environment().items():
+        monkeypatch.setenv(name, value)
+    store = ObjectStore(proxy.uri(f"throttled-{status}"))
+    proxy.reset()
+    proxy.set_faults(Fault(status=status, code="SlowDown", retry_after="60"))
+    began_s = time.monotonic()
+    try:
+        with pytest.raises(Unavailable, match="SlowDown"):
+            store.replace("file", b"")
+        with pytest.raises(Unknown, match="SlowDown"):
+            store.put_if_absent("log/1", b"one", durable=True)
+    finally:
+        proxy.set_faults()
+    assert time.monotonic() - began_s < 30
+    assert proxy.counts().calls == {"PUT": 7, "CONDITIONAL_PUT": 7}
+    assert store.put_if_absent("log/1", b"one", durable=True)
 
 
 def test_look_22_calls_that_fail_or_come_late_are_counted(proxy: StoreProxy, store: ObjectStore) -> None:
