@@ -12,8 +12,10 @@ import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from deltamq.api.service.store_meter import StoreMeter
 from deltamq.jobs.run.meters import Meters
 from deltamq.tables.ops.job_runs import LastRun
+from deltamq.tables.store.call_counts import CallCounts
 from tests.api.running import Api, config_for, running
 from tests.certificates import Authority
 from tests.free_ports import free_port
@@ -33,7 +35,7 @@ def _names(text: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
-    """The metrics of a service with a Kafka port and TLS, and of jobs."""
+    """The metrics of a service with a Kafka port and TLS, of one on an object store, and of jobs."""
     folder = tmp_path_factory.mktemp("monitoring")
     authority = Authority(folder / "tls")
     pair = authority.server()
@@ -44,7 +46,8 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
     )
     with running(config) as api:
         shown = Api(api.port, api.service, ca=authority.ca).call("GET", "/metrics").body.decode()
-        yield _names(shown) | _names(generate_latest(meters.registry).decode())
+        of_store = {f"{family.name}_total" for family in StoreMeter(CallCounts(), "s3://bucket/prefix").families()}
+        yield _names(shown) | _names(generate_latest(meters.registry).decode()) | of_store
 
 
 @pytest.mark.parametrize(("title", "query"), _QUERIES, ids=[title for title, _ in _QUERIES])
