@@ -27,6 +27,7 @@ class FakeLog:
     """A partition in memory: it notes every commit, and can be held or made to fail."""
 
     def __init__(self) -> None:
+        self.published_s = 0.0
         self.commits: list[list[Any]] = []
         self.flushes: list[Flush | None] = []
         self.knew: list[Mapping[str, int] | None] = []
@@ -94,7 +95,7 @@ class Bench:
     def codec(self) -> None:
         return None
 
-    def committed(self, parts: Sequence[RequestPart], took_s: float) -> None:
+    def committed(self, parts: Sequence[RequestPart], took_s: float, published_s: float) -> None:
         self.groups.append(len(parts))
 
     def put(self, *bodies: str, flush: Flush = Flush.SYNC, **part: Any) -> RequestPart:
