@@ -62,7 +62,8 @@ class _Size:
     """Counts fields, symbols and branches, and the levels of a schema."""
 
     def __init__(self) -> None:
-        self._fields = 0
+        # The schema as a whole is none of them.
+        self._fields = -1
 
     def count(self, schema: Any, depth: int) -> None:
         self._fields += 1
