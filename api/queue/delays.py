@@ -40,6 +40,7 @@ from deltamq.tables.queue.records import rows_of_delay_marks
 from deltamq.tables.queue.redelivery_rows import with_destination
 from deltamq.tables.queue.refs import DELAY, DELAY_MARKS, system_ref
 from deltamq.tables.queue.waiting import WaitingIndex
+from deltamq.tables.queue.waiting_rows import written_by
 
 Codes: TypeAlias = NDArray[np.int32]
 
@@ -107,14 +108,15 @@ def split_shares(
     delays: Mapping[str, str],
     stored: Mapping[str, Sequence[Part]] = {},
     queues: TopicQueues | None = None,
+    schema_id: int | None = None,
 ) -> list[PartitionShare]:
     """Move the messages of a request that must wait into shares of their own, and return all shares.
 
     `delays` are the delay partitions by broker (see `Delays.names`); `stored` are the parts of the request that topic
     and delay partitions hold already. With `queues`, a message waits for its logical queue, wherever that will be led
-    then. Stored parts stay where they are. The remaining messages go to partitions without a part yet, since a
-    partition would take a second part for a copy of the first. So a message that has fallen due meanwhile may still go
-    through the delay partition.
+    then. `schema_id` is the schema of bodies that do not say it (SPEC TYPE-51). Stored parts stay where they are. The
+    remaining messages go to partitions without a part yet, since a partition would take a second part for a copy of the
+    first. So a message that has fallen due meanwhile may still go through the delay partition.
 
     Raises
     ------
@@ -129,7 +131,7 @@ def split_shares(
     split = [kept for share in shares if (kept := _without(share, waits, count)) is not None]
     for code in np.unique(waits[waits >= 0]).tolist():
         indexes = np.flatnonzero(waits == code)
-        rows = _waiting_rows(topic, messages, indexes, aims, np.maximum(times[indexes], 0))
+        rows = _waiting_rows(topic, messages, indexes, aims, np.maximum(times[indexes], 0), schema_id)
         whole = None if len(indexes) == count else indexes
         split.append(PartitionShare(delays[brokers[code]], rows, whole, delay_broker=brokers[code]))
     return split
@@ -187,13 +189,18 @@ def _without(share: PartitionShare, waits: Codes, count: int) -> PartitionShare 
 
 
 def _waiting_rows(
-    topic: Topic, messages: Rows | ArrowRows, indexes: NDArray[np.int64], targets: _Targets, at_ms: Times
+    topic: Topic,
+    messages: Rows | ArrowRows,
+    indexes: NDArray[np.int64],
+    targets: _Targets,
+    at_ms: Times,
+    schema_id: int | None,
 ) -> ArrowRows:
     taken = messages.take(indexes)
     batch = taken.batch if isinstance(taken, ArrowRows) else to_record_batch([taken])
     count = len(indexes)
     partitions = pa.array(targets.names, pa.string()).take(pa.array(targets.codes[indexes]))
-    batch = with_destination(batch, topic, partitions, pa.array(at_ms))
+    batch = with_destination(written_by(batch, schema_id), topic, partitions, pa.array(at_ms))
     return ArrowRows(count, taken.nbytes + _WAITING_BYTES * count, batch)
 
 

@@ -51,10 +51,12 @@ def scan_filtered(
     max_messages: int,
     max_bytes: int,
     limit: int | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Scanned:
     """Return the first messages of the offsets `[start, limit)` that pass the filter; blocking.
 
-    Messages whose bodies did not fit their schema pass no filter (SPEC TYPE-3). At least one message is kept if one is
+    With `columns`, those of every message among them, rows have only these. Messages whose bodies did not fit their
+    schema pass no filter (SPEC TYPE-3). At least one message is kept if one is
     found, whatever its bytes.
     """
     at, fetched = start, None
@@ -63,11 +65,11 @@ def scan_filtered(
         room = step if limit is None else min(step, limit - at)
         if room <= 0:
             break
-        columns = (*MESSAGE_COLUMNS, INVALID) if log.has_invalid(at, at + room) else None
-        fetched = log.read(at, max_messages=room, max_bytes=step_bytes, columns=columns)
+        judged = (*(columns or MESSAGE_COLUMNS), INVALID) if log.has_invalid(at, at + room) else columns
+        fetched = log.read(at, max_messages=room, max_bytes=step_bytes, columns=judged)
         if fetched.status is not FetchStatus.FOUND:
             break
-        rows = fetched.rows if columns is None else _fitting(fetched.rows)
+        rows = _fitting(fetched.rows)
         matching = rows if wanted is None else wanted.matching(rows)
         at = fetched.next_offset
         if matching.num_rows:
@@ -111,7 +113,8 @@ def look(request: LanePopRequest, start: int, limit: int | None, most: int) -> R
 def _plain(request: LanePopRequest, start: int, limit: int | None, most: int) -> ReadRows:
     if limit is not None:
         most = min(most, limit - start)
-    fetched = request.log.read(start, max_messages=most, max_bytes=request.max_bytes)
+    columns = request.whole.columns
+    fetched = request.log.read(start, max_messages=most, max_bytes=request.max_bytes, columns=columns)
     if fetched.status is not FetchStatus.FOUND:
         return ReadRows(fetched.rows, (), start)
     return ReadRows(fetched.rows, range(start, fetched.next_offset), fetched.next_offset, fetched.weight)
@@ -122,7 +125,15 @@ def _filtered(
 ) -> ReadRows:
     """Return messages that pass the filter; the other messages count as consumed (SPEC CONS-3, CONS-9)."""
     log = request.log
-    scanned = scan_filtered(log, start, wanted, max_messages=most, max_bytes=request.max_bytes, limit=limit)
+    scanned = scan_filtered(
+        log,
+        start,
+        wanted,
+        max_messages=most,
+        max_bytes=request.max_bytes,
+        limit=limit,
+        columns=request.whole.columns,
+    )
     if scanned.kept is None:
         return ReadRows(log.read(log.end_offset, max_messages=1, max_bytes=1).rows, (), scanned.reached)
     offsets: list[int] = scanned.kept.column("offset").to_pylist()

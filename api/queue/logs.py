@@ -27,7 +27,6 @@ from deltamq.tables.clock import Clock
 from deltamq.tables.delta.stamped import ProducerStamp, one_batch
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.paging import NotStored, pages
-from deltamq.tables.log.point_reads import pick
 from deltamq.tables.queue.records import (
     offset_records_of,
     rows_of_lost_records,
@@ -37,6 +36,7 @@ from deltamq.tables.queue.records import (
 from deltamq.tables.queue.recovery import recover_progress
 from deltamq.tables.queue.redelivery_rows import again, with_reason
 from deltamq.tables.queue.refs import LOST, OFFSETS, dead_ref, revive_ref, system_ref
+from deltamq.tables.queue.waiting_rows import pick_to_wait
 
 T = TypeVar("T")
 
@@ -131,7 +131,8 @@ class QueueLogs:
     async def _copy(self, dying: Dying, log: PartitionLog) -> pa.RecordBatch | None:
         """Return the message as a failed one; record it as lost and return None if it is gone."""
         offset, lane = dying.offset, dying.lane
-        picked = await self.run(partial(pick, log, np.array([offset], dtype=np.int64), bytes_max=None))
+        at = np.array([offset], dtype=np.int64)
+        picked = await self.run(partial(pick_to_wait, log, at, self._partitions.codecs, bytes_max=None))
         if offset in picked.gone:
             await self.lose(lane, dying.topic, ((offset, offset + 1),))
             return None

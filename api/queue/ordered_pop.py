@@ -239,7 +239,8 @@ class OrderedLanes:
 
     async def _read(self, offsets: Sequence[int], request: LanePopRequest) -> pa.Table:
         """Return the messages at these offsets, without those that retention has taken."""
-        picked = await self._logs.run(partial(pick, request.log, np.array(offsets, dtype=np.int64), bytes_max=None))
+        wanted = np.array(offsets, dtype=np.int64)
+        picked = await self._logs.run(partial(pick, request.log, wanted, bytes_max=None, columns=request.whole.columns))
         if picked.unreadable:
             first = next(iter(picked.unreadable))
             raise Unavailable(f"offset {first} of {request.lane.partition} cannot be read: {picked.unreadable[first]}")

@@ -55,6 +55,8 @@ class TopicPopRequest:
     attempt_id: str | None = None
     #: How the client named itself; empty if it did not.
     client_id: str = ""
+    #: The columns to read; None for those of every message.
+    columns: tuple[str, ...] | None = None
     #: Where the bytes of the answer are reserved, before messages are taken: a refused pop must hide none.
     answer: Ticket
 

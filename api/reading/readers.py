@@ -41,6 +41,7 @@ from deltamq.tables.log.fetch import Fetched, FetchStatus
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.row_filter import MessageFilter
 from deltamq.tables.schema import MESSAGE_SCHEMA
+from deltamq.tables.typed_row import VALUE
 
 #: Maximum age, in seconds, of the end offset that a reader far before the end gets; meanwhile it is followed.
 _FOLLOWED_S: Final = 2.0
@@ -48,9 +49,9 @@ _FOLLOWED_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class FetchQuery:
-    """The parameters of one fetch; `filter` None takes every message, `columns` None all columns.
+    """The parameters of one fetch; `filter` None takes every message, `columns` None those of every message.
 
-    With a filter, rows have all columns.
+    With a filter, rows have at least these.
     """
 
     offset: int
@@ -153,7 +154,10 @@ def _reaches_beyond(log: PartitionLog, offset: int) -> bool:
 
 def _filtered(log: PartitionLog, wanted: MessageFilter | None, query: FetchQuery, offset: int) -> Fetched:
     """Return rows that pass the filter; the other rows count as consumed (SPEC CONS-3, CONS-9)."""
-    scanned = scan_filtered(log, offset, wanted, max_messages=query.max_messages, max_bytes=query.max_bytes)
+    columns = query.columns if query.columns is not None and VALUE in query.columns else None
+    scanned = scan_filtered(
+        log, offset, wanted, max_messages=query.max_messages, max_bytes=query.max_bytes, columns=columns
+    )
     last = scanned.last
     assert last is not None, "a scan without a limit reads"
     if last.status is not FetchStatus.FOUND:

@@ -34,7 +34,7 @@ from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.arrow_body import ArrowPieces
 from deltamq.api.wire.cloud_events import BATCHED, asked_events, fetched_events
 from deltamq.api.wire.fields import message_filter
-from deltamq.api.wire.message_json import stored_messages, with_values
+from deltamq.api.wire.message_json import READ_COLUMNS, stored_messages, with_values
 from deltamq.api.wire.request import (
     Admission,
     Client,
@@ -210,7 +210,7 @@ class FetchEndpoint:
             return read
 
         async def typed(query: FetchQuery) -> Fetched:
-            fetched = await read(query)
+            fetched = await read(replace(query, columns=READ_COLUMNS) if codec.is_headless else query)
             work = partial(with_values, fetched.rows, codec)
             is_small = fetched.rows.num_rows <= _JSON_INLINE_ROWS
             return replace(fetched, rows=work() if is_small else await self._partitions.run(work))

@@ -46,7 +46,7 @@ from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.cloud_events import BATCHED, asked_events, popped_events
 from deltamq.api.wire.fields import message_filter
 from deltamq.api.wire.json_body import BODY_BYTES_MAX, decode_pop
-from deltamq.api.wire.message_json import with_values
+from deltamq.api.wire.message_json import READ_COLUMNS, with_values
 from deltamq.api.wire.request import (
     Admission,
     Client,
@@ -164,6 +164,8 @@ class PopEndpoint:
                 order=wanted.order is not False, tags=request.tags or "*", filter=request.filter
             )
             self._seen.note(group.name, request.client_id, {wanted.topic.name: subscription})
+        if codec is not None and codec.is_headless:
+            wanted = replace(wanted, columns=READ_COLUMNS)
         call = Call.of(scope, body, wait_ms=wanted.wait_ms)
         request.ack, elsewhere = await self._forwarder.ack_in_clusters(request.ack or [], call)
         acks, barred = self._forwarder.allowed(group_name, request.ack, caller_of(scope))
@@ -301,7 +303,9 @@ class PopEndpoint:
         count = sum(len(taken.handles) for taken in popped.taken)
 
         def typed() -> list[Taken]:
-            return [taken._replace(rows=with_values(taken.rows, codec)) for taken in popped.taken]
+            return [
+                taken._replace(rows=with_values(taken.rows, codec, waited=taken.pop.retry)) for taken in popped.taken
+            ]
 
         popped.taken = typed() if count <= _JSON_INLINE_ROWS else await self._partitions.run(typed)
 

@@ -10,7 +10,7 @@ remembered: files do not change.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
@@ -309,11 +309,13 @@ def _new(letters: Letters) -> int:
     return sum(letters.count(_NEW))
 
 
-def some_letters(log: PartitionLog, offsets: Int64s, bytes_max: int) -> tuple[Picked, int]:
+def some_letters(
+    log: PartitionLog, offsets: Int64s, bytes_max: int, columns: Sequence[str] | None = None
+) -> tuple[Picked, int]:
     """Return the messages at as many of the offsets as fit into `bytes_max`, at least one, and their number."""
     count = min(len(offsets), _READ_MESSAGES)
     while True:
         try:
-            return pick(log, offsets[:count], bytes_max=bytes_max if count > 1 else None), count
+            return pick(log, offsets[:count], bytes_max=bytes_max if count > 1 else None, columns=columns), count
         except TooMuch:
             count = max(1, count // 4)

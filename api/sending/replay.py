@@ -30,7 +30,7 @@ from deltamq.api.log.parts import PendingRequest, RequestPart
 from deltamq.api.sending.letters import DeadLetterLogs, LetterFailures, Letters, some_letters
 from deltamq.api.wire.rows import ArrowRows
 from deltamq.mq.auth.principals import Verb
-from deltamq.mq.errors import Fenced, Forbidden, NotFound, Unavailable, Unknown
+from deltamq.mq.errors import Conflict, Fenced, Forbidden, NotFound, Unavailable, Unknown
 from deltamq.mq.limits import MIB, PRODUCER_WINDOW_MS
 from deltamq.mq.meta.group import Group
 from deltamq.mq.queue.dead_letters import Replay, SentBack, retry_broker
@@ -41,7 +41,9 @@ from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.queue.placement import FenceEpochs, Placement
 from deltamq.tables.queue.redelivery_rows import sent_back
 from deltamq.tables.queue.refs import retry_ref
+from deltamq.tables.queue.waiting_rows import WAITING_COLUMNS, arrived
 from deltamq.tables.settings import Flush
+from deltamq.tables.typed_row import VALUE, untyped
 
 Int64s = NDArray[np.int64]
 
@@ -122,7 +124,8 @@ class Replayer:
                 group,
             )
             while len(left):
-                picked, taken = await self._partitions.run(partial(some_letters, log, left, _STEP_BYTES))
+                read = partial(some_letters, log, left, _STEP_BYTES, WAITING_COLUMNS)
+                picked, taken = await self._partitions.run(read)
                 left = left[taken:]
                 failed.add(log.ref.name, sorted(picked.gone), "offset_out_of_range")
                 failed.add(log.ref.name, picked.unreadable, "corrupt")
@@ -152,7 +155,7 @@ class Replayer:
         for at, offset, target in unsent:
             name = source.name(offset)
             stamp = ProducerStamp(name.producer_id, name.producer_seq, None, 1)
-            row = back.slice(at, 1)
+            row = back.slice(at, 1) if source.to == "retry" else _arrived(back.slice(at, 1), target.partition)
             part = RequestPart(
                 ArrowRows(1, row.nbytes, row), pending, Flush.SYNC, stamp=stamp, fence_epochs=target.fence_epochs
             )
@@ -206,6 +209,16 @@ class Replayer:
             else:
                 unsent.append((at, offset, target))
         return unsent, before
+
+
+def _arrived(row: pa.RecordBatch, partition: Partition) -> pa.RecordBatch:
+    """Return a message as its topic stores it, by the schema that wrote it if the row says that."""
+    if row.schema.get_field_index(VALUE) < 0:
+        return row
+    try:
+        return arrived(row, partition.codec())
+    except Conflict:
+        return untyped(row)  # its commit says why there is no codec
 
 
 class _Target(NamedTuple):

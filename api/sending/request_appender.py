@@ -231,6 +231,7 @@ class RequestAppender:
             delays=self._delays.names(topic.topic),
             stored=stored,
             queues=places.queues,
+            schema_id=request.body.schema_id,
         )
         return split() if request.body.rows.nbytes <= INLINE_BYTES else await self._partitions.run(split)
 

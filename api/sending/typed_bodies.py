@@ -41,6 +41,7 @@ def typed_body(codec: Codec, body: Decoded) -> None:
     else:
         _fill(codec, rows, body.values)
     body.values = None
+    body.schema_id = codec.newest if codec.is_headless else None
     if not codec.rejects:
         return
     columns = rows.batch if isinstance(rows, ArrowRows) else rows.typed

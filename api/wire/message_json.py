@@ -27,6 +27,9 @@ from deltamq.mq.queue.dead_letters import LetterMarks
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER
 from deltamq.mq.static.logical_queue import UNDECIDED, ShownQueue, not_decided
 from deltamq.mq.wire.stored import DeadLetter, MessageOrigin, StoredMessage
+from deltamq.tables.log.fetch import one_record_batch
+from deltamq.tables.queue.waiting_rows import decoded
+from deltamq.tables.schema import MESSAGE_COLUMNS
 from deltamq.tables.typed.codec import Codec
 from deltamq.tables.typed.json.rendering import rendered
 from deltamq.tables.typed_row import RESCUED, VALUE
@@ -65,12 +68,20 @@ def json_columns(rows: pa.Table) -> list[Iterable[Any]]:
     ]
 
 
-def with_values(rows: pa.Table, codec: Codec) -> pa.Table:
-    """Return rows with what their bodies are in a topic's columns: then JSON has values in place of bodies."""
+#: The columns to read for `with_values` where bodies do not say which schema wrote them.
+READ_COLUMNS: Final = (*MESSAGE_COLUMNS, VALUE, RESCUED)
+
+
+def with_values(rows: pa.Table, codec: Codec, *, waited: bool = False) -> pa.Table:
+    """Return rows with what their bodies are in a topic's columns: then JSON has values in place of bodies.
+
+    `waited`: they are retried messages, whose column `value` has the id of their schema (SPEC TYPE-51).
+    """
     if not rows.num_rows:
-        return rows
-    typed = codec.decode(rows.column("body").combine_chunks())
-    rows = rows.append_column(VALUE, typed.value)
+        return rows.select(MESSAGE_COLUMNS)
+    names = [name for name in ("body", VALUE, RESCUED) if name in rows.column_names]
+    typed = decoded(one_record_batch(rows.select(names)), codec, waited=waited)
+    rows = rows.select(MESSAGE_COLUMNS).append_column(VALUE, typed.value)
     return rows if typed.rescued is None else rows.append_column(RESCUED, typed.rescued)
 
 

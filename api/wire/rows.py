@@ -165,6 +165,8 @@ class Decoded:
     expected_offset: int | None = None
     #: The values that messages bring in place of bodies, as JSON; None if no message brings one.
     values: list[msgspec.Raw | None] | None = None
+    #: The schema that wrote the bodies, if they do not say it (SPEC TYPE-51).
+    schema_id: int | None = None
 
     @property
     def has_values(self) -> bool:

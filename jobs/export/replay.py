@@ -41,6 +41,7 @@ from deltamq.tables.queue.placement import FenceEpochs, fence_epochs_of
 from deltamq.tables.queue.records import rows_of_dead_marks
 from deltamq.tables.queue.redelivery_rows import sent_back
 from deltamq.tables.queue.refs import dead_marks_ref, dead_ref, retry_ref
+from deltamq.tables.queue.waiting_rows import WAITING_COLUMNS
 from deltamq.tables.settings import Flush
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _replay(work: _Work) -> dict[str, int]:
     letters = marks.letters()
     named = work.parameters.chosen.names_letters
     counts: Counter[str] = Counter()
-    for page in pages(log, max(work.low, log.min_offset)):
+    for page in pages(log, max(work.low, log.min_offset), WAITING_COLUMNS):
         rows = page.rows.filter(pc.less(page.rows.column("offset"), work.high))
         rows = rows.filter(work.parameters.chosen.mask(log.ref.name, rows))
         states = np.array(LETTER_STATES)[states_at(letters, rows.column("offset").to_numpy())]
@@ -348,7 +349,7 @@ class _Sender:
             fresh = rows.take(pa.array(left, pa.int64()))
             try:
                 done = log.append_rows(
-                    fresh if destination.partition is None else self._sink.codecs.typed(topic, fresh),
+                    fresh if destination.partition is None else self._sink.codecs.arrived(topic, fresh),
                     [parts[at] for at in left],
                     flush=Flush.SYNC,
                     fence_epochs=fence_epochs,

@@ -26,6 +26,7 @@ from deltamq.tables.queue.delay_marks import DelayMarks
 from deltamq.tables.queue.delay_targets import DelayTargets
 from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.redelivery_rows import forwarded
+from deltamq.tables.queue.waiting_rows import WAITING_COLUMNS
 
 Int64s = npt.NDArray[np.int64]
 
@@ -106,7 +107,8 @@ class DelayBatch:
         while at < len(offsets):
             part = offsets[at : at + step]
             try:
-                picked = pick(log, np.sort(part), bytes_max=self._outbox_bytes if len(part) > 1 else None)
+                bytes_max = self._outbox_bytes if len(part) > 1 else None
+                picked = pick(log, np.sort(part), bytes_max=bytes_max, columns=WAITING_COLUMNS)
             except TooMuch:
                 step = max(1, step // 2)
                 continue
@@ -238,7 +240,7 @@ class DelayBatch:
         offsets = [forward.message.offset for forward in forwards]
         places = picked.places(np.array(offsets, dtype=np.int64))
         try:
-            rows = self._targets.typed(ref, forwarded(picked.rows.take(pa.array(places))))
+            rows = self._targets.arrived(ref, forwarded(picked.rows.take(pa.array(places))))
         except DeltaMQError as error:
             self._fail(error, offsets)
             return

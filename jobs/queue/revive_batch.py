@@ -46,12 +46,14 @@ from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.fences import ANY_EPOCH, BROKER_FENCE, RESET_FENCE
 from deltamq.tables.log.log import PartitionLog
-from deltamq.tables.log.point_reads import Picked, TooMuch, pick
+from deltamq.tables.log.point_reads import Picked, TooMuch
 from deltamq.tables.log.stored_requests import REMEMBERED_MS, StoredRequests
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.records import rows_of_lost_records, rows_of_records
 from deltamq.tables.queue.refs import LOST, revive_ref, system_ref
+from deltamq.tables.queue.topic_codecs import TopicCodecs
+from deltamq.tables.queue.waiting_rows import pick_to_wait
 from deltamq.tables.settings import Flush
 
 #: Retry interval for a destination that cannot be written, in milliseconds; it doubles up to the maximum.
@@ -79,6 +81,7 @@ class ReviveBatch:
         self._outbox_bytes = bounds.outbox_bytes
         self._cluster = cluster
         self._meta = meta
+        self._codecs = TopicCodecs(lambda: meta)
         self._now_ms = now_ms
         self._failures = failures
         self._outcome = BatchOutcome()
@@ -195,7 +198,7 @@ class ReviveBatch:
         if source is None:
             raise DeltaMQError(f"{lane.source.folder} does not exist")
         wanted = np.unique(np.array([offset for case in cases for offset in case.wanted], dtype=np.int64))
-        return pick(source, wanted, bytes_max=bytes_max)
+        return pick_to_wait(source, wanted, self._codecs.of_partition, bytes_max=bytes_max)
 
     def _decide(self, lane: CaseLane, cases: Sequence[Case], picked: Picked) -> None:
         self._outcome.troubles.update(picked.unreadable.values())

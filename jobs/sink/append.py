@@ -38,6 +38,7 @@ from deltamq.tables.log.paging import pages
 from deltamq.tables.log.stored_requests import REMEMBERED_MS
 from deltamq.tables.queue.placement import FenceEpochs, Placement
 from deltamq.tables.queue.redelivery_rows import with_destination
+from deltamq.tables.queue.waiting_rows import to_wait
 from deltamq.tables.settings import Flush
 
 #: Partitions that are appended to in parallel.
@@ -189,7 +190,7 @@ class _Append:
         at_ms = pc.divide(rows.column("deliver_time").cast(pa.int64()), 1000)
         target = partition or request.queue or request.partition
         names = pa.repeat(pa.scalar(target, pa.string()), rows.num_rows)
-        return with_destination(kept, topic, names, at_ms)
+        return with_destination(to_wait(kept, self._sink.codecs.of(topic)), topic, names, at_ms)
 
     def _store(
         self, topic: Topic, partition: str, request: SinkRequest, batches: Sequence[Batch], placement: Placement

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from deltamq.mq.errors import NotFound
@@ -19,8 +19,10 @@ class NotStored(NotFound):
     code = "offset_out_of_range"
 
 
-def pages(log: PartitionLog, offset: int) -> Iterator[Fetched]:
+def pages(log: PartitionLog, offset: int, columns: Sequence[str] | None = None) -> Iterator[Fetched]:
     """Yield all messages from `offset` to the end that `log` knows now; `log.refresh()` before includes other writers'.
+
+    With `columns`, rows have only these.
 
     Raises
     ------
@@ -28,7 +30,7 @@ def pages(log: PartitionLog, offset: int) -> Iterator[Fetched]:
         The partition no longer holds `offset`, or ends before it.
     """
     while True:
-        page = log.read(offset, max_messages=log.bounds.page_messages, max_bytes=_PAGE_BYTES)
+        page = log.read(offset, max_messages=log.bounds.page_messages, max_bytes=_PAGE_BYTES, columns=columns)
         if page.status is FetchStatus.NO_NEW_MESSAGE:
             return
         if page.status is not FetchStatus.FOUND:

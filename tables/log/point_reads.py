@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +15,7 @@ from deltamq.mq.limits import MIB
 from deltamq.tables.log.fetch import FetchStatus, one_record_batch
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.schema import MESSAGE_SCHEMA
+from deltamq.tables.typed_row import conformed_rows
 
 Int64s = npt.NDArray[np.int64]
 
@@ -42,24 +44,30 @@ class Picked:
         return np.searchsorted(self.offsets, offsets)
 
 
-def pick(log: PartitionLog, offsets: Int64s, *, bytes_max: int | None) -> Picked:
+def pick(log: PartitionLog, offsets: Int64s, *, bytes_max: int | None, columns: Sequence[str] | None = None) -> Picked:
     """Return the messages at `offsets` (ascending, without repeats); each is in memory once.
+
+    With `columns`, rows have only these, without typed ones that the partition lacks.
 
     Raises
     ------
     TooMuch
         The messages take more than `bytes_max`.
     """
-    picker = _Picker(log, bytes_max)
+    picker = _Picker(log, bytes_max, columns)
     for run in np.split(offsets, np.flatnonzero(np.diff(offsets) > _GAP_MAX) + 1):
         picker.run(run)
-    rows = one_record_batch(pa.concat_tables([MESSAGE_SCHEMA.empty_table(), *picker.pieces]))
+    # The partition may have got columns between two reads.
+    schema = MESSAGE_SCHEMA if columns is None else log.state.picked(columns)
+    pieces = [conformed_rows(piece, schema) for piece in picker.pieces]
+    rows = one_record_batch(pa.concat_tables([schema.empty_table(), *pieces]))
     return Picked(rows, rows.column("offset").to_numpy(), picker.gone, picker.unreadable)
 
 
 class _Picker:
-    def __init__(self, log: PartitionLog, bytes_max: int | None) -> None:
+    def __init__(self, log: PartitionLog, bytes_max: int | None, columns: Sequence[str] | None) -> None:
         self._log = log
+        self._columns = columns
         self._left = bytes_max
         self.pieces: list[pa.Table] = []
         self.gone: set[int] = set()
@@ -71,7 +79,8 @@ class _Picker:
         while len(wanted):
             at = int(wanted[0])
             try:
-                fetched = self._log.read(at, max_messages=min(step, int(wanted[-1]) - at + 1), max_bytes=_READ_BYTES)
+                most = min(step, int(wanted[-1]) - at + 1)
+                fetched = self._log.read(at, max_messages=most, max_bytes=_READ_BYTES, columns=self._columns)
             except (DeltaMQError, OSError, pa.ArrowException) as error:
                 if step > 1:
                     step //= 2

@@ -75,9 +75,9 @@ class DelayTargets:
             _ref(topic, segment.partition) for segment in earlier if segment.end_ms <= 0 or segment.end_ms >= since_ms
         ]
 
-    def typed(self, target: PartitionRef, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def arrived(self, target: PartitionRef, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return delayed messages as their target stores them (SPEC TYPE-42); raises as `TopicCodecs.of` does."""
-        return self._codecs.typed(self._topics[target.topic], rows)
+        return self._codecs.arrived(self._topics[target.topic], rows)
 
     def fence_epochs(self, target: PartitionRef) -> Mapping[str, int] | None:
         """Return the fence epochs of an append to a target: a segment gets nothing behind its seal."""

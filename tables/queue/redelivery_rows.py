@@ -2,6 +2,8 @@
 
 What the producer gave is kept: id, key, tag, headers, body, born time (SPEC RETRY-1). The append to the new partition
 sets offset, append time and producer. No row becomes a Python object, so a million messages are moved in seconds.
+
+Rows that wait also keep which schema wrote them, in the column `value` (SPEC TYPE-51, `tables.queue.waiting_rows`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import pyarrow.compute as pc
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER, without_reason
 from deltamq.tables.schema import HEADERS, INGEST_SCHEMA, INTERNAL_SCHEMA, ORIGIN, TIME
-from deltamq.tables.typed_row import untyped
+from deltamq.tables.typed_row import VALUE
 
 _KEPT: Final = ("message_id", "key", "tag", "headers", "body", "born_time")
 _AGAIN: Final = pa.schema([INTERNAL_SCHEMA.field(name) for name in (*_KEPT, "reconsume_times", "origin")])
@@ -30,7 +32,13 @@ def again(rows: pa.RecordBatch, topic: str, partition: str, reconsume_times: Seq
     """
     columns = [rows.column(name) for name in _KEPT]
     times = pa.array(reconsume_times, pa.int32())
-    return pa.RecordBatch.from_arrays([*columns, times, _origins(rows, topic, partition)], schema=_AGAIN)
+    made = pa.RecordBatch.from_arrays([*columns, times, _origins(rows, topic, partition)], schema=_AGAIN)
+    return _with_writers(made, rows)
+
+
+def _with_writers(made: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
+    at = rows.schema.get_field_index(VALUE)
+    return made if at < 0 else made.append_column(rows.schema.field(at), rows.column(at))
 
 
 def _origins(rows: pa.RecordBatch, topic: str, partition: str) -> pa.Array:
@@ -78,7 +86,8 @@ def _with_header(headers: pa.MapArray, values: Sequence[str]) -> pa.MapArray:
 
 def forwarded(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return delayed messages as rows for their target: they keep their deliver time, and have no origin."""
-    return pa.RecordBatch.from_arrays([rows.column(name) for name in _FORWARDED.names], schema=_FORWARDED)
+    made = pa.RecordBatch.from_arrays([rows.column(name) for name in _FORWARDED.names], schema=_FORWARDED)
+    return _with_writers(made, rows)
 
 
 def sent_back(rows: pa.RecordBatch, *, to_retry: bool) -> pa.RecordBatch:
@@ -93,7 +102,7 @@ def sent_back(rows: pa.RecordBatch, *, to_retry: bool) -> pa.RecordBatch:
         columns["reconsume_times"] = pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)
         columns["origin"] = rows.column("origin")
     schema = pa.schema([INTERNAL_SCHEMA.field(name) for name in columns])
-    return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+    return _with_writers(pa.RecordBatch.from_arrays(list(columns.values()), schema=schema), rows)
 
 
 def producer_in_delay(topic_id: str, producer_id: str) -> str:
@@ -102,7 +111,7 @@ def producer_in_delay(topic_id: str, producer_id: str) -> str:
 
 
 def with_destination(rows: pa.RecordBatch, topic: Topic, partitions: pa.Array, at_ms: pa.Array) -> pa.RecordBatch:
-    """Return messages as rows of a delay partition, with deliver time and target (SPEC RETRY-4).
+    """Return rows that wait as rows of a delay partition, with deliver time and target (SPEC RETRY-4).
 
     Parameters
     ----------
@@ -119,5 +128,5 @@ def with_destination(rows: pa.RecordBatch, topic: Topic, partitions: pa.Array, a
         fields=list(ORIGIN),
     )
     at_us = pa.array(at_ms.to_numpy(zero_copy_only=False) * 1000, pa.int64())
-    rows = untyped(rows).append_column(pa.field("deliver_time", TIME), at_us.cast(TIME))
+    rows = rows.append_column(pa.field("deliver_time", TIME), at_us.cast(TIME))
     return rows.append_column(pa.field("origin", ORIGIN), origin)

@@ -18,6 +18,7 @@ from deltamq.mq.meta.topics import Topic
 from deltamq.mq.schemas.registry import Entry, RegistryState, Version
 from deltamq.mq.schemas.setting import SchemaSetting
 from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.waiting_rows import arrived
 from deltamq.tables.typed.codec import Codec, codec_of
 from deltamq.tables.typed_row import untyped
 
@@ -62,12 +63,16 @@ class TopicCodecs:
         return None if topic is None else self.of(topic)
 
     def typed(self, topic: Topic, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows as the topic's partitions store them, with columns if it has a schema (SPEC TYPE-42).
+        """Return rows as the topic's partitions store them, with columns if it has a schema."""
+        codec = self.of(topic)
+        return untyped(rows) if codec is None else codec.typed(rows)
+
+    def arrived(self, topic: Topic, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows that waited as the topic's partitions store them (SPEC TYPE-42).
 
         A message whose body does not fit gets `invalid`, whatever the topic's `on_invalid` is: it was accepted before.
         """
-        codec = self.of(topic)
-        return untyped(rows) if codec is None else codec.typed(rows)
+        return arrived(rows, self.of(topic))
 
     def _want(self, subject: str, id_: int) -> None:
         """Return if no registry has a schema with this id; raise `Unavailable` if one is asked for it."""

@@ -27,7 +27,7 @@ from deltamq.tables.typed.schema import WRITERS, Schema, schema_of
 from deltamq.tables.typed.sent import taken
 from deltamq.tables.typed.version import Judged, VersionDecoder
 from deltamq.tables.typed.wire import header_of, id_of, indexes_of, whole_header
-from deltamq.tables.typed_row import INVALID, RESCUED, VALUE
+from deltamq.tables.typed_row import INVALID, RESCUED, TYPED, VALUE, conformed, joined
 
 #: Formats whose trees say how JSON has their values.
 _JSON: Final = ("json", "columns")
@@ -71,14 +71,32 @@ class Codec:
         """Whether a message that does not fit is refused."""
         return self._setting.on_invalid == "reject"
 
+    @property
+    def is_headless(self) -> bool:
+        """Whether bodies do not say which version wrote them."""
+        return self._setting.wire == "none"
+
+    @property
+    def newest(self) -> int:
+        """The id of the version that writes."""
+        return self._newest.id
+
     # Bodies to columns.
 
-    def decode(self, bodies: pa.BinaryArray) -> TypedColumns:
-        """Return the columns of bodies; a null or empty body has a null value and is no fault."""
+    def decode(self, bodies: pa.BinaryArray, writers: pa.Int32Array | None = None) -> TypedColumns:
+        """Return the columns of bodies; a null or empty body has a null value and is no fault.
+
+        `writers` has the id of the schema that wrote each body that does not say it; null stands for the newest.
+        """
+        return self._decode(bodies, writers, self._names)
+
+    def _decode(self, bodies: pa.BinaryArray, writers: pa.Int32Array | None, names: Names) -> TypedColumns:
         count, judged = len(bodies), Judged()
         groups: list[tuple[Sequence[int], pa.StructArray]] = []
         # Most often one version wrote all: the first body's.
         pending: list[tuple[bytes, Sequence[int]]] = [(self._first_header(bodies), range(count))]
+        if self.is_headless and writers is not None and writers.null_count < count:
+            pending = _by_writer(writers)
         is_first = True
         while pending:
             header, positions = pending.pop()
@@ -88,7 +106,7 @@ class Codec:
                 values, others = decoder.decode(some, positions, judged)
                 if self._setting.unwrap:
                     values = values.flatten()[values.type.get_field_index("after")]
-                groups.append((positions, fitted(values, self.value_type, self._names)))
+                groups.append((positions, fitted(values, self.value_type, names)))
             elif not is_first:
                 self._reject(header, some, positions, judged)
             if is_first and others:
@@ -100,7 +118,7 @@ class Codec:
         return header_of(body, has_indexes=self._setting.format == "protobuf")
 
     def _first_header(self, bodies: pa.BinaryArray) -> bytes:
-        if self._setting.wire == "none":
+        if self.is_headless:
             return b""
         return next((self._header_of(body.as_py()) for body in bodies if body.as_py()), b"")
 
@@ -121,15 +139,24 @@ class Codec:
             judged.add(position, unfit(Misfit(why), body, rescues=self._rescues), schema_id)
 
     def _decoder(self, header: bytes) -> VersionDecoder | None:
-        """Return the decoder of the bodies with a header; None: no schema of the topic has it."""
+        """Return the decoder of the bodies with a header; None: no schema of the topic has it.
+
+        Where bodies have none, it is the header that they would have, or empty for the newest version.
+        """
         if header not in self._decoders:
-            id_ = self._newest.id if self._setting.wire == "none" else id_of(header)
+            id_ = id_of(header)
             schema = None if id_ is None else self._schema(id_)
-            if schema is None or (self._setting.wire != "none" and indexes_of(header) != schema.indexes):
+            if self.is_headless:
+                schema = schema or self._schemas[self._newest.id]
+            elif schema is None or indexes_of(header) != schema.indexes:
                 # Not kept: it may be registered the next moment.
                 return None
             self._decoders[header] = VersionDecoder(
-                self._setting.format, schema, header, rescues=self._rescues, compiled=self._compiled
+                self._setting.format,
+                schema,
+                b"" if self.is_headless else header,
+                rescues=self._rescues,
+                compiled=self._compiled,
             )
         return self._decoders[header]
 
@@ -146,6 +173,52 @@ class Codec:
         except (Unprocessable, AssertionError):
             return None
         return schema
+
+    # Which version wrote the bodies that do not say it.
+
+    def writers(self, rows: pa.RecordBatch) -> pa.Int32Array:
+        """Return the id of the schema that wrote each stored row: the newest by which its body is its value.
+
+        It is null where there is no body, or no version gives the value: the row is older than the schema.
+        """
+        bodies, kept = rows.column("body"), self.stored(rows)
+        ids = np.zeros(len(bodies), np.int32)
+        if kept.invalid is not None:
+            ids = pc.fill_null(pc.struct_field(kept.invalid, "schema_id"), 0).to_numpy(zero_copy_only=False).copy()
+        is_there = pc.fill_null(pc.greater(pc.binary_length(bodies), 0), False).to_numpy(zero_copy_only=False)
+        left = np.flatnonzero(is_there & (ids == 0))
+        wanted = _texts(kept)
+        # A row that is older than another name of a field lacks the column of that name.
+        for id_, names in ((id_, names) for id_ in reversed(self._schemas) for names in (self._names, {})):
+            if not len(left):
+                break
+            ids_of_left = pa.repeat(pa.scalar(id_, pa.int32()), len(left))
+            some = self._decode(bodies.take(pa.array(left)), ids_of_left, names)
+            same = np.fromiter(
+                (text == wanted[row] for text, row in zip(_texts(some), left.tolist(), strict=True)),
+                np.bool_,
+                len(left),
+            )
+            if some.invalid is not None:
+                same &= some.invalid.is_null().to_numpy(zero_copy_only=False)
+            ids[left[same]] = id_
+            left = left[~same]
+        return pa.array(ids, pa.int32(), mask=ids == 0)
+
+    def stored(self, rows: pa.RecordBatch) -> TypedColumns:
+        """Return the columns that rows of the topic have, as all versions have them.
+
+        Raises
+        ------
+        Conflict
+            `schema_conflict`: a field of theirs has another type now.
+        """
+        columns = {name: rows.column(name) for name in TYPED if rows.schema.get_field_index(name) >= 0}
+        value = columns.get(VALUE)
+        if value is None:
+            value = pa.nulls(rows.num_rows, self.value_type)
+        joined(value.type, self.value_type)
+        return TypedColumns(conformed(value, self.value_type), columns.get(INVALID), columns.get(RESCUED))
 
     # Columns that were sent, and columns to bodies.
 
@@ -184,7 +257,7 @@ class Codec:
             `invalid_value`: a value has no exact body in the topic's format; names its place and the field.
         """
         schema = self._written()
-        start = b"" if self._setting.wire == "none" else whole_header(schema.id, schema.indexes)
+        start = b"" if self.is_headless else whole_header(schema.id, schema.indexes)
         if isinstance(values, pa.Array):
             own = values.type == self.value_type
             columns = self._checked(projected(values, schema.root.arrow) if own else values, schema)
@@ -243,6 +316,22 @@ class Codec:
     def render(self, values: pa.StructArray) -> pa.BinaryArray:
         """Return values as JSON (SPEC TYPE-16); null for null."""
         return rendered(values)
+
+
+def _by_writer(writers: pa.Int32Array) -> list[tuple[bytes, Sequence[int]]]:
+    """The places of the bodies of each writer, by the headers that they would have."""
+    ids = pc.fill_null(writers, 0).to_numpy()
+    every: list[tuple[bytes, Sequence[int]]] = []
+    for id_ in np.unique(ids).tolist():
+        places = np.flatnonzero(ids == id_).tolist()
+        every.append((whole_header(id_, None) if id_ else b"", range(len(ids)) if len(places) == len(ids) else places))
+    return every
+
+
+def _texts(columns: TypedColumns) -> list[tuple[bytes | None, str | None]]:
+    """Rows in a form that shows whether they are the same: NaN is itself."""
+    rescued = [None] * len(columns.value) if columns.rescued is None else columns.rescued.to_pylist()
+    return list(zip(rendered(columns.value).to_pylist(), rescued, strict=True))
 
 
 def with_columns(rows: pa.RecordBatch, typed: TypedColumns) -> pa.RecordBatch:

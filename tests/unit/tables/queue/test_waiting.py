@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -86,8 +86,8 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    def read(self, offset: int, *, max_messages: int, max_bytes: int) -> Fetched:
-        page = self._log.read(offset, max_messages=max_messages, max_bytes=max_bytes)
+    def read(self, offset: int, *, max_messages: int, max_bytes: int, columns: Sequence[str] | None = None) -> Fetched:
+        page = self._log.read(offset, max_messages=max_messages, max_bytes=max_bytes, columns=columns)
         self.rows += page.rows.num_rows
         return page
 
