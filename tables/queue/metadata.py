@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltamq.mq.errors import Corrupt, DeltaMQError, OffsetMismatch, Unavailable, Unknown
+from deltamq.mq.meta.features import FeatureOn
 from deltamq.mq.meta.fold import AnyEvent, Meta, event_from_json, event_to_json, parts_told
 from deltamq.mq.meta.group import GroupEvent, GroupsState
 from deltamq.mq.meta.snapshot import MetaSnapshot
@@ -302,12 +303,17 @@ class MetaLog:
             else:
                 return True
 
-    def _due_snapshot(self, events: Sequence[AnyEvent], after: Meta) -> list[MetaSnapshot]:
-        """Return the snapshot of `after` to append behind `events`; an empty list if the last one is recent enough."""
+    def _due_snapshot(self, events: Sequence[AnyEvent], after: Meta) -> list[MetaSnapshot | FeatureOn]:
+        """Return the snapshot of `after` to append behind `events`; an empty list if the last one is recent enough.
+
+        The features that are on follow it once more, as events: releases before features pass over the parts of a
+        snapshot that they do not know, and stop at an event that they do not know (SPEC META-5).
+        """
         folded = self._folded
         if folded.offset + len(events) - folded.snapshot_at < self._snapshot_events:
             return []
-        return [MetaSnapshot(meta=after, previous=folded.snapshot_at, told=folded.told_after(events))]
+        snapshot = MetaSnapshot(meta=after, previous=folded.snapshot_at, told=folded.told_after(events))
+        return [snapshot, *(FeatureOn(name=name, says=says) for name, says in after.features.on.items())]
 
     def maintain(self) -> bool:
         """Remove events that no start needs, and do the partition's upkeep; return whether anything was done.

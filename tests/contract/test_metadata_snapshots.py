@@ -11,6 +11,7 @@ import pytest
 
 from deltamq.mq.errors import Corrupt, NotFound
 from deltamq.mq.meta.brokers import Host, decide_register, decide_renew
+from deltamq.mq.meta.features import KNOWN_FEATURES, decide_upgrade
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.snapshot import MetaSnapshot
 from deltamq.mq.meta.topic_settings import TopicRequest
@@ -106,6 +107,20 @@ def test_a_snapshot_is_in_the_commit_of_the_event_that_made_it_due(
     assert places[0] == EVERY and all(other - one == EVERY for one, other in pairwise(places))
     stored = log().files
     assert {file.start + file.count - 1 for file in stored if file.count == 2} == set(places)
+
+
+def test_meta_05_features_that_are_on_follow_each_snapshot_as_events(
+    open_meta: Open, log: Callable[[], PartitionLog]
+) -> None:
+    """Releases before features pass over the parts of a snapshot that they do not know, and stop at such an event."""
+    meta = open_meta()
+    register(meta)
+    meta.submit_any(lambda state: decide_upgrade(state.features, {}))
+    renew(meta, 3 * EVERY)
+    found = tags(log())
+    places = [at for at, tag in enumerate(found) if tag == "snapshot"]
+    assert len(places) >= 2 and {found[at + 1] for at in places} == {"feature_on"}
+    assert open_meta().meta == meta.meta and set(meta.meta.features.on) == set(KNOWN_FEATURES)
 
 
 def test_the_events_between_the_last_two_snapshots_stay(open_meta: Open, log: Callable[[], PartitionLog]) -> None:
