@@ -222,6 +222,21 @@ def test_spark_15_of_a_table_with_columns_of_its_own_nothing_is_answered(spark: 
         spark.sql("DROP TABLE kept")
 
 
+def test_spark_15_a_table_made_of_a_query_fails_in_spark_and_nothing_is_made(spark: SparkSession, seen: Filled) -> None:
+    """Delta's catalog has no table to write to, and asks no source: when it does, a sentence of ours can be said."""
+    rows = spark.sql("SELECT 'x' AS value")
+    ways: dict[str, Callable[[], object]] = {
+        "SQL": lambda: spark.sql("CREATE TABLE kept USING mq OPTIONS (topic 'seen') AS SELECT 'x' AS value"),
+        "saveAsTable": lambda: rows.write.format("mq").option("topic", "seen").saveAsTable("kept"),
+        "writeTo": lambda: rows.writeTo("kept").using("mq").option("topic", "seen").create(),
+    }
+    for name, way in ways.items():
+        with pytest.raises((PySparkException, Py4JJavaError), match=r"\[INTERNAL_ERROR\] Executed create failed"):
+            way()
+        assert not spark.catalog.tableExists("kept"), name
+    assert spark.read.format("mq").options(topic="seen", warehouse=seen.uri).load().count() == 120
+
+
 def test_spark_15_a_topic_whose_log_is_gone_is_no_empty_topic(spark: SparkSession, seen: Filled) -> None:
     frame = spark.read.format("mq").options(topic="seen", warehouse=seen.uri).load()
     assert frame.count() == 120
