@@ -96,7 +96,10 @@ def test_spark_13_a_scala_shell_reads_tables_and_is_refused_the_format(tmp_path:
         [sys.executable, "-c", _CATALOG, str(warehouse), metastore], cwd=tmp_path, env=_environ(), check=True
     )
     shell = shell_of("A Scala shell", "scala> ", str(warehouse))
-    settings = f"--conf spark.sql.catalogImplementation=hive --conf '{_METASTORE}={metastore}'"
+    settings = (
+        f"--conf spark.sql.catalogImplementation=hive --conf '{_METASTORE}={metastore}' "
+        f"--driver-java-options -Dderby.system.home={tmp_path}"
+    )
     typed = [*shell.typed, _VIEW, 'spark.read.format("mq").option("topic", "orders").load()', ":quit"]
     done = subprocess.run(
         ["bash", "-c", f"{shell.commands} {settings}"],
