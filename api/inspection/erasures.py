@@ -14,7 +14,7 @@ from deltamq.api.wire.fields import json_answer, moment, moment_us
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import answers
 from deltamq.mq.errors import NotFound
-from deltamq.mq.wire.stored import EraseRequest, ErasureAsked, ErasureInfo
+from deltamq.mq.wire.stored import ErasedExportInfo, EraseRequest, ErasureAsked, ErasureInfo
 from deltamq.tables.ops.erasures import ask, read_erasure
 
 router = APIRouter(prefix="/v1", tags=["topics"])
@@ -57,6 +57,15 @@ async def show_erasure(
             keys=stored.count,
             rows=stored.rows,
             copies=stored.copies,
+            exports=[
+                ErasedExportInfo(
+                    name=export.name,
+                    rows=export.rows,
+                    gone_time=None if export.gone_ms is None else moment(export.gone_ms),
+                    failure=export.failure or None,
+                )
+                for export in sorted(stored.exports.values(), key=lambda export: export.name)
+            ],
             asked_time=moment_us(stored.asked_us),
             gone_time=None if stored.gone_ms is None else moment(stored.gone_ms),
         )

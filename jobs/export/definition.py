@@ -1,7 +1,4 @@
-"""The definition of an export, checked, stored in the warehouse by name, and removed (`tables/ops/exports.py`).
-
-<warehouse>/jobs/export/removed/<id>.json            a removed export, whose progress stays with its tables
-"""
+"""The definition of an export, checked, stored in the warehouse by name, and removed (`tables/ops/exports.py`)."""
 
 from __future__ import annotations
 
@@ -22,11 +19,12 @@ from deltamq.tables.ops.exports import (
     definitions,
     export_folder,
     read_definition,
+    removed_definitions,
+    removed_key,
 )
-from deltamq.tables.ops.stored_json import check_name, names_in, read_stored
+from deltamq.tables.ops.stored_json import check_name
 from deltamq.tables.store.store import Store
 
-_REMOVED: Final = "jobs/export/removed"
 #: Columns of the message that an export may include, each named with a leading `_`.
 Extra = Literal["topic", "append_time", "born_time", "key", "tag", "headers", "message_id"]
 COLUMNS: Final = get_args(Extra)
@@ -69,9 +67,6 @@ def definition_of(
     )
 
 
-_decode: Final = msgspec.json.Decoder(Definition)
-
-
 def save(store: Store, wanted: Definition) -> Definition:
     """Store a definition under its name, or change the existing one; return it with its final id.
 
@@ -97,15 +92,10 @@ def save(store: Store, wanted: Definition) -> Definition:
         detail = f"to: export {other} writes to {wanted.to} already, and to its quarantine; use another table"
         raise Refused(detail, field="to")
     else:
-        earlier = [old for old in _removed(store) if (old.topic, old.to) == (wanted.topic, wanted.to)]
+        earlier = [old for old in removed_definitions(store) if (old.topic, old.to) == (wanted.topic, wanted.to)]
         wanted = msgspec.structs.replace(wanted, id=earlier[0].id) if earlier else wanted
     store.replace(definition_key(wanted.name), msgspec.json.encode(wanted))
     return wanted
-
-
-def _removed(store: Store) -> list[Definition]:
-    removed = [read_stored(store, f"{_REMOVED}/{name}.json", _decode) for name in names_in(store, _REMOVED)]
-    return [definition for definition in removed if definition is not None]
 
 
 def sharing(store: Store, wanted: Definition) -> str | None:
@@ -120,14 +110,14 @@ def remove_definition(store: Store, name: str, *, forget: bool = False) -> None:
 
     With `forget`, the export may also be a removed one.
     """
-    earlier = [old for old in _removed(store) if old.name == name]
+    earlier = [old for old in removed_definitions(store) if old.name == name]
     present = None if forget and earlier and name not in definition_names(store) else read_definition(store, name)
     if forget:
         for definition in [*earlier, *([] if present is None else [present])]:
             store.delete_tree(export_folder(definition.id))
-            store.delete(f"{_REMOVED}/{definition.id}.json")
+            store.delete(removed_key(definition.id))
     elif present is not None:
-        store.replace(f"{_REMOVED}/{present.id}.json", msgspec.json.encode(present))
+        store.replace(removed_key(present.id), msgspec.json.encode(present))
     if present is not None:
         store.delete(definition_key(name))
 

@@ -23,13 +23,13 @@ from pyspark.sql import functions as F
 from deltamq.jobs.export.definition import COLUMNS, definition_of, save, sharing
 from deltamq.jobs.export.plan import ExportPlan, Plans, next_ranges
 from deltamq.jobs.export.typed_body import FITS, fields_of, quarantine_columns, typed_columns, with_verdict
-from deltamq.jobs.export.typed_table import batch_mark, check_columns, columns_of, has_batch, named
 from deltamq.jobs.read.offset_range import stored_partitions
 from deltamq.jobs.read.topics import Catalog, TopicPartition
 from deltamq.jobs.run.locks import shard_lock
 from deltamq.jobs.run.registry import WHOLE, Facts, job
 from deltamq.jobs.spark.datasource import session_warehouse
 from deltamq.jobs.sql.reader import read_topic
+from deltamq.jobs.sql.typed_table import batch_mark, check_columns, columns_of, has_batch, named
 from deltamq.jobs.tasks.task_errors import errors_of_tasks
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import DeltaMQError, NotFound, Refused, Unavailable

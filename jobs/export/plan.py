@@ -23,6 +23,7 @@ from deltamq.tables.ops.exports import (
     ExportState,
     export_folder,
     failure_key,
+    plan_key,
     read_export_state,
     read_failure,
     state_key,
@@ -106,7 +107,7 @@ class Plans:
             self._store.delete(failure_key(self._id))
 
     def _key(self, batch: int) -> str:
-        return f"{self._folder}/{batch:020d}.plan"
+        return plan_key(self._id, batch)
 
 
 def next_ranges(

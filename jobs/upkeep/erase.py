@@ -3,7 +3,8 @@
     waiting    tasks over chunks of partitions: replace each file that holds a key              -> erased
     erased     when the old files' keep time is over, the same tasks once more. What jobs had in
                their hands in the first run, and appended since, is erased now, and the time
-               begins again; if there was nothing, old files, logs and pools of files go         -> gone
+               begins again; if there was nothing, old files, logs and pools of files go
+               when the tables of exports have kept their old files long enough, these go, too   -> gone
     gone       the receipt is stored, and the keys are deleted
 
 The local engine runs the same functions one after another in this process.
@@ -16,26 +17,39 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from deltamq.jobs.read.topics import Catalog
 from deltamq.jobs.run.registry import Facts, job, with_spark_engine
+from deltamq.jobs.sql.erased_exports import ExportTables, exports_of
 from deltamq.jobs.sql.latest_view import erase_latest
 from deltamq.jobs.tasks.items import chunks_of, runner_of
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.warehouses import warehouse_of
-from deltamq.mq.errors import Corrupt, DeltaMQError, Unavailable
+from deltamq.mq.errors import Corrupt, DeltaMQError, NotFound, Unavailable
 from deltamq.mq.queue.retry import RetryTopic
 from deltamq.tables.config import Config
 from deltamq.tables.delta.snapshot import PartitionNotFound
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.warehouse import Warehouse, refs
 from deltamq.tables.ops.eraser import Eraser, clean_log
-from deltamq.tables.ops.erasures import Erasure, finish, open_erasures, read_erasure, replace_open, store_ms
+from deltamq.tables.ops.erasures import (
+    ErasedExport,
+    Erasure,
+    finish,
+    open_erasures,
+    read_erasure,
+    replace_open,
+    store_ms,
+)
+from deltamq.tables.ops.exports import Definition
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.refs import DELAY, is_dead_marks
 from deltamq.tables.state.latest import latest_folder
@@ -81,6 +95,8 @@ class Done:
     #: The longest time that one of `typed` keeps commits, and that a partition keeps files that no commit names.
     log_keep_ms: int = 0
     orphan_keep_ms: int = 0
+    #: Whether rows of exports were found, and perhaps deleted.
+    deletes: bool = False
     errors: list[str] = field(default_factory=list)
 
     def add(self, ref: PartitionRef, rows: int) -> None:
@@ -109,14 +125,26 @@ class Done:
 _done: Final = msgspec.msgpack.Decoder(Done)
 
 
-@job(name="erase", every_s=lambda conf: conf.jobs.erase_every_s, needs_spark=with_spark_engine)
+def _needs_spark(conf: Config) -> bool:
+    """Only Spark writes the tables of exports, whatever the engine is."""
+    if with_spark_engine(conf):
+        return True
+    try:
+        store = storage(conf.warehouse.uri)
+        return any(exports_of(store, erasure.topic) for erasure in open_erasures(store))
+    except NotFound:
+        return False  # there is no warehouse yet
+
+
+@job(name="erase", every_s=lambda conf: conf.jobs.erase_every_s, needs_spark=_needs_spark)
 def erase(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Erase what messages of given keys say, in a topic, its retries, dead letters and delayed messages.
 
     Input: the open requests below `jobs/erase/open`, and the files of the partitions that may have their keys.
 
     Output: files with the same offsets, in which key, headers, body and typed columns of these messages are null; one
-    commit for each replaced file. When the old files are gone, a receipt below `jobs/erase/done`.
+    commit for each replaced file. Tables of the topic's exports without the rows of these messages. When the old files
+    are gone, a receipt below `jobs/erase/done`.
 
     Idempotent: an erased row has no key, so it is not erased again.
 
@@ -151,7 +179,7 @@ def erase(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None 
     if total.errors:
         kind = Corrupt if any(error.startswith(Corrupt.__name__) for error in total.errors) else Unavailable
         shown = "; ".join(total.errors[:_SHOWN_MAX])
-        raise kind(f"{len(total.errors)} partitions failed: {shown}; the others: {facts}", code="erase_failed")
+        raise kind(f"{len(total.errors)} tables failed: {shown}; the others: {facts}", code="erase_failed")
     return facts
 
 
@@ -180,6 +208,8 @@ def _since_ms(warehouse: Warehouse, erasure: Erasure) -> int | None:
 def _marked(warehouse: Warehouse, erasure: Erasure, keep_ms: int) -> Erasure:
     """Return the request as erased now, and gone after a time: queries read old files, and writers may sleep."""
     clock = warehouse.clock
+    now_ms = clock.wall_us() // 1000
+    exports = {key: replace(export, gone_ms=now_ms + export.keep_ms) for key, export in erasure.exports.items()}
     return replace(
         erasure,
         state="erased",
@@ -187,7 +217,8 @@ def _marked(warehouse: Warehouse, erasure: Erasure, keep_ms: int) -> Erasure:
         erased_boot_ms=clock.boot_ms(),
         erased_store_ms=store_ms(warehouse.store) if warehouse.is_far else 0,
         keep_ms=keep_ms,
-        gone_ms=clock.wall_us() // 1000 + keep_ms,
+        exports=exports,
+        gone_ms=now_ms + max([keep_ms, *(export.keep_ms for export in exports.values())]),
     )
 
 
@@ -203,15 +234,20 @@ def _step(spark: Any, conf: Config, warehouse: Warehouse, erasure: Erasure) -> t
 
     done = run(erase_partitions, _places(warehouse, erasure.topic, conf.warehouse.cluster))
     _erase_latest(spark, warehouse, erasure, done)
+    exports = _erase_exports(spark, conf, warehouse, erasure, done)
     failpoint("erase.before_state")
     after = replace(
         erasure,
         rows=erasure.rows + done.rows,
         copies=_summed(erasure.copies, done.copies),
+        exports=exports,
         removed=tuple(dict.fromkeys((*erasure.removed, *done.replaced, *done.dead))),
     )
-    if erasure.state == "erased" and not done.replaced and not done.errors:
-        return done, _ended(warehouse, after, done)
+    if erasure.state == "erased":
+        if done.replaced or done.deletes:
+            after = _marked(warehouse, after, after.keep_ms)
+        elif not done.errors:
+            return done, _ended(spark, conf, warehouse, after, done)
     # The removed files first: behind a checkpoint, no process that starts knows that they were removed.
     replace_open(warehouse.store, after)
     checked = run(checkpoint_partitions, done.typed)
@@ -244,7 +280,60 @@ def _erase_latest(spark: Any, warehouse: Warehouse, erasure: Erasure, done: Done
     done.unknown += [f"{folder}/{path}" for path in erased.unknown]
 
 
-def _ended(warehouse: Warehouse, erasure: Erasure, done: Done) -> Erasure:
+def _erase_exports(
+    spark: Any, conf: Config, warehouse: Warehouse, erasure: Erasure, done: Done
+) -> dict[str, ErasedExport]:
+    """Erase the rows of the topic's exports, after its partitions: their tasks note where the messages are."""
+
+    def begin_again() -> None:
+        done.deletes = True
+        # Before the first row: a run that is killed leaves old files, whose time begins now.
+        if erasure.state == "erased":
+            exports = {key: replace(export, logs={}) for key, export in erasure.exports.items()}
+            replace_open(warehouse.store, _marked(warehouse, replace(erasure, exports=exports), erasure.keep_ms))
+
+    def work(tables: ExportTables, before: ErasedExport) -> ErasedExport:
+        return tables.erase(before, begin_again, first=erasure.state == "waiting")
+
+    exports = _in_each_export(spark, conf, warehouse, erasure, done, work)
+    rows = sum(export.rows for export in exports.values()) - sum(export.rows for export in erasure.exports.values())
+    if rows:
+        done.copies["exports"] = rows
+    return exports
+
+
+def _in_each_export(
+    spark: Any,
+    conf: Config,
+    warehouse: Warehouse,
+    erasure: Erasure,
+    done: Done,
+    work: Callable[[ExportTables, ErasedExport], ErasedExport],
+) -> dict[str, ErasedExport]:
+    """Do the work in the tables of each export; one that fails spoils no other, and its failure is in the status."""
+
+    def worked(definition: Definition, before: ErasedExport, *, removed: bool) -> ErasedExport:
+        if spark is None:
+            raise Unavailable("its rows are erased by Spark only", code="engine_needed")
+        tables = ExportTables(spark, conf.warehouse.uri, definition, erasure)
+        tables.check(removed=removed)
+        # Nobody finishes a batch of a removed export.
+        return work(tables, replace(before, batch=-1) if removed else before)
+
+    # What an export that is forgotten meanwhile had is in the receipt.
+    exports = {key: replace(export, keep_ms=0, failure="") for key, export in erasure.exports.items()}
+    for definition, removed in exports_of(warehouse.store, erasure.topic):
+        before = erasure.exports.get(definition.id) or ErasedExport(name=definition.name)
+        try:
+            exports[definition.id] = worked(definition, before, removed=removed)
+        except (DeltaMQError, PySparkException, Py4JJavaError, OSError) as error:
+            failure = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            exports[definition.id] = replace(before, failure=failure)
+            done.errors.append(f"{type(error).__name__}: export {definition.name}: {str(error).splitlines()[0]}")
+    return exports
+
+
+def _ended(spark: Any, conf: Config, warehouse: Warehouse, erasure: Erasure, done: Done) -> Erasure:
     """Delete the old files of a request of which no live file has anything; return it as it is then."""
     orphan_keep_ms = max(warehouse.settings.orphan_keep_ms, done.orphan_keep_ms)
     waits_ms = orphan_keep_ms - (_since_ms(warehouse, erasure) or 0)
@@ -259,10 +348,27 @@ def _ended(warehouse: Warehouse, erasure: Erasure, done: Done) -> Erasure:
         clean_log(warehouse.store, folder, version)
     if warehouse.folder is not None:
         empty_pools(str(warehouse.folder))
+    exports_keep_ms = max((export.keep_ms for export in erasure.exports.values()), default=0)
+    waits_ms = exports_keep_ms - (_since_ms(warehouse, erasure) or 0)
+    if waits_ms > 0:
+        gone_ms = warehouse.clock.wall_us() // 1000 + waits_ms
+        waiting = replace(erasure, removed=(), logs={}, keep_ms=max(exports_keep_ms, erasure.keep_ms), gone_ms=gone_ms)
+        replace_open(warehouse.store, waiting)
+        return waiting
+    purged = _in_each_export(spark, conf, warehouse, erasure, done, partial(_purged, warehouse))
+    erasure = replace(erasure, exports=purged)
+    replace_open(warehouse.store, erasure)
+    if done.errors:
+        return erasure
     failpoint("erase.before_gone")
     gone = replace(erasure, state="gone", gone_ms=warehouse.clock.wall_us() // 1000)
     finish(warehouse.store, gone)
     return gone
+
+
+def _purged(warehouse: Warehouse, tables: ExportTables, before: ErasedExport) -> ErasedExport:
+    tables.purge(before)
+    return replace(before, gone_ms=warehouse.clock.wall_us() // 1000)
 
 
 def _places(warehouse: Warehouse, topic: str, cluster: str) -> list[PartitionRef]:

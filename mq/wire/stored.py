@@ -282,12 +282,24 @@ class ErasureAsked(msgspec.Struct, frozen=True, kw_only=True):
     erasure: str
 
 
+class ErasedExportInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request to erase did in an export's tables: `rows` were deleted, and old files go at `gone_time`.
+
+    With a `failure`, the tables may still have the content, and the request is not done.
+    """
+
+    name: str
+    rows: int
+    gone_time: Time | None = None
+    failure: str | None = None
+
+
 class ErasureInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How far a request to erase is, or its receipt; it never shows the keys, only their number.
 
     `waiting`: the job has not begun. `erased`: no reader sees the content any more. `gone`: no file of the warehouse
-    has it. `rows` are messages of the topic, `copies` those of each kind of copies. `gone_time` is when the old files
-    go, and then when they were gone; null while it waits.
+    has it, and no table of an export. `rows` are messages of the topic, `copies` those of each kind of copies.
+    `gone_time` is when the old files go, and then when they were gone; null while it waits.
     """
 
     erasure: str
@@ -298,3 +310,4 @@ class ErasureInfo(msgspec.Struct, frozen=True, kw_only=True):
     copies: dict[str, int]
     asked_time: Time
     gone_time: Time | None = None
+    exports: list[ErasedExportInfo] = []

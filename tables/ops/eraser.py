@@ -1,6 +1,7 @@
 """Erasing keys in one partition: rows lose what they say, and keep their places (SPEC ERASE-1).
 
     find       the column `key` of each live file, page by page; only files with rows to erase are read further
+    note       the places of these rows, before they say nothing: exports have their copies by these (SPEC ERASE-6)
     encode     row group by row group: key, headers, body and typed columns of these rows become null
     commit     one file in the place of one, operation ERASE, with dataChange: streams of other engines notice
     checkpoint typed tables: commits have bounds of values, which a checkpoint behind them makes superfluous
@@ -32,7 +33,7 @@ from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.snapshot import LOG_KEEP, ORPHAN_KEEP, log_versions
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.warehouse import Warehouse
-from deltamq.tables.ops.erasures import Erasure
+from deltamq.tables.ops.erasures import Erasure, note_places
 from deltamq.tables.paths import LOG_FOLDER, PartitionRef, Space
 from deltamq.tables.schema import MESSAGE_SCHEMA, TIME
 from deltamq.tables.store.store import FileMissing, Store
@@ -45,6 +46,8 @@ _DATA_FILE: Final = ".parquet"
 #: The columns that say whether a row is to be erased, in the order of the schema.
 _FACTS: Final = ("key", "born_time", "append_time", "origin")
 _BLANKED: Final = ("key", "headers", "body", *TYPED)
+#: The columns of a file of places; `folder` is the partition's.
+PLACES: Final = pa.schema([("folder", pa.string()), ("offset", pa.int64()), ("append_time", TIME)])
 #: Spaces whose partitions have messages of several topics.
 _SHARED: Final = (Space.DLQ, Space.SYS)
 
@@ -72,6 +75,7 @@ class Eraser:
         self._keys = pa.array(erasure.keys, pa.string())
         self._until = pa.scalar(erasure.asked_us, TIME)
         self._topic = erasure.topic
+        self._id = erasure.id
 
     @property
     def is_typed(self) -> bool:
@@ -105,8 +109,8 @@ class Eraser:
         while files := [file for file in self._log.files if file.start < end and file.path not in clean]:
             for file in files:
                 try:
-                    count = self._due_in(file)
-                    made = self._replaced(file) if count else file.path
+                    due = self._due_in(file)
+                    made = self._replaced(file) if due else file.path
                 except Corrupt:
                     self._log.refresh()
                     if self._log.are_live([file]):
@@ -115,19 +119,25 @@ class Eraser:
                 if made is None:
                     continue
                 clean.add(made)
-                if count:
-                    rows += count
+                if due:
+                    rows += len(due)
                     replaced.append(file.path)
             self._log.refresh()
         return rows, replaced
 
-    def _due_in(self, file: DataFile) -> int:
-        """Return how many rows of a file are to be erased."""
+    def _due_in(self, file: DataFile) -> pa.Table:
+        """Return the places of the rows of a file that are to be erased, and note them for exports."""
         keys = self._files.groups(file, file.start, file.end, ["key"], by_page=True)
         if not any(pc.any(pc.is_in(rows.column("key"), self._keys)).as_py() for rows in keys):
-            return 0
-        facts = self._files.groups(file, file.start, file.end, _FACTS, by_page=True)
-        return sum(pc.sum(self._due(rows)).as_py() for rows in facts)
+            return PLACES.empty_table()
+        facts = self._files.groups(file, file.start, file.end, ["offset", *_FACTS], by_page=True)
+        found = pa.concat_tables(rows.filter(self._due(rows)).select(["offset", "append_time"]) for rows in facts)
+        due = found.add_column(0, "folder", pa.repeat(self._ref.folder, found.num_rows)).cast(PLACES)
+        if due and self._ref.space is Space.TOPICS:
+            data = pa.BufferOutputStream()
+            pq.write_table(due, data)
+            note_places(self._store, self._id, data.getvalue())
+        return due
 
     def _due(self, rows: pa.Table) -> pa.ChunkedArray:
         """Return for each row whether it is to be erased."""

@@ -2,6 +2,7 @@
 
 <warehouse>/jobs/erase/open/<id>.json     a request under way, with its keys
 <warehouse>/jobs/erase/done/<id>.json     its receipt, without them
+<warehouse>/jobs/erase/places/<id>-*      offsets and times of its messages, by which exports have their rows
 
 Only the open request has the keys. It is one file, which is replaced at each step and at last deleted, so neither the
 metadata, whose events and snapshots live on, nor the audit ever has them.
@@ -14,6 +15,7 @@ import uuid
 from typing import Final, Literal
 
 import msgspec
+import pyarrow as pa
 
 from deltamq.mq.errors import NotFound
 from deltamq.tables.failpoints import failpoint
@@ -22,10 +24,28 @@ from deltamq.tables.store.store import Store
 
 _OPEN: Final = "jobs/erase/open"
 _DONE: Final = "jobs/erase/done"
+_PLACES: Final = "jobs/erase/places"
 _CLOCK: Final = "jobs/erase/clock"
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 State = Literal["waiting", "erased", "gone"]
+
+
+class ErasedExport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a request has done in the tables of one export."""
+
+    name: str
+    rows: int = 0
+    #: When no file of its tables has the content any more: as planned, or as it was.
+    gone_ms: int | None = None
+    #: Why its tables may still have the content; empty if they have not.
+    failure: str = ""
+    #: The last batch that may have read messages before they were erased.
+    batch: int = -1
+    #: How long its tables keep old files and commits.
+    keep_ms: int = 0
+    #: The checkpoint from which on the log of each table is free of values.
+    logs: dict[str, int] = {}
 
 
 class Erasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,6 +65,8 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: Messages of the topic that lost their content, and those of each kind of copies.
     rows: int = 0
     copies: dict[str, int] = {}
+    #: The exports of the topic, by their ids.
+    exports: dict[str, ErasedExport] = {}
     #: When no file has the content any more: as planned, or as it was.
     gone_ms: int | None = None
     keys: tuple[str, ...] = ()
@@ -85,6 +107,7 @@ def finish(store: Store, erasure: Erasure) -> None:
         state="gone",
         rows=erasure.rows,
         copies=erasure.copies,
+        exports=erasure.exports,
         gone_ms=erasure.gone_ms,
     )
     # The keys first: a deleted file may be kept for a while, to be written again.
@@ -92,7 +115,19 @@ def finish(store: Store, erasure: Erasure) -> None:
     failpoint("erase.before_done")
     store.replace(f"{_DONE}/{erasure.id}.json", msgspec.json.encode(receipt))
     failpoint("erase.after_done")
+    for key in place_files(store, erasure.id):
+        store.delete(key)
     store.delete(f"{_OPEN}/{erasure.id}.json")
+
+
+def note_places(store: Store, erasure_id: str, places: pa.Buffer) -> None:
+    """Store places of a request's messages durably, as a file of parquet."""
+    store.replace(f"{_PLACES}/{erasure_id}-{uuid.uuid4().hex}.parquet", places)
+
+
+def place_files(store: Store, erasure_id: str) -> list[str]:
+    """Return the files of places of a request."""
+    return [f"{_PLACES}/{name}" for name in store.names(_PLACES) if name.startswith(erasure_id)]
 
 
 def store_ms(store: Store) -> int:

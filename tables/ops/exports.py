@@ -1,6 +1,7 @@
 """What a warehouse has of its exports: what the job `export` writes, and the service shows (SPEC SPARK-9, LOOK-18).
 
 <warehouse>/jobs/export/definitions/<name>.json      an export of the scheduled job `export`
+<warehouse>/jobs/export/removed/<id>.json            a removed export, whose progress stays with its tables
 <warehouse>/jobs/export/<id>/state.json              the last batch that is in both tables, and its ends
 <warehouse>/jobs/export/<id>/failure.json            why the last run failed; absent if it did not
 """
@@ -16,6 +17,7 @@ from deltamq.tables.ops.stored_json import names_in, read_stored
 from deltamq.tables.store.store import Store
 
 _FOLDER: Final = "jobs/export/definitions"
+_REMOVED: Final = "jobs/export/removed"
 BATCH_ROWS: Final = 1_000_000
 
 
@@ -88,6 +90,17 @@ def definitions(store: Store) -> list[Definition]:
     return [read_definition(store, name) for name in definition_names(store)]
 
 
+def removed_key(export_id: str) -> str:
+    """Return where the definition of a removed export is stored."""
+    return f"{_REMOVED}/{export_id}.json"
+
+
+def removed_definitions(store: Store) -> list[Definition]:
+    """Return the definitions that were removed; an export that was added again is among them, too."""
+    removed = [read_stored(store, f"{_REMOVED}/{name}.json", _definition) for name in names_in(store, _REMOVED)]
+    return [definition for definition in removed if definition is not None]
+
+
 def export_folder(export_id: str) -> str:
     """Return the folder of an export's progress."""
     return f"jobs/export/{export_id}"
@@ -96,6 +109,17 @@ def export_folder(export_id: str) -> str:
 def state_key(export_id: str) -> str:
     """Return where an export's progress is stored."""
     return f"{export_folder(export_id)}/state.json"
+
+
+def plan_key(export_id: str, batch: int) -> str:
+    """Return where the plan of a batch is stored, until both tables have the batch."""
+    return f"{export_folder(export_id)}/{batch:020d}.plan"
+
+
+def begun_batch(store: Store, export_id: str) -> int:
+    """Return the last batch that may have read messages: the one that is planned, or else the one that is done."""
+    batch = read_export_state(store, export_id).batch
+    return batch + 1 if store.exists(plan_key(export_id, batch + 1)) else batch
 
 
 def failure_key(export_id: str) -> str:

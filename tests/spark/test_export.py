@@ -17,7 +17,7 @@ from deltamq.jobs.export.definition import COLUMNS, remove_definition
 from deltamq.jobs.export.export import export_topic, replay_quarantine, run_export
 from deltamq.jobs.export.plan import ExportPlan, Plans
 from deltamq.jobs.export.typed_body import FITS, fields_of, quarantine_columns, with_verdict
-from deltamq.jobs.export.typed_table import check_columns, columns_of
+from deltamq.jobs.sql.typed_table import check_columns, columns_of
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import NotFound, Refused
 from deltamq.tables.failpoints import FailpointHit, arm

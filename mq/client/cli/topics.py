@@ -293,3 +293,9 @@ def erase(
     copies = "".join(f", {count:,} {kind.replace('_', ' ')}" for kind, count in info.copies.items())
     when = f", old files go at {info.gone_time}" if info.state == "erased" else ""
     click.echo(f"erasure {info.erasure}: {info.state}, {info.rows:,} messages{copies} of {info.keys} keys{when}")
+    for export in info.exports:
+        if export.failure is not None:
+            click.echo(f"export {export.name}: NOT DONE, {export.failure}")
+        elif info.state != "waiting":
+            gone = "were gone" if info.state == "gone" else "go"
+            click.echo(f"export {export.name}: {export.rows:,} rows, old files {gone} at {export.gone_time}")

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.warehouses import close_warehouses
 from deltamq.jobs.upkeep.compact import compact
 from deltamq.jobs.upkeep.erase import erase
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.root import main
 from deltamq.mq.errors import NotFound
+from deltamq.tables.ops.erasures import ErasedExport, read_erasure, replace_open
 from tests.api.guarded import guarded
 from tests.api.queue_calls import Queue, queue_in
 from tests.unit.jobs.upkeep.test_erase import holding
@@ -137,6 +140,14 @@ def test_erase_5_admin_and_the_command_line(queue: Queue, capfd: pytest.CaptureF
     erase(None, queue.config, NOW)
     code, output = run("status", erasure)
     assert code == 0 and f"erasure {erasure}: erased, " in output and " messages of 1 keys, old files go at " in output
+    store = storage(str(queue.folder))
+    away, there = (
+        ErasedExport(name="a", failure="NotFound: its table /t is gone"),
+        ErasedExport(name="b", rows=3, gone_ms=1),
+    )
+    replace_open(store, structs.replace(read_erasure(store, erasure), exports={"1": there, "2": away}))
+    _, output = run("status", erasure)
+    assert "export a: NOT DONE, NotFound: its table /t is gone\nexport b: 3 rows, old files go at 1970-01" in output
     assert run("orders")[0] == run("status")[0] == 2
     for keys in ([], [""], ["k" * 5_000], "ada"):
         assert queue.api.call("POST", "/v1/topics/orders/erase", {"keys": keys}).status in (400, 422)

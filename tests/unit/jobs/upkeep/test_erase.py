@@ -238,7 +238,7 @@ def test_erase_1_a_damaged_partition_spoils_no_other_and_the_request_stays_open(
     whole = victim.read_bytes()
     victim.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
     erasure, conf = asked(filled, ADA), conf_of(filled)
-    with pytest.raises(Corrupt, match=r"1 partitions failed.*orders@broker-a"):
+    with pytest.raises(Corrupt, match=r"1 tables failed.*orders@broker-a"):
         erase(None, conf, NOW)
     assert read_erasure(filled.warehouse.store, erasure.id).state == "waiting"
     assert [row["key"] for row in read(filled.warehouse.open_partition(B))] == [None]
