@@ -247,8 +247,7 @@ export function Topic({ path, query }) {
     && ["send", "Send", to("topics", topic, "send")],
     ["groups", "Groups", to("topics", topic, "groups")], ["settings", "Settings", to("topics", topic, "settings")],
     ...info?.schema ? [["schema", "Schema", to("topics", topic, "schema")],
-      ["quarantine", "Quarantine", to("topics", topic, "quarantine"),
-        count(info.partitions.reduce((all, one) => all + (one.quarantined ?? 0), 0))]] : [],
+      ["quarantine", "Quarantine", to("topics", topic, "quarantine")]] : [],
     ["exports", "Exports", to("topics", topic, "exports")]];
   return html`<${Head} title=${topic} above=${above}>${now && html`<${TopicState} of=${now} />`}<//>
     <${Tabs} label="Parts of the topic" of=${tabs} now=${tab} />
