@@ -25,8 +25,8 @@ from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.meta_fences import seal_moves
 from deltamq.tables.queue.metadata import MetaLog
-from deltamq.tables.queue.sealing import seal_moves
 
 __all__ = ["TOPIC", "StaticTables"]
 

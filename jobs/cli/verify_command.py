@@ -17,7 +17,7 @@ from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
 from deltamq.tables.ops.verification import Finding, Gravity, verify
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue.lost_fences import put_up_fences
+from deltamq.tables.queue.meta_fences import put_up_fences
 from deltamq.tables.queue.metadata import read_meta
 
 _COLOURS: Final = {Gravity.DAMAGE: "red", Gravity.BLEMISH: "yellow", Gravity.NOTE: "white"}

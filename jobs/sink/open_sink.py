@@ -30,10 +30,10 @@ from deltamq.tables.config import Config
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.meta_fences import seal_moves
 from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.placement import FenceEpochs, Placement, fence_epochs_of
 from deltamq.tables.queue.refs import DELAY, system_ref
-from deltamq.tables.queue.sealing import seal_moves
 from deltamq.tables.queue.topic_codecs import TopicCodecs
 from deltamq.tables.settings import Flush, LogSettings
 

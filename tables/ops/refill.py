@@ -9,7 +9,7 @@ gap. Nothing behind the newest commit shows how far it went: it is refilled only
 
 A commit that put up a fence has no rows, and no end offset. So missing commits behind the last known end offset may
 have had rows: a file that begins there is taken, although it may be one that lost its race, because what was
-acknowledged must not be lost. Fences are put up again by the metadata (`tables.queue.lost_fences`).
+acknowledged must not be lost. Fences are put up again by the metadata (`tables.queue.meta_fences`).
 
 A missing commit may have widened a typed table: its columns are found again in the files (SPEC TYPE-40).
 

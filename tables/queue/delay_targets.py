@@ -22,9 +22,9 @@ from deltamq.tables.log.fences import ANY_EPOCH, BROKER_FENCE, ROUTE_FENCE
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.meta_fences import seal_moves
 from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.placement import Placement
-from deltamq.tables.queue.sealing import seal_moves
 from deltamq.tables.queue.topic_codecs import TopicCodecs
 
 

@@ -15,10 +15,9 @@ from deltamq.mq.meta.topics import decide_put_topic
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
 from deltamq.tables.paths import LOG_FOLDER, PartitionRef, Space
-from deltamq.tables.queue.lost_fences import put_up_fences
+from deltamq.tables.queue.meta_fences import put_up_fences, seal_moves
 from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.refs import dead_ref
-from deltamq.tables.queue.sealing import seal_moves
 from deltamq.tables.store.store import MemoryStore
 from tests.rows import batch
 
