@@ -183,6 +183,17 @@ def _leaves(kind: pa.DataType, path: str) -> list[str]:
     return [path]
 
 
+def bounded_leaves(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Return the types of the leaves that have one value a row: bounds of others skip nothing."""
+    return {path: kind for field in schema if field.name in TYPED for path, kind in _single(field.type, field.name)}
+
+
+def _single(kind: pa.DataType, path: str) -> list[tuple[str, pa.DataType]]:
+    if pa.types.is_struct(kind):
+        return [leaf for field in kind for leaf in _single(field.type, f"{path}.{field.name}")]
+    return [] if pa.types.is_nested(kind) else [(path, kind)]
+
+
 def untyped(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows without typed columns, for logs of other rows than the topic's: they get them when they come back."""
     names = [name for name in rows.schema.names if name not in TYPED]

@@ -25,10 +25,10 @@ from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.delta.native_parquet import WrittenFile
 from deltamq.tables.delta.small_parquet import SMALL_FILE_ROWS_MAX, encode_few_rows, encode_few_stamped
 from deltamq.tables.delta.stamped import Stamped
-from deltamq.tables.delta.typed_stats import NO_STATS, TypedStats, typed_bounds
+from deltamq.tables.delta.typed_stats import NO_STATS, TypedStats, text_bounds, typed_bounds
 from deltamq.tables.paths import data_file_name
 from deltamq.tables.schema import MESSAGE_SCHEMA
-from deltamq.tables.typed_row import parquet_leaves, value_type
+from deltamq.tables.typed_row import bounded_leaves, parquet_leaves, value_type
 
 PARTS_KEY: Final = b"mq.parts"
 #: Size of the largest file that is written without pyarrow, and so without compression.
@@ -110,14 +110,21 @@ def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms:
     key_values = key_values_of(parts)
     typed = value_type(rows.schema) is not None
     few = None if typed or count > min(SMALL_FILE_ROWS_MAX, row_group_rows) else _few(rows, key_values)
-    data, crc = few or _many(rows, key_values, row_group_rows)
+    stats = NO_STATS
+    if few is not None:
+        data, crc = few
+    else:
+        data, footer = _many(rows, key_values, row_group_rows)
+        crc = checksums(data, footer)
+        if typed:
+            stats = typed_bounds(rows, text_bounds(footer)).stats()
     file = new_file(
         int(rows.column(0)[0].as_py()),
         count,
         born=bounds_of(rows.column("born_time")),
         append=bounds_of(rows.column("append_time")),
         deliver=deliver_bounds(rows.column("deliver_time")),
-        typed=typed_bounds(rows).stats() if typed else NO_STATS,
+        typed=stats,
         size=len(data),
         crc=crc,
         batch_id=batch_id,
@@ -144,7 +151,9 @@ def _crc(file: WrittenFile) -> str:
     return f"{file.pages_crc:08x},{file.footer_crc:08x}"
 
 
-def _many(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_rows: int) -> tuple[pa.Buffer, str]:
+def _many(
+    rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_rows: int
+) -> tuple[pa.Buffer, pq.FileMetaData]:
     sink = pa.BufferOutputStream()
     footer: list[pq.FileMetaData] = []
     valued = [name for name in _BULKY if rows.column(name).null_count < rows.num_rows]
@@ -152,8 +161,7 @@ def _many(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_r
         writer.write_table(rows, row_group_size=row_group_rows)
         if key_values:
             writer.add_key_value_metadata(dict(key_values))
-    data = sink.getvalue()
-    return data, checksums(data, footer[0])
+    return sink.getvalue(), footer[0]
 
 
 def message_writer(
@@ -167,16 +175,18 @@ def message_writer(
     `valued` are the bulky columns that have values.
     """
     compressed = [leaf for name in valued for leaf in _BULKY[name]]
-    typed = parquet_leaves(schema)
-    compressed += typed
+    compressed += parquet_leaves(schema)
+    bounded = bounded_leaves(schema)
+    # Differences of whole numbers are as quickly written as compressed, and smaller.
+    packed = ["offset", *(leaf for leaf, kind in bounded.items() if pa.types.is_int64(kind))]
     return pq.ParquetWriter(
         sink,
         schema,
         compression=dict.fromkeys(compressed, "zstd"),
         compression_level=dict.fromkeys(compressed, 1),
         use_dictionary=_REPEATING,
-        column_encoding={"offset": "DELTA_BINARY_PACKED"},
-        write_statistics=["offset", "append_time", *typed],
+        column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),
+        write_statistics=["offset", "append_time", *bounded],
         write_page_checksum=True,
         store_schema=False,
         metadata_collector=footer,

@@ -8,14 +8,16 @@ JSON has no number for (NaN, infinity) has no bounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyarrow.lib import (
     Type_BINARY,
     Type_BOOL,
@@ -97,8 +99,27 @@ class TypedBounds:
         return TypedStats(least, greatest, nulls + (f"{INVALID_MARK}{self.fitting}}}," if self.has_invalid else ""))
 
 
-def typed_bounds(rows: pa.Table | pa.RecordBatch) -> TypedBounds:
-    """Return the statistics of rows' typed values."""
+def text_bounds(footer: pq.FileMetaData) -> dict[str, tuple[str, str]]:
+    """Return the least and the greatest value of each typed text of a file, by its path, if all row groups have them.
+
+    The writer of a file has found them already: to find them again takes longer than all else about these statistics.
+    """
+    bounds: dict[str, tuple[str, str]] = {}
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    for number in range(footer.num_columns):
+        column = footer.schema.column(number)
+        if not column.path.startswith(f"{VALUE}.") or column.logical_type.type != "STRING":
+            continue
+        found = [group.column(number).statistics for group in groups]
+        if all(of is not None and of.has_min_max for of in found):
+            bounds[column.path] = min(of.min for of in found), max(of.max for of in found)
+    return bounds
+
+
+def typed_bounds(
+    rows: pa.Table | pa.RecordBatch, texts: Mapping[str, tuple[str, str]] = MappingProxyType({})
+) -> TypedBounds:
+    """Return the statistics of rows' typed values; `texts` are bounds that are known, see `text_bounds`."""
     bounds = TypedBounds()
     at = rows.schema.get_field_index(VALUE)
     if at >= 0:
@@ -106,7 +127,7 @@ def typed_bounds(rows: pa.Table | pa.RecordBatch) -> TypedBounds:
         if rows.num_rows <= _FEW_ROWS:
             _collect_few(values if isinstance(values, pa.Array) else values.combine_chunks(), bounds)
         else:
-            _collect([values] if isinstance(values, pa.Array) else values.chunks, bounds)
+            _collect([values] if isinstance(values, pa.Array) else values.chunks, bounds, VALUE, texts)
     at, bounds.fitting = rows.schema.get_field_index(INVALID), rows.num_rows
     if at >= 0:
         bounds.fitting = rows.column(at).null_count
@@ -118,17 +139,22 @@ def _member(values: dict[str, Any]) -> str:
     return f'"{VALUE}":{_encode(values).decode()},' if values else ""
 
 
-def _collect(chunks: Sequence[pa.StructArray], into: TypedBounds) -> None:
+def _collect(
+    chunks: Sequence[pa.StructArray], into: TypedBounds, path: str, texts: Mapping[str, tuple[str, str]]
+) -> None:
     """Add the statistics of a struct's fields; a field of a null struct is null."""
     flat = [chunk.flatten() for chunk in chunks]
     for at, inner in enumerate(chunks[0].type):
         name, columns = inner.name, [fields[at] for fields in flat]
         if pa.types.is_struct(inner.type):
-            _collect(columns, below := TypedBounds())
+            _collect(columns, below := TypedBounds(), f"{path}.{name}", texts)
             into.put(name, below)
         elif not pa.types.is_nested(inner.type):
             into.nulls[name] = sum(column.null_count for column in columns)
-            _add_bounds(pa.chunked_array(columns), inner, into)
+            if (known := texts.get(f"{path}.{name}")) is not None:
+                _note(name, *known, into)
+            else:
+                _add_bounds(pa.chunked_array(columns), inner, into)
 
 
 def _collect_few(values: pa.StructArray, into: TypedBounds) -> None:

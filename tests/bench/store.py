@@ -36,6 +36,7 @@ GET_MS: Final = 20
 #: Windows hold hundreds of commits of 100 ms.
 _WINDOW_TIMES: Final = 5
 _WINDOWS: Final = 3
+_POPPED: Final = 100_000
 #: Many small answers; a client has its own buffer.
 _BUFFER_BYTES: Final = 8 * 1024
 #: Topics and clients in a quick run are a tenth of these.
@@ -341,8 +342,8 @@ def pop(session: Session) -> Iterator[Figure]:
     with _serving(session, "store.pop") as (service, proxy):
         service.call("PUT", "/v1/topics/bench", {"partitions": 1})
         service.call("PUT", "/v1/groups/bench", {})
-        for _ in range(20):
-            service.call("POST", "/v1/topics/bench/messages", {"messages": [{"body": "x" * 100}] * 50})
+        for _ in range(_POPPED // 1_000):  # more than the windows take
+            service.call("POST", "/v1/topics/bench/messages", {"messages": [{"body": "x" * 100}] * 1_000})
         proxy.set_latency(put_ms=PUT_MS, get_ms=GET_MS)
 
         def window(seconds: float) -> dict[str, float]:

@@ -28,6 +28,8 @@ _SYNCED: Final = ("--config", "flush.messages=1")
 _LARGE: Final = ("linger.ms=5", "batch.size=262144")
 _SAID: Final = {"ours": "ours", "synced": "Kafka, fsynced", "theirs": "Kafka, page cache"}
 _TIMEOUT_S: Final = 600
+#: The topic of 16 partitions.
+_WIDE: Final = "wide"
 _PRODUCED: Final = re.compile(r"records sent, ([\d.]+) records/sec")
 _CONSUMED: Final = re.compile(r"^\d{4}-\d\d-\d\d.*, ([\d.]+)$", re.MULTILINE)
 _RESULT: Final = re.compile(r"^RESULT (\{.*\})$", re.MULTILINE)
@@ -52,9 +54,9 @@ class _Tools:
         return done.stdout
 
     def make_topics(self) -> None:
-        """Create the topics for records of 100 B and 1 KiB."""
-        for size in (100, 1_024):
-            asked = ("--create", "--topic", f"{self._kind}{size}", "--partitions", str(PARTITIONS), *self._settings)
+        """Create the topics for records of 100 B and 1 KiB, and one of 16 partitions."""
+        for name, partitions in (("100", PARTITIONS), ("1024", PARTITIONS), (_WIDE, 16)):
+            asked = ("--create", "--topic", f"{self._kind}{name}", "--partitions", str(partitions), *self._settings)
             self._run("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self._address, *asked)
 
     def produce(self, records: int, size: int, settings: tuple[str, ...]) -> float:
@@ -74,10 +76,10 @@ class _Tools:
         group = ("--group", uuid.uuid4().hex, "--hide-header", "--timeout", "60000")
         return float(_found(_CONSUMED, self._run("org.apache.kafka.tools.ConsumerPerformance", *asked, *group)))
 
-    def waiting(self, clients: int, seconds: tuple[float, float]) -> dict[str, float]:
+    def waiting(self, clients: int, seconds: tuple[float, float], topic: str = "100") -> dict[str, float]:
         """Return rate and latency of clients that wait for each record."""
         warmup, window = (f"{one:g}" for one in seconds)
-        written = self._run("KafkaBench", "sync", f"{self._kind}100", "100", str(clients), warmup, window)
+        written = self._run("KafkaBench", "sync", f"{self._kind}{topic}", "100", str(clients), warmup, window)
         found: dict[str, float] = json.loads(_found(_RESULT, written))
         return found
 
@@ -129,3 +131,5 @@ def beside(session: Session) -> Iterator[Figure]:
             "sync1", "one client that waits", lambda tools: tools.waiting(1, seconds)["send_p50_us"], "us"
         )
         yield from compared("sync16", "16 clients that wait", lambda tools: tools.waiting(16, seconds)["msgs_s"])
+        text = "16 clients that wait, 16 partitions"
+        yield from compared("sync16wide", text, lambda tools: tools.waiting(16, seconds, _WIDE)["msgs_s"])
