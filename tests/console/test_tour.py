@@ -134,6 +134,8 @@ def test_dead_letters_of_a_handler_that_fails_are_seen_and_sent_back(up: Up, pag
         expect(page.get_by_text("max_attempts").first).to_be_visible()
         producer.send_batch("bookings", [str(number) for number in range(5)])
         print(f"dead letters are on the overview after {shown(page, 'Dead letters of booking grow'):.1f} s")
+        with Admin(up.url) as admin:
+            until(lambda: admin.dead_letters("booking").total == 6)
         broken = False
         page.get_by_role("listitem").filter(has_text="of booking grow").get_by_role("link", name="Look").click()
         page.get_by_role("button", name="Send back", exact=True).click()
