@@ -27,7 +27,7 @@ def test_look_11_labels_are_bounded_and_totals_hold_all(tmp_path: Path) -> None:
         for number in range(1, 5):
             topic = f"topic-{number}"
             api.put_topic(topic, partitions=1)
-            api.send(topic, *["x" * 100 * number] * number)
+            api.send(topic, *["x" * 10_000 * number] * number)
             api.call(
                 "POST", f"/v1/groups/group-{number}/topics/{topic}/pop", {"client_id": "w", "max_messages": number}
             )
