@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -146,18 +147,13 @@ class SharedReads:
         finally:
             del self._flights[key]
             for follower in flight.followers:
-                if not follower.done():
-                    follower.set_result(None)
+                _wake(follower)
 
 
 async def _landed(flight: _Flight, client: Client) -> None:
     """Wait for the end of another stream's read; a client that goes ends the wait."""
     landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def left(_: asyncio.Future[None]) -> None:
-        if not landed.done():
-            landed.set_result(None)
-
+    left = partial(_wake, landed)
     flight.followers.append(landed)
     client.gone.add_done_callback(left)
     try:
@@ -166,6 +162,11 @@ async def _landed(flight: _Flight, client: Client) -> None:
         client.gone.remove_done_callback(left)
     if client.gone.done():
         raise ClientDisconnected
+
+
+def _wake(waiter: asyncio.Future[None], _done: object = None) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 async def stream_events(

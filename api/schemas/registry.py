@@ -102,7 +102,8 @@ class Registry:
 
     def stored(self, subject: str, schema: Schema, *, normalize: bool) -> Schema:
         """Return a schema in the form in which it would be stored as a version of a subject, or is."""
-        stored = _with_text(schema, stored_form(schema.schema_type, schema.schema, normalize=normalize))
+        text = stored_form(schema.schema_type, schema.schema, normalize=normalize)
+        stored = structs.replace(schema, schema=text)
         if normalize:
             return stored
         # A text that came with its id, or before Avro's texts had a form, is there as it was given.
@@ -276,11 +277,7 @@ class Registry:
 
 def _as_given(schema: Schema) -> Schema:
     """Return a schema with its text as it was given, but for spaces."""
-    return _with_text(schema, given_form(schema.schema_type, schema.schema))
-
-
-def _with_text(schema: Schema, text: str) -> Schema:
-    return Schema(schema_type=schema.schema_type, schema=text, references=schema.references)
+    return structs.replace(schema, schema=given_form(schema.schema_type, schema.schema))
 
 
 def topics_of(meta: Meta, subject: str) -> list[tuple[str, SchemaSetting]]:

@@ -26,6 +26,7 @@ _PLAIN_TO: Final = 1e10
 _PLAIN_SCALE: Final = 6
 
 _Texts = Callable[[pa.Array], pa.StringArray]
+_NULL: Final = pa.scalar(None, pa.string())
 
 
 def rendered(values: pa.StructArray) -> pa.BinaryArray:
@@ -55,9 +56,6 @@ def _texts(values: pa.Array) -> pa.StringArray:
     else:
         return _leaves(values)
     return pc.if_else(values.is_valid(), texts, _NULL) if values.null_count else texts
-
-
-_NULL: Final = pa.scalar(None, pa.string())
 
 
 def _structs(values: pa.StructArray) -> pa.StringArray:
@@ -102,8 +100,7 @@ def _leaves(values: pa.Array) -> pa.StringArray:
     if pa.types.is_string(kind):
         return _mended(values, _between('"', values, '"'), pc.match_substring_regex(values, _ESCAPED))
     if pa.types.is_decimal(kind):
-        is_plain = 0 <= kind.scale <= _PLAIN_SCALE
-        return _between('"', values.cast(pa.string()), '"') if is_plain else _by_row(values)
+        return (_quoted if 0 <= kind.scale <= _PLAIN_SCALE else _by_row)(values)
     return _LEAVES.get(kind.id, _by_row)(values)
 
 
@@ -142,10 +139,9 @@ def _quoted(values: pa.Array) -> pa.StringArray:
     return _between('"', values.cast(pa.string()), '"')
 
 
+_bare: Final = functools.partial(pc.cast, target_type=pa.string())
 _LEAVES: Final[dict[int, _Texts]] = {
-    **{kind.id: functools.partial(pc.cast, target_type=pa.string()) for kind in (pa.int8(), pa.int16(), pa.int32())},
-    pa.int64().id: functools.partial(pc.cast, target_type=pa.string()),
-    pa.bool_().id: functools.partial(pc.cast, target_type=pa.string()),
+    **{kind.id: _bare for kind in (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64())},
     pa.binary().id: _base64,
     pa.date32().id: _quoted,
     pa.timestamp("us").id: _timestamps,
