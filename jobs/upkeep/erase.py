@@ -30,6 +30,7 @@ from deltamq.jobs.read.topics import Catalog
 from deltamq.jobs.run.registry import Facts, job, with_spark_engine
 from deltamq.jobs.sql.erased_exports import ExportTables, exports_of
 from deltamq.jobs.sql.latest_view import erase_latest
+from deltamq.jobs.tasks.first_lines import sentence_of
 from deltamq.jobs.tasks.items import chunks_of, runner_of
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.warehouses import warehouse_of
@@ -270,7 +271,7 @@ def _erase_latest(spark: Any, warehouse: Warehouse, erasure: Erasure, done: Done
     try:
         erased = erase_latest(spark, warehouse.store, topic_id, keys, until_us=erasure.asked_us, now_ms=now_ms)
     except (DeltaMQError, PySparkException, OSError) as error:
-        done.errors.append(f"{type(error).__name__}: {folder}: {str(error).splitlines()[0]}")
+        done.errors.append(f"{type(error).__name__}: {folder}: {sentence_of(str(error))}")
         return
     if erased.rows:
         done.copies["latest"] = erased.rows
@@ -327,9 +328,9 @@ def _in_each_export(
         try:
             exports[definition.id] = worked(definition, before, removed=removed)
         except (DeltaMQError, PySparkException, Py4JJavaError, OSError) as error:
-            failure = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            exports[definition.id] = replace(before, failure=failure)
-            done.errors.append(f"{type(error).__name__}: export {definition.name}: {str(error).splitlines()[0]}")
+            kind, said = type(error).__name__, sentence_of(str(error))
+            exports[definition.id] = replace(before, failure=f"{kind}: {said}")
+            done.errors.append(f"{kind}: export {definition.name}: {said}")
     return exports
 
 
