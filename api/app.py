@@ -212,7 +212,7 @@ def _fetch(service: Service) -> FetchEndpoint:
         partitions=service.partitions,
         metrics=service.metrics,
         admission=service.answers,
-        codecs=service.codecs,
+        values=service.values,
     )
 
 
@@ -242,7 +242,7 @@ def _pop(service: Service) -> PopEndpoint:
         admission=service.pops,
         answers=service.answers,
         invisible=service.invisible,
-        codecs=service.codecs,
+        values=service.values,
         within_ms=service.settings.request_ms,
         now_ms=service.now_ms,
     )

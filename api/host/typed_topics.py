@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 import msgspec
 
 from deltamq.api.host.hosted_meta import HostedMeta
-from deltamq.api.wire.request import one_of
-from deltamq.mq.errors import Unprocessable
+from deltamq.mq.errors import DeltaMQError, Unavailable, Unprocessable
 from deltamq.mq.meta.features import decide_use
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.topic_settings import TopicRequest
-from deltamq.mq.meta.topics import MetaState, Topic, check_schema
+from deltamq.mq.meta.topics import MetaState, check_schema
 from deltamq.mq.schemas.changes import resolved
 from deltamq.mq.schemas.registry import Reference, Schema
 from deltamq.mq.schemas.setting import Format, OnInvalid, SchemaSetting, Wire, subject_of
 from deltamq.tables.queue import topic_codecs
-from deltamq.tables.typed.codec import Codec, codec_of
+from deltamq.tables.typed.codec import codec_of
 
 FEATURE: Final = "schemas"
+#: How long an id that the newest metadata did not have is not looked for again.
+_LOOKED_S: Final = 1.0
 
 
 class WantedSchema(NamedTuple):
@@ -33,33 +37,46 @@ class WantedSchema(NamedTuple):
 
 
 class TopicCodecs(topic_codecs.TopicCodecs):
-    """The codecs of all typed topics; used on the event loop and on threads."""
+    """The codecs of all typed topics, for messages that come; used on the event loop and on threads."""
 
-    def __init__(self, meta: HostedMeta) -> None:
+    def __init__(self, meta: HostedMeta, alone: Callable[[], bool]) -> None:
+        """`alone` says whether no other process can have registered a schema."""
         super().__init__(lambda: meta.now)
+        self._hosted = meta
+        self._alone = alone
+        self._loop = asyncio.get_running_loop()
+        self._looked_s = -math.inf
+        self._looking: asyncio.Task[None] | None = None
         #: Asks a registry elsewhere for a schema that is not known; None: there is none.
         self.want: Callable[[str, int], None] | None = None
 
     def _want(self, subject: str, id_: int) -> None:
-        if self.want is not None:
-            self.want(subject, id_)
+        """Let the newest metadata be read: the process that registered the schema may not have reached this one.
 
-    def asked(self, topic: Topic, parameters: dict[str, str]) -> Codec | None:
-        """Return the codec of a topic whose values a query asks for (`typed=true`); None if it does not.
+        Once a second at most, since the bodies of a batch may name many schemas that there are not.
 
         Raises
         ------
-        Unprocessable
-            `no_schema`: the topic has none.
+        Unavailable
+            `schema_pending`: it is looked for, here or at the registry elsewhere; or what that raises.
         """
-        if one_of(parameters, "typed", ("true", "false")) != "true":
-            return None
-        codec = self.of(topic)
-        if codec is None:
-            raise Unprocessable(
-                f"typed: topic {topic.name} has no schema; leave it out to get bodies", code="no_schema", field="typed"
-            )
-        return codec
+        if not self._alone() and self._loop.time() - self._looked_s > _LOOKED_S:
+            self._loop.call_soon_threadsafe(self._look)
+            raise Unavailable(f"schema {id_} of subject {subject} is looked for", code="schema_pending")
+        if self.want is not None:
+            self.want(subject, id_)
+
+    def _look(self) -> None:
+        if self._looking is None:
+            self._looking = self._loop.create_task(self._look_once())
+
+    async def _look_once(self) -> None:
+        try:
+            with suppress(DeltaMQError):  # whoever asks again hears it
+                await self._hosted.refresh()
+                self._looked_s = self._loop.time()
+        finally:
+            self._looking = None
 
 
 def check_wanted(meta: Meta, name: str, wanted: WantedSchema) -> None:

@@ -21,20 +21,20 @@ from deltamq.api.host.global_topics import refuse_global
 from deltamq.api.host.hosted_group import Groups
 from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
 from deltamq.api.host.peers import Call, Peers
-from deltamq.api.host.typed_topics import TopicCodecs
 from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.order.pull_gate import Gate, Gates
 from deltamq.api.reading.event_stream import EventIds, SharedReads, stream_events
 from deltamq.api.reading.global_reader import GlobalReader
 from deltamq.api.reading.readers import FetchQuery, PartitionReader, QueueReader
+from deltamq.api.reading.values import Values
 from deltamq.api.routes.order_request import check_client
 from deltamq.api.sending.global_sender import local_name
 from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.arrow_body import ArrowPieces
 from deltamq.api.wire.cloud_events import BATCHED, asked_events, fetched_events
 from deltamq.api.wire.fields import message_filter
-from deltamq.api.wire.message_json import READ_COLUMNS, stored_messages, with_values
+from deltamq.api.wire.message_json import INLINE_ROWS, READ_COLUMNS, stored_messages
 from deltamq.api.wire.request import (
     Admission,
     Client,
@@ -57,7 +57,7 @@ from deltamq.mq.limits import (
     OFFSET_MAX,
     WAIT_MS_MAX,
 )
-from deltamq.mq.meta.topics import no_partition
+from deltamq.mq.meta.topics import Topic, no_partition
 from deltamq.mq.static.logical_queue import queue_index
 from deltamq.mq.wire.stored import FetchAnswer
 from deltamq.tables.log.fetch import Fetched
@@ -71,8 +71,6 @@ _ANSWERS: Final = (JSON_TYPE, ARROW_TYPE, EVENTS_TYPE)
 _PARAMETERS: Final = frozenset(
     {"offset", "max_messages", "max_bytes", "wait_ms", "tags", "filter", "group", "client_id", "topic_id", "typed"}
 )
-#: Number of rows above which a JSON answer is encoded on a thread.
-_JSON_INLINE_ROWS: Final = 200
 
 
 def _parse(query: dict[str, str]) -> FetchQuery:
@@ -101,11 +99,11 @@ class FetchEndpoint:
         partitions: Partitions,
         metrics: Metrics,
         admission: Admission,
-        codecs: TopicCodecs,
+        values: Values,
     ) -> None:
         """`admission` bounds the bytes of rows that are being sent."""
         self._topics = topics
-        self._codecs = codecs
+        self._values = values
         self._groups = groups
         self._reader = reader
         self._queues = queues
@@ -170,7 +168,7 @@ class FetchEndpoint:
             raise no_partition(topic_name, partition_name)
         headers = headers_of(scope)
         kind = preferred(headers, _ANSWERS)
-        codec = self._codecs.asked(topic.topic, parameters)
+        codec = self._values.asked(topic.topic, parameters)
         client = Client(scope, receive)
         try:
             if "group" in parameters:
@@ -182,7 +180,7 @@ class FetchEndpoint:
                 elsewhere = await self._peers.elsewhere(broker, call, client)
                 if elsewhere is not None:
                     return elsewhere
-            read = self._typed(partial(self._read, topic, partition_name, client=client, gate=gate), codec)
+            read = self._typed(partial(self._read, topic, partition_name, client=client, gate=gate), topic.topic, codec)
             if kind == EVENTS_TYPE:
                 resumed = header_text(headers, b"last-event-id")
                 ids = EventIds.of(topic.topic, partition_name, typed=codec is not None)
@@ -203,7 +201,7 @@ class FetchEndpoint:
         return answer
 
     def _typed(
-        self, read: Callable[[FetchQuery], Awaitable[Fetched]], codec: Codec | None
+        self, read: Callable[[FetchQuery], Awaitable[Fetched]], topic: Topic, codec: Codec | None
     ) -> Callable[[FetchQuery], Awaitable[Fetched]]:
         """Return a `read` whose rows have values, if a codec is given."""
         if codec is None:
@@ -211,9 +209,7 @@ class FetchEndpoint:
 
         async def typed(query: FetchQuery) -> Fetched:
             fetched = await read(replace(query, columns=READ_COLUMNS) if codec.is_headless else query)
-            work = partial(with_values, fetched.rows, codec)
-            is_small = fetched.rows.num_rows <= _JSON_INLINE_ROWS
-            return replace(fetched, rows=work() if is_small else await self._partitions.run(work))
+            return replace(fetched, rows=await self._values.of(topic, fetched.rows))
 
         return typed
 
@@ -297,7 +293,7 @@ class FetchEndpoint:
     async def _encoded(self, fetched: Fetched, kind: str) -> Answer:
         if kind == ARROW_TYPE:
             return _arrow_answer(fetched)
-        if fetched.rows.num_rows <= _JSON_INLINE_ROWS:
+        if fetched.rows.num_rows <= INLINE_ROWS:
             return _json_answer(fetched)
         return await self._partitions.run(partial(_json_answer, fetched))
 

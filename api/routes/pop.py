@@ -31,7 +31,6 @@ from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.host.owners import Relayed
 from deltamq.api.host.peers import Call, Peer, is_forwarded
-from deltamq.api.host.typed_topics import TopicCodecs
 from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.queue.handle_calls import HandleCalls
@@ -39,6 +38,7 @@ from deltamq.api.queue.pop_requests import ARROW_TYPE, Taken, TopicPopRequest, a
 from deltamq.api.queue.popper import Popped, Popper
 from deltamq.api.queue.seen_clients import SeenClients
 from deltamq.api.reading.global_reader import GlobalPops
+from deltamq.api.reading.values import Values
 from deltamq.api.routes.pop_elsewhere import STATION_MS, PopForwarder, Way, has_messages, with_refused
 from deltamq.api.sending.global_sender import local_name
 from deltamq.api.statistics import GroupStatistics
@@ -46,7 +46,7 @@ from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.cloud_events import BATCHED, asked_events, popped_events
 from deltamq.api.wire.fields import message_filter
 from deltamq.api.wire.json_body import BODY_BYTES_MAX, decode_pop
-from deltamq.api.wire.message_json import READ_COLUMNS, with_values
+from deltamq.api.wire.message_json import INLINE_ROWS, READ_COLUMNS
 from deltamq.api.wire.request import (
     Admission,
     Client,
@@ -69,10 +69,7 @@ from deltamq.mq.queue.ordered_pop import check_attempt_id
 from deltamq.mq.static.logical_queue import TopicQueues
 from deltamq.mq.wire.pop import POP_MESSAGES_DEFAULT, FailedHandle, PopRequest
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.typed.codec import Codec
 
-#: Number of rows above which a JSON answer is encoded on a thread.
-_JSON_INLINE_ROWS: Final = 200
 _OK: Final = 200
 #: Media types of the answer.
 _ANSWERS: Final = ("application/json", ARROW_TYPE)
@@ -100,12 +97,12 @@ class PopEndpoint:
         invisible: InvisibleBounds,
         within_ms: int,
         now_ms: Callable[[], int],
-        codecs: TopicCodecs,
+        values: Values,
     ) -> None:
         """`admission` bounds bodies, which must be there `within_ms`; `answers` bounds rows that are being sent."""
         self._topics = topics
         self._groups = groups
-        self._codecs = codecs
+        self._values = values
         self._popper = popper
         self._handles = handles
         self._hosting = hosting
@@ -157,7 +154,7 @@ class PopEndpoint:
         may_make = request.retry is None or from_cluster(scope["headers"])
         group = await (self._groups.for_use(group_name) if may_make else self._groups.reader(group_name))
         queues = self._topics.queues(topic)
-        codec = self._codecs.asked(topic.topic, parameters)
+        codec = self._values.asked(topic.topic, parameters)
         wanted = _checked(topic, queues, group, request, self._invisible, ticket)
         if request.client_id is not None:
             subscription = Subscription(
@@ -188,7 +185,10 @@ class PopEndpoint:
             ticket.settle(answer.size)
             return answer
         if codec is not None:
-            await self._add_values(popped, codec)
+            popped.taken = [
+                taken._replace(rows=await self._values.of(topic.topic, taken.rows, waited=taken.pop.retry))
+                for taken in popped.taken
+            ]
         answer = await self._encoded(wanted, popped, failed, scope)
         self._count(wanted, popped, len(acks) - len(refused), request.client_id)
         self._metrics.pop_seconds.observe(time.perf_counter() - began)
@@ -298,17 +298,6 @@ class PopEndpoint:
                 return popped
             way = await self._forwarder.way(wanted, self._topics.queues(topic), call)
 
-    async def _add_values(self, popped: Popped, codec: Codec) -> None:
-        """Give the popped messages their values, retried ones too."""
-        count = sum(len(taken.handles) for taken in popped.taken)
-
-        def typed() -> list[Taken]:
-            return [
-                taken._replace(rows=with_values(taken.rows, codec, waited=taken.pop.retry)) for taken in popped.taken
-            ]
-
-        popped.taken = typed() if count <= _JSON_INLINE_ROWS else await self._partitions.run(typed)
-
     async def _encoded(
         self, wanted: TopicPopRequest, popped: Popped, refused: list[FailedHandle], scope: Scope
     ) -> Answer:
@@ -325,7 +314,7 @@ class PopEndpoint:
             rest=rest,
             failed=refused,
         )
-        inline = encode.func is arrow_answer or sum(len(part.handles) for part in taken) <= _JSON_INLINE_ROWS
+        inline = encode.func is arrow_answer or sum(len(part.handles) for part in taken) <= INLINE_ROWS
         return encode() if inline else await self._partitions.run(encode)
 
 

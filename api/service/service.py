@@ -55,6 +55,7 @@ from deltamq.api.queue.seen_clients import SeenClients
 from deltamq.api.queue.waiting_list import WaitingList
 from deltamq.api.reading.latest_values import LatestValues
 from deltamq.api.reading.readers import PartitionReader, QueueReader
+from deltamq.api.reading.values import Values
 from deltamq.api.schemas.outside import OutsideRegistry
 from deltamq.api.schemas.registry import Registry, subjects_without_ids
 from deltamq.api.sending.letters import DeadLetterLogs, Marks
@@ -224,7 +225,7 @@ class Service:
             auto_create=settings.auto_create_topics,
             now_ms=self.now_ms,
         )
-        self.codecs = TopicCodecs(self.meta)
+        self.codecs = TopicCodecs(self.meta, lambda: self.hosting.alone)
         self.registry = Registry(self.meta, self.owners)
         if settings.schemas_url:
             self.registry.outside = OutsideRegistry(
@@ -240,6 +241,7 @@ class Service:
         self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts, self.now_ms)
         self.static_topics = StaticTopics(self.meta, self.topics, self.sealer, self.now_ms)
         self.reader = PartitionReader(self.partitions, self.hosting, refresh_s=self._refresh_s)
+        self.values = Values(self.meta, self.partitions, self.hosting)
         self.queue_reader = QueueReader(self.reader, self.topics, self.meta, self.partitions)
         latest = LatestTables(self.warehouse.store)
         self.latest_values = LatestValues(latest, self.topics, self.partitions, self.reader, self.codecs)

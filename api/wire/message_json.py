@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -68,21 +68,32 @@ def json_columns(rows: pa.Table) -> list[Iterable[Any]]:
     ]
 
 
+#: Maximum number of messages of an answer whose JSON is made on the event loop: a thread would cost more.
+INLINE_ROWS: Final = 200
 #: The columns to read for `with_values` where bodies do not say which schema wrote them.
 READ_COLUMNS: Final = (*MESSAGE_COLUMNS, VALUE, RESCUED)
 
 
-def with_values(rows: pa.Table, codec: Codec, *, waited: bool = False) -> pa.Table:
+class Valued(NamedTuple):
+    """Rows with values, and whether one of them names a schema that is not known here."""
+
+    rows: pa.Table
+    is_behind: bool = False
+
+
+def with_values(rows: pa.Table, codec: Codec, *, waited: bool = False) -> Valued:
     """Return rows with what their bodies are in a topic's columns: then JSON has values in place of bodies.
 
     `waited`: they are retried messages, whose column `value` has the id of their schema (SPEC TYPE-51).
     """
     if not rows.num_rows:
-        return rows.select(MESSAGE_COLUMNS)
+        return Valued(rows.select(MESSAGE_COLUMNS))
     names = [name for name in ("body", VALUE, RESCUED) if name in rows.column_names]
     typed = decoded(one_record_batch(rows.select(names)), codec, waited=waited)
     rows = rows.select(MESSAGE_COLUMNS).append_column(VALUE, typed.value)
-    return rows if typed.rescued is None else rows.append_column(RESCUED, typed.rescued)
+    if typed.rescued is not None:
+        rows = rows.append_column(RESCUED, typed.rescued)
+    return Valued(rows, typed.is_behind)
 
 
 def _typed(rows: pa.Table) -> tuple[Any, Any]:

@@ -37,7 +37,7 @@ class DelayTargets:
         self._meta = meta
         self._now_ms = now_ms
         self._topics = meta.state.topics
-        self._codecs = TopicCodecs(lambda: meta.meta)
+        self._codecs = TopicCodecs(lambda: meta.meta, meta.refresh)
         self._placements: dict[str, Placement] = {}
 
     @property

@@ -18,8 +18,8 @@ from deltamq.mq.meta.topics import Topic
 from deltamq.mq.schemas.registry import Entry, RegistryState, Version
 from deltamq.mq.schemas.setting import SchemaSetting
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue.waiting_rows import arrived
-from deltamq.tables.typed.codec import Codec, codec_of
+from deltamq.tables.queue.waiting_rows import columns_of
+from deltamq.tables.typed.codec import Codec, codec_of, with_columns
 from deltamq.tables.typed_row import untyped
 
 
@@ -32,9 +32,10 @@ class _Made(NamedTuple):
 class TopicCodecs:
     """The codecs of all typed topics. Safe for threads."""
 
-    def __init__(self, meta: Callable[[], Meta]) -> None:
-        """`meta` returns the present metadata."""
+    def __init__(self, meta: Callable[[], Meta], refresh: Callable[[], object] | None = None) -> None:
+        """`meta` returns the present metadata; `refresh`, if it is given, reads the newest for messages that arrive."""
         self._meta = meta
+        self._refresh = refresh
         self._made: dict[str, _Made] = {}
 
     def of(self, topic: Topic) -> Codec | None:
@@ -71,8 +72,17 @@ class TopicCodecs:
         """Return rows that waited as the topic's partitions store them (SPEC TYPE-42).
 
         A message whose body does not fit gets `invalid`, whatever the topic's `on_invalid` is: it was accepted before.
+        Its schema may have been registered after the metadata was read.
         """
-        return arrived(rows, self.of(topic))
+        codec = self.of(topic)
+        if codec is None:
+            return untyped(rows)
+        columns = columns_of(rows, codec)
+        if columns.is_behind and self._refresh is not None:
+            self._refresh()
+            codec = self.of(topic) or codec
+            columns = columns_of(rows, codec)
+        return codec.typed(with_columns(untyped(rows), columns))
 
     def _want(self, subject: str, id_: int) -> None:
         """Return if no registry has a schema with this id; raise `Unavailable` if one is asked for it."""

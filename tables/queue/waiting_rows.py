@@ -26,7 +26,7 @@ from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.schema import MESSAGE_COLUMNS
 from deltamq.tables.typed.codec import Codec, with_columns
 from deltamq.tables.typed.columns import TypedColumns
-from deltamq.tables.typed_row import TYPED, VALUE, untyped
+from deltamq.tables.typed_row import RESCUED, TYPED, VALUE, conformed, joined, untyped
 
 #: The columns of rows that wait.
 WAITING_COLUMNS: Final = (*MESSAGE_COLUMNS, VALUE)
@@ -78,25 +78,37 @@ def arrived(rows: pa.RecordBatch, codec: Codec | None) -> pa.RecordBatch:
     """Return rows that waited as the topic stores them, with columns if it has a schema (SPEC TYPE-42)."""
     if codec is None:
         return untyped(rows)
-    return codec.typed(with_columns(untyped(rows), codec.decode(rows.column("body"), writers_of(rows))))
+    return codec.typed(with_columns(untyped(rows), columns_of(rows, codec)))
+
+
+def columns_of(rows: pa.RecordBatch, codec: Codec) -> TypedColumns:
+    """Return the columns of rows that wait, by the schema that wrote each."""
+    return codec.decode(rows.column("body"), writers_of(rows))
 
 
 def decoded(rows: pa.RecordBatch, codec: Codec, *, waited: bool) -> TypedColumns:
-    """Return the columns of messages that were read with STORED_COLUMNS; `waited`: of a log of messages that wait."""
+    """Return the columns of messages that were read with STORED_COLUMNS; `waited`: of a log of messages that wait.
+
+    A message of the topic itself has the value that was stored with it, also in columns that the codec does not know.
+    """
     bodies = rows.column("body")
     if waited or rows.schema.get_field_index(VALUE) < 0:
-        return codec.decode(bodies, writers_of(rows))
-    try:
-        kept = codec.stored(rows)
-    except Conflict:
-        return codec.decode(bodies)
-    if kept.value.null_count == 0:
-        return kept
+        return columns_of(rows, codec) if waited else codec.decode(bodies)
+    value = rows.column(VALUE)
+    rescued = rows.column(RESCUED) if rows.schema.get_field_index(RESCUED) >= 0 else pa.nulls(len(rows), pa.string())
+    is_older = pc.and_(value.is_null(), rescued.is_null())
+    if not pc.any(pc.and_(is_older, bodies.is_valid())).as_py():
+        return TypedColumns(value, None, rescued)
     # Rows without a value have none, or are older than the schema.
-    others = codec.decode(pc.if_else(kept.value.is_valid(), pa.scalar(None, pa.binary()), bodies))
-    value = pc.if_else(kept.value.is_valid(), kept.value, others.value)
-    rescued = [column for column in (kept.rescued, others.rescued) if column is not None]
-    return TypedColumns(value, None, pc.coalesce(*rescued) if rescued else None)
+    others = codec.decode(pc.if_else(is_older, bodies, pa.scalar(None, pa.binary())))
+    try:
+        both = joined(value.type, codec.value_type)
+    except Conflict:
+        return codec.decode(bodies)  # a field has another type now
+    value = pc.if_else(is_older, conformed(others.value, both), conformed(value, both))
+    if others.rescued is not None:
+        rescued = pc.coalesce(rescued, others.rescued)
+    return TypedColumns(value, None, rescued, others.is_behind)
 
 
 def writers_of(rows: pa.RecordBatch) -> pa.Int32Array | None:

@@ -97,7 +97,7 @@ class Codec:
         pending: list[tuple[bytes, Sequence[int]]] = [(self._first_header(bodies), range(count))]
         if self.is_headless and writers is not None and writers.null_count < count:
             pending = _by_writer(writers)
-        is_first = True
+        is_first, is_behind = True, False
         while pending:
             header, positions = pending.pop()
             some = bodies if len(positions) == count else bodies.take(pa.array(positions, pa.int64()))
@@ -109,10 +109,13 @@ class Codec:
                 groups.append((positions, fitted(values, self.value_type, names)))
             elif not is_first:
                 self._reject(header, some, positions, judged)
+            # A header without a decoder of its own; of the first one, the bodies that have it are asked again.
+            is_behind |= header not in self._decoders and (self.is_headless or not is_first)
             if is_first and others:
                 pending.extend(self._by_header(bodies, others).items())
             is_first = False
-        return TypedColumns(in_order(groups, count, self.value_type), judged.invalid(count), judged.rescued(count))
+        values = in_order(groups, count, self.value_type)
+        return TypedColumns(values, judged.invalid(count), judged.rescued(count), is_behind)
 
     def _header_of(self, body: bytes) -> bytes:
         return header_of(body, has_indexes=self._setting.format == "protobuf")
@@ -146,9 +149,11 @@ class Codec:
         if header not in self._decoders:
             id_ = id_of(header)
             schema = None if id_ is None else self._schema(id_)
-            if self.is_headless:
-                schema = schema or self._schemas[self._newest.id]
-            elif schema is None or indexes_of(header) != schema.indexes:
+            if self.is_headless and schema is None:
+                if header:
+                    return self._decoder(b"")
+                schema = self._schemas[self._newest.id]
+            elif schema is None or (not self.is_headless and indexes_of(header) != schema.indexes):
                 # Not kept: it may be registered the next moment.
                 return None
             self._decoders[header] = VersionDecoder(

@@ -28,6 +28,8 @@ class TypedColumns(NamedTuple):
     invalid: pa.StructArray | None = None
     #: JSON texts: what did not fit in mode `rescue`; None: every body fits.
     rescued: pa.StringArray | None = None
+    #: Whether a body names a schema that is not known here: newer metadata may have it.
+    is_behind: bool = False
 
 
 # Types.

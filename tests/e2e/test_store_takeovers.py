@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,6 @@ class Door:
 
     def __init__(self) -> None:
         self.target = 0
-        self._listener: socket.socket | None = None
         self._port = 0
         self._open: set[socket.socket] = set()
         self.open()
@@ -60,19 +59,30 @@ class Door:
 
     def close(self) -> None:
         """Refuse connections, and end those that there are."""
-        assert self._listener is not None
-        for connection in (self._listener, *self._open):
+        self._end((self._listener, *list(self._open)))
+        self._open.clear()
+
+    @staticmethod
+    def _end(connections: Iterable[socket.socket]) -> None:
+        for connection in connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
-        self._listener, self._open = None, set()
 
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = listener.accept()
-                service = socket.create_connection(("127.0.0.1", self.target))
-                self._open |= {client, service}
+                self._open.add(client)
+                try:
+                    service = socket.create_connection(("127.0.0.1", self.target))
+                except OSError:
+                    client.close()  # nobody listens behind the door yet, or any more
+                    continue
+                self._open.add(service)
+                if listener.fileno() < 0:
+                    self._end((client, service))
+                    return
                 for one, other in ((client, service), (service, client)):
                     threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
 
@@ -152,8 +162,7 @@ def test_meta_08_a_process_that_starts_again_takes_over_its_earlier_life(proxy: 
 def test_meta_08_an_owner_whom_others_cannot_reach_answers_in_the_log_and_stays(
     proxy: StoreProxy, tmp_path: Path
 ) -> None:
-    door = Door()
-    with processes(tmp_path, proxy.uri("cut"), door) as (a, b):
+    with contextlib.closing(Door()) as door, processes(tmp_path, proxy.uri("cut"), door) as (a, b):
         assert b.send("orders", "x", partition="orders@broker-b").status == 200
         epoch, log = b.epoch("broker-b"), tmp_path / "service.log"
         door.close()
@@ -168,8 +177,7 @@ def test_meta_08_an_owner_whom_others_cannot_reach_answers_in_the_log_and_stays(
 @pytest.mark.promise("HOST-6")
 def test_meta_08_an_owner_that_is_replaced_alive_is_fenced_and_loses_nothing(proxy: StoreProxy, tmp_path: Path) -> None:
     """It is cut off from the others, and stopped while they ask it; when it goes on, it believes in its lease."""
-    door = Door()
-    with processes(tmp_path, proxy.uri("fenced"), door) as (a, b):
+    with contextlib.closing(Door()) as door, processes(tmp_path, proxy.uri("fenced"), door) as (a, b):
         sent = [f"{number}" for number in range(4)]
         assert a.send("orders", *sent, partition="orders@broker-b").status == 200
         popped = b.pop("orders", "billing", partition="orders@broker-b", max_messages=2)

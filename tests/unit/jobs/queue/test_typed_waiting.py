@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from deltamq.mq.limits import ACK_SETTLE_MS
 from deltamq.tables.config import load
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.queue.delay_targets import DelayTargets
+from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.redelivery_rows import with_destination
 from deltamq.tables.queue.refs import DELAY, dead_ref, retry_ref, system_ref
 from deltamq.tables.queue.topic_codecs import TopicCodecs
@@ -105,6 +108,24 @@ def test_type_51_delayed_messages_keep_the_schema_that_wrote_them(orders: Orders
     # What waited before this rule is of the newest version, as it was.
     turned = {"a": SENT["b"], "b": SENT["a"]}
     assert sorted(map(str, orders.values(tables.log(topic)))) == sorted(map(str, [SENT, SENT, turned, turned]))
+
+
+def test_type_52_a_delayed_message_of_a_version_that_came_after_the_metadata_was_read_arrives_whole(
+    tmp_path: Path,
+) -> None:
+    tables = QueueTables(tmp_path / "w")
+    topic = tables.topic()
+    make_typed(tables.meta, "orders", "avro", FIRST, on_invalid="quarantine", wire="confluent")
+    with contextlib.closing(tables):
+        targets = DelayTargets(tables.warehouse, MetaLog(tables.warehouse), lambda: DUE)
+        new = record(("a", "long"), ("b", "long"), ("c", ["null", "string"], {"default": None}))
+        make_typed(tables.meta, "orders", "avro", new, on_invalid="quarantine", wire="confluent")
+        codec = TopicCodecs(lambda: tables.meta.meta).of(tables.meta.state.topics["orders"])
+        assert codec is not None
+        sent = {**SENT, "c": "x"}
+        rows = pa.RecordBatch.from_pylist([{"body": codec.encode([sent])[0].as_py()}], schema=INGEST_SCHEMA)
+        arrived = targets.arrived(tables.log(topic).ref, rows)
+        assert arrived.column(VALUE).to_pylist() == [sent]
 
 
 def _last(rows: pa.RecordBatch) -> pa.RecordBatch:
