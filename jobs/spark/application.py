@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.jvm_lock import forget_jvm, lock_jvm
+from deltamq.jobs.spark.jvm_lines import jvm_lines_logged
 from deltamq.jobs.spark.jvm_options import jvm_options
 from deltamq.jobs.tasks.connect import is_connect
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import Unavailable
 from deltamq.tables.config import Config
+from deltamq.tables.config_sections import LogFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,7 +190,8 @@ def _made(conf: Config) -> SparkSession:
         "spark.scheduler.allocation.file": _POOLS.as_uri(),
         "spark.driver.maxResultSize": conf.jobs.result_size_max,
     }
-    with jvm_options(_ENDS_WITHOUT_MEMORY):
+    is_json = conf.jobs.log_format is LogFormat.JSON
+    with jvm_options(_ENDS_WITHOUT_MEMORY), jvm_lines_logged() if is_json else contextlib.nullcontext():
         return spark_session("deltamq-jobs", conf=conf, **bounds)
 
 
