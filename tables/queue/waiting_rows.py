@@ -83,7 +83,10 @@ def arrived(rows: pa.RecordBatch, codec: Codec | None) -> pa.RecordBatch:
 
 def columns_of(rows: pa.RecordBatch, codec: Codec) -> TypedColumns:
     """Return the columns of rows that wait, by the schema that wrote each."""
-    return codec.decode(rows.column("body"), writers_of(rows))
+    writers = writers_of(rows)
+    if writers is None and codec.is_rendered:
+        writers = pa.nulls(len(rows), pa.int32())
+    return codec.decode(rows.column("body"), writers)
 
 
 def decoded(rows: pa.RecordBatch, codec: Codec, *, waited: bool) -> TypedColumns:

@@ -31,6 +31,8 @@ from deltamq.tables.typed_row import INVALID, RESCUED, TYPED, VALUE, conformed, 
 
 #: Formats whose trees say how JSON has their values.
 _JSON: Final = ("json", "columns")
+#: In place of a header, of bodies that are values as they are stored.
+_RENDERED: Final = b"columns"
 
 ById = Callable[[int], Version | None]
 References = Callable[[Version], Sequence[Version]]
@@ -86,7 +88,8 @@ class Codec:
     def decode(self, bodies: pa.BinaryArray, writers: pa.Int32Array | None = None) -> TypedColumns:
         """Return the columns of bodies; a null or empty body has a null value and is no fault.
 
-        `writers` has the id of the schema that wrote each body that does not say it; null stands for the newest.
+        `writers` has the id of the schema that wrote each body that does not say it; null stands for the newest, or for
+        `render`, if the topic keeps only values.
         """
         return self._decode(bodies, writers, self._names)
 
@@ -95,8 +98,8 @@ class Codec:
         groups: list[tuple[Sequence[int], pa.StructArray]] = []
         # Most often one version wrote all: the first body's.
         pending: list[tuple[bytes, Sequence[int]]] = [(self._first_header(bodies), range(count))]
-        if self.is_headless and writers is not None and writers.null_count < count:
-            pending = _by_writer(writers)
+        if self.is_headless and writers is not None:
+            pending = _by_writer(writers, _RENDERED if self.is_rendered else b"")
         is_first, is_behind = True, False
         while pending:
             header, positions = pending.pop()
@@ -146,6 +149,8 @@ class Codec:
 
         Where bodies have none, it is the header that they would have, or empty for the newest version.
         """
+        if header == _RENDERED:
+            return self._rendered_decoder()
         if header not in self._decoders:
             id_ = id_of(header)
             schema = None if id_ is None else self._schema(id_)
@@ -164,6 +169,15 @@ class Codec:
                 compiled=self._compiled,
             )
         return self._decoders[header]
+
+    def _rendered_decoder(self) -> VersionDecoder:
+        """Return the decoder of bodies that `render` made: fields have the names of their columns."""
+        if _RENDERED not in self._decoders:
+            root = json_node(self.value_type)
+            schema = Schema(self._newest.id, root, root)
+            decoder = VersionDecoder("columns", schema, b"", rescues=self._rescues, compiled=self._compiled)
+            self._decoders[_RENDERED] = decoder
+        return self._decoders[_RENDERED]
 
     def _schema(self, id_: int) -> Schema | None:
         """Return a schema of the topic; None: it is of another, or has fields without columns here."""
@@ -323,13 +337,15 @@ class Codec:
         return rendered(values)
 
 
-def _by_writer(writers: pa.Int32Array) -> list[tuple[bytes, Sequence[int]]]:
-    """The places of the bodies of each writer, by the headers that they would have."""
+def _by_writer(writers: pa.Int32Array, others: bytes) -> list[tuple[bytes, Sequence[int]]]:
+    """The places of the bodies of each writer, by the headers that they would have; `others` is that of no writer."""
     ids = pc.fill_null(writers, 0).to_numpy()
     every: list[tuple[bytes, Sequence[int]]] = []
     for id_ in np.unique(ids).tolist():
         places = np.flatnonzero(ids == id_).tolist()
-        every.append((whole_header(id_, None) if id_ else b"", range(len(ids)) if len(places) == len(ids) else places))
+        every.append(
+            (whole_header(id_, None) if id_ else others, range(len(ids)) if len(places) == len(ids) else places)
+        )
     return every
 
 

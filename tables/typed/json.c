@@ -244,7 +244,9 @@ static int decode_number(struct run *run, int64_t at)
             return NOT_DECIMAL;
     } else {
         if (*run->at != '-' && (*run->at < '0' || *run->at > '9'))
-            return node->form == DECIMAL ? NOT_DECIMAL : NOT_NUMBER;
+            return node->form == DECIMAL                              ? NOT_DECIMAL
+                   : node->form == REAL && node->size && *run->at == '"' ? ASK
+                                                                         : NOT_NUMBER;
         reason = read_number(run, &number);
         if (reason)
             return reason;

@@ -59,7 +59,7 @@ class Node:
     #: The type of its column; nothing in it is marked as not null.
     arrow: pa.DataType
     children: tuple[Child, ...] = ()
-    #: `fixed`: bytes; `nullable` and `union`: the branch that is null, or -1.
+    #: `fixed`: bytes; `nullable` and `union`: the branch that is null, or -1; `real`: whether "NaN" is a number.
     size: int = 0
     #: `enum`: its names.
     symbols: tuple[str, ...] = ()
@@ -177,7 +177,7 @@ def _check_names(node: Node, at: str) -> None:
 SIMPLE: Final[dict[pa.DataType, Node]] = {
     pa.bool_(): Node("boolean", pa.bool_()),
     **{kind: Node("whole", kind) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
-    **{kind: Node("real", kind) for kind in (pa.float32(), pa.float64())},
+    **{kind: Node("real", kind, size=1) for kind in (pa.float32(), pa.float64())},
     pa.string(): Node("string", pa.string()),
     pa.binary(): Node("base64", pa.binary()),
     pa.date32(): Node("date", pa.date32()),
@@ -185,6 +185,8 @@ SIMPLE: Final[dict[pa.DataType, Node]] = {
     # Not in tables of topics, but in exports.
     pa.timestamp("us"): Node("local-timestamp", pa.timestamp("us"), size=1),
 }
+#: What JSON Schema calls a number.
+NUMBER: Final = Node("real", pa.float64())
 #: Any value, kept as JSON text.
 ANY: Final = Node("json", pa.string())
 

@@ -34,6 +34,7 @@ from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.http.retries import Attempts, is_worth_retrying
 from deltamq.mq.client.messages.received import OrderedMessage, PopBatch, PoppedMessage, ReceivedMessage
+from deltamq.mq.client.messages.values import named
 from deltamq.mq.client.orderly.consumer import OrderlyConsumer
 from deltamq.mq.client.pop.client import PopAsk, PopClient, batch_of
 from deltamq.mq.client.pop.connection import BlockingPopConnection
@@ -57,7 +58,7 @@ def text_line(message: ReceivedMessage) -> bytes:
     """Return a line for people: partition and offset, key, tag, body; a terminal obeys nothing in it."""
     body = message.body.decode("utf-8", "backslashreplace")
     if message.value is not None:
-        body = msgspec.json.encode(message.value).decode()
+        body = msgspec.json.encode(named(message.value)).decode()
     cells = (f"{message.partition}:{message.offset}", message.key or "", message.tag or "", body)
     return "\t".join(map(one_line, cells)).encode() + b"\n"
 
@@ -66,7 +67,7 @@ def json_line(message: ReceivedMessage) -> bytes:
     """Return a line for machines: a JSON object."""
     document: dict[str, Any] = {"partition": message.partition, "offset": message.offset}
     if message.value is not None:
-        document["value"] = message.value
+        document["value"] = named(message.value)
         if message.rescued is not None:
             document["rescued"] = msgspec.Raw(message.rescued.encode())
     else:

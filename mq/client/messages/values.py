@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import msgspec
 
 from deltamq.mq.errors import Unprocessable
@@ -12,6 +15,23 @@ def json_of(value: object) -> bytes:
     if isinstance(value, bytes):
         return value
     try:
-        return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+        if isinstance(value, str):
+            return value.encode()
+        text = msgspec.json.encode(value)
+        # The encoder's form of a number that is not finite.
+        return msgspec.json.encode(named(msgspec.to_builtins(value))) if b"null" in text else text
     except (TypeError, ValueError) as error:
         raise Unprocessable(f"value: {error}", field="value") from error
+
+
+def named(value: Any) -> Any:
+    """Return a value with names for numbers that JSON has no digits for: "NaN", "Infinity", "-Infinity"."""
+    if isinstance(value, float):
+        return (
+            value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        )
+    if isinstance(value, dict):
+        return {name: named(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [named(item) for item in value]
+    return value

@@ -15,6 +15,7 @@ from deltamq.tables.typed.json.constraints import constrained, starts_of
 from deltamq.tables.typed.json.whole import WholeJudge, pointed
 from deltamq.tables.typed.node import (
     ANY,
+    NUMBER,
     SIMPLE,
     TIMESTAMP,
     Child,
@@ -70,7 +71,7 @@ _STRINGS: Final = {"date": SIMPLE[pa.date32()], "date-time": SIMPLE[TIMESTAMP]}
 _TYPES: Final = {
     "boolean": SIMPLE[pa.bool_()],
     "integer": SIMPLE[pa.int64()],
-    "number": SIMPLE[pa.float64()],
+    "number": NUMBER,
     "string": SIMPLE[pa.string()],
 }
 

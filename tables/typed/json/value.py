@@ -130,8 +130,10 @@ def text_of(value: Any) -> str:
 
 def converter(node: Node) -> Convert:
     """Return the conversion of parsed JSON to the values of a node's column."""
-    if node.form in ("whole", "real", "decimal"):
-        return {"whole": _whole, "real": _real, "decimal": _decimal}[node.form](node.arrow)
+    if node.form == "real":
+        return _real(node)
+    if node.form in ("whole", "decimal"):
+        return {"whole": _whole, "decimal": _decimal}[node.form](node.arrow)
     if node.form in ("struct", "list", "map"):
         return {"struct": _struct, "list": _list, "map": _map}[node.form](node)
     return _SIMPLE[node.form]
@@ -275,10 +277,17 @@ def _decimal(kind: pa.Decimal128Type) -> Convert:
     return convert
 
 
-def _real(kind: pa.DataType) -> Convert:
-    nearest: Callable[[Decimal], float] = float if kind == pa.float64() else _nearest_float
+#: Numbers that JSON has no digits for, as `text.py` writes them.
+_NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _real(node: Node) -> Convert:
+    nearest: Callable[[Decimal], float] = float if node.arrow == pa.float64() else _nearest_float
+    has_names = bool(node.size)
 
     def convert(value: Any, _budget: Budget) -> float:
+        if has_names and isinstance(value, str) and value in _NOT_FINITE:
+            return _NOT_FINITE[value]
         if isinstance(value, Decimal):
             stored = nearest(value)
             if math.isfinite(stored) and _gives_again(stored, value):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -29,6 +30,7 @@ from deltamq import (
     PullConsumer,
     Verdict,
 )
+from deltamq.mq.client.cli.group_consume import json_line, text_line
 from deltamq.mq.client.cli.root import main
 from deltamq.mq.client.messages.message import Message
 from deltamq.mq.client.messages.received import ReceivedMessage
@@ -76,8 +78,8 @@ def url(api: Api) -> str:
     return f"http://127.0.0.1:{api.port}"
 
 
-def read(url: str, count: int, topic: str = "orders") -> list[ReceivedMessage]:
-    with PullConsumer(url, topic, typed=True) as consumer:
+def read(url: str, count: int, topic: str = "orders", typed: bool = True) -> list[ReceivedMessage]:
+    with PullConsumer(url, topic, typed=typed) as consumer:
         found: list[ReceivedMessage] = []
         while len(found) < count:
             found += consumer.poll(wait_ms=5_000)
@@ -115,6 +117,19 @@ def test_type_30_values_are_sent_and_come_back_as_pythons_own_types(url: str) ->
     messages = read(url, 10)
     assert messages[0].value == VALUE and messages[0].key == "k"
     assert [one.value and one.value["id"] for one in messages] == [*"abcdefgfgh"]
+
+
+def test_type_16_numbers_that_are_not_finite_are_names_in_json_and_come_back(url: str) -> None:
+    with Admin(url) as admin:
+        admin.create_topic("numbers", partitions=1, schema={"format": "columns", "schema": "v DOUBLE, w ARRAY<DOUBLE>"})
+    sent = {"v": math.inf, "w": [-math.inf, 1.5]}
+    with Producer(url) as producer:
+        producer.send("numbers", value=sent)
+    (message,) = read(url, 1, "numbers")
+    assert message.value == sent
+    assert json.loads(json_line(message))["value"] == {"v": "Infinity", "w": ["-Infinity", 1.5]}
+    assert b"-Infinity" in text_line(message)
+    assert [one.body for one in read(url, 1, "numbers", typed=False)] == [b'{"v":"Infinity","w":["-Infinity",1.5]}']
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.schema import MESSAGE_COLUMNS
 from tests.api.queue_calls import Queue, queue_in
+from tests.e2e.test_two_brokers import until
 from tests.queue_engines import ENGINES, delay_job
 from tests.typed import record
 
@@ -129,3 +130,29 @@ def test_type_51_messages_in_order_keep_their_schema_too(queue: Queue, to: str) 
         queue.advance(20_000)
     again = _pop(queue)
     assert again.get("value") == SENT, again
+
+
+def test_type_51_a_value_of_a_field_whose_type_changed_is_retried_as_it_was_stored(queue: Queue) -> None:
+    """A topic of columns keeps only values: what is retried has the names of its columns, not of a version's fields."""
+    api = queue.api
+    for number, kind in enumerate(("STRING", "BIGINT"), 1):
+        schema = {"format": "columns", "schema": f"id BIGINT, amount {kind}"}
+        assert api.call("PUT", "/v1/topics/orders", {"partitions": 1, "schema": schema}).status in (200, 201)
+        level = {"compatibility": "NONE"}
+        assert api.call("PUT", "/schemas/config/orders-value", level).status == 200
+        value = {"id": number, "amount": "a" if number == 1 else 2}
+        assert api.send("orders", {"value": value}, {"value": value, "delay_ms": WAITS_MS}).status == 200
+    group = queue.group("billing", max_attempts=5)
+    wanted = [{"id": 1, "amount": "a"}, {"id": 2, "amount_v2": 2}]
+    for _ in range(3):
+        reply = api.call(
+            "POST", "/v1/groups/billing/topics/orders/pop?typed=true", {"max_messages": 10, "wait_ms": 20_000}
+        )
+        messages = sorted(reply.json["messages"], key=lambda message: message["message_id"])
+        assert sorted((message.get("value") or {} for message in messages), key=str) == sorted(wanted, key=str)
+        group.nack([message["handle"] for message in messages])
+        queue.advance(WAITS_MS)
+        queue.revive()
+    assert _delay(queue) == 2
+    stored = until(lambda: len(found := _fetched(queue)) == 4 and found)
+    assert sorted(map(str, stored)) == sorted(map(str, wanted * 2))
