@@ -337,7 +337,7 @@ async def _joined(parts: list[RequestPart], codec: Callable[[], Codec | None]) -
 
 def _join(parts: list[RequestPart], codec: Codec | None) -> _Joined:
     batches: list[pa.RecordBatch] = []
-    for _, group in groupby((p.messages for p in parts), key=type):
+    for _, group in groupby((p.messages for p in parts), key=_kind):
         batches += _batches(list(group))
     if codec is not None:
         batches = [codec.typed(batch) for batch in batches]
@@ -350,6 +350,11 @@ def _join(parts: list[RequestPart], codec: Codec | None) -> _Joined:
         else:
             spans.append(RowsPart(sum(p.messages.count for p in among)))
     return one_batch(batches), spans
+
+
+def _kind(messages: Any) -> tuple[type, bool]:
+    """What becomes one batch: columns that were made when a request came are kept."""
+    return type(messages), isinstance(messages, Rows) and messages.typed is not None
 
 
 class _SomeMisfit(Exception):

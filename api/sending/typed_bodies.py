@@ -2,7 +2,8 @@
 
     value ──encode──> body ──decode──> columns      a request is refused as a whole if a message does not fit (reject)
 
-In the other modes bodies become columns in the commit, those of many requests at once (`api.log.parts`).
+In the other modes bodies become columns in the commit, those of many requests at once (`api.log.parts`); but not bodies
+that were made here and only this version can read: the next one may be the topic's by then.
 """
 
 from __future__ import annotations
@@ -35,25 +36,25 @@ def typed_body(codec: Codec, body: Decoded) -> None:
     Unprocessable
         `invalid_value`: messages do not fit; nothing is stored. `invalid` says of up to twenty which, and why.
     """
-    rows = body.rows
+    rows, brings_values = body.rows, body.has_values
     if isinstance(rows, ArrowRows):
         _fill_arrow(codec, rows, is_delayed=body.times is not None)
     else:
         _fill(codec, rows, body.values)
     body.values = None
     body.schema_id = codec.newest if codec.is_headless else None
-    if not codec.rejects:
+    if not codec.rejects and not (brings_values and codec.is_read_by_its_writer):
         return
     columns = rows.batch if isinstance(rows, ArrowRows) else rows.typed
     if columns is None or columns.schema.get_field_index(VALUE) < 0:
         bodies = _bodies(rows)
         decoded = codec.decode(bodies)
-        if decoded.invalid is not None:
+        if decoded.invalid is not None and codec.rejects:
             raise Misfits(decoded.invalid)
         if isinstance(rows, ArrowRows):
             rows.batch = with_columns(rows.batch, decoded)
         else:
-            rows.typed = pa.RecordBatch.from_arrays([bodies, decoded.value], names=["body", VALUE])
+            rows.typed = with_columns(pa.RecordBatch.from_arrays([bodies], names=["body"]), decoded)
 
 
 def _bodies(rows: Rows | ArrowRows) -> pa.BinaryArray:

@@ -88,7 +88,8 @@ class TopicCodecs:
         """Return if no registry has a schema with this id; raise `Unavailable` if one is asked for it."""
 
     def _codec(self, setting: SchemaSetting, registry: RegistryState) -> Codec:
-        versions = registry.versions(setting.subject) or registry.versions(setting.subject, deleted=True)
+        every = registry.versions(setting.subject, deleted=True)
+        versions = registry.versions(setting.subject) or every
         if not versions:
             raise Conflict(
                 f"schema: subject {setting.subject} has no version; register one", code="schema_missing", field="schema"
@@ -100,4 +101,5 @@ class TopicCodecs:
                 self._want(setting.subject, id_)
             return next((one for one in places if one.subject == setting.subject), next(iter(places), None))
 
-        return codec_of(setting, versions, by_id, registry.with_references)
+        retired = [version.id for version in every if version not in versions]
+        return codec_of(setting, versions, by_id, registry.with_references, retired=retired)

@@ -6,6 +6,7 @@ bodies -> the version that wrote each -> values of that version -> columns of al
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -48,9 +49,11 @@ class Codec:
         by_id: ById,
         references: References,
         *,
+        retired: Sequence[int] = (),
         compiled: bool = True,
     ) -> None:
         self._compiled = compiled
+        self._retired = retired
         self._setting = setting
         self._by_id = by_id
         self._references = references
@@ -77,6 +80,11 @@ class Codec:
     def is_headless(self) -> bool:
         """Whether bodies do not say which version wrote them."""
         return self._setting.wire == "none"
+
+    @property
+    def is_read_by_its_writer(self) -> bool:
+        """Whether a body can be read only with the version that wrote it, and does not say which that was."""
+        return self.is_headless and self._setting.format == "avro"
 
     @property
     def newest(self) -> int:
@@ -208,7 +216,8 @@ class Codec:
         left = np.flatnonzero(is_there & (ids == 0))
         wanted = _texts(kept)
         # A row that is older than another name of a field lacks the column of that name.
-        for id_, names in ((id_, names) for id_ in reversed(self._schemas) for names in (self._names, {})):
+        candidates = (*reversed(self._schemas), *reversed(self._retired))
+        for id_, names in itertools.product(candidates, (self._names, {})):
             if not len(left):
                 break
             ids_of_left = pa.repeat(pa.scalar(id_, pa.int32()), len(left))
@@ -369,6 +378,7 @@ def codec_of(
     by_id: ById,
     references: References,
     *,
+    retired: Sequence[int] = (),
     compiled: bool = True,
 ) -> Codec:
     """Return the codec of a topic.
@@ -383,7 +393,8 @@ def codec_of(
         Returns the version with an id, deleted ones too, preferably that of the topic's subject.
     references
         Returns the schemas that a version refers to, each behind those that it refers to itself.
-
+    retired
+        The ids of versions that were deleted softly: they may have written messages that are there.
     compiled
         Whether the compiled decoders are used, where they are; the plain ones give the same values.
 
@@ -394,7 +405,7 @@ def codec_of(
     Conflict
         `schema_conflict`: a field whose type changed can have no second column.
     """
-    return Codec(setting, versions, by_id, references, compiled=compiled)
+    return Codec(setting, versions, by_id, references, retired=retired, compiled=compiled)
 
 
 def _no_body(field: str, reason: str, position: int) -> Unprocessable:

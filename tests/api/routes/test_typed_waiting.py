@@ -156,3 +156,16 @@ def test_type_51_a_value_of_a_field_whose_type_changed_is_retried_as_it_was_stor
     assert _delay(queue) == 2
     stored = until(lambda: len(found := _fetched(queue)) == 4 and found)
     assert sorted(map(str, stored)) == sorted(map(str, wanted * 2))
+
+
+def test_type_51_a_version_that_was_deleted_softly_still_reads_what_it_wrote(queue: Queue) -> None:
+    _version(queue, FIRST)
+    group = queue.group("billing")
+    _send(queue)
+    message = _pop(queue)
+    _version(queue, SECOND)
+    assert queue.api.call("DELETE", "/schemas/subjects/orders-value/versions/1").status == 200
+    group.nack([message["handle"]])
+    queue.advance(20_000)
+    queue.revive()
+    assert _pop(queue).get("value") == SENT
