@@ -2,11 +2,15 @@
 
 A thread may take its turn again within it. A coroutine of an event loop must not wait for a thread, and the loop's
 thread does other work while the coroutine waits: so it asks for the turn, and holds it apart from its thread.
+
+Turns are given in the order in which threads began to wait. A plain lock goes to whoever comes first after a release:
+on a busy machine that is often the next commit, and a fence or a roll-up waited for many.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 
 from deltamq.mq.errors import Unavailable
 
@@ -14,12 +18,14 @@ from deltamq.mq.errors import Unavailable
 class Turn:
     """A lock that threads wait for, and coroutines ask for."""
 
-    __slots__ = ("_counting", "_depth", "_lock", "_thread", "_threads_waiting")
+    __slots__ = ("_depth", "_is_taken", "_lock", "_thread", "_waiting")
 
     def __init__(self) -> None:
+        #: Held for a moment only.
         self._lock = threading.Lock()
-        self._counting = threading.Lock()
-        self._threads_waiting = 0
+        self._is_taken = False
+        #: What each waiting thread waits for, the first one first: a lock that is released when the turn is its own.
+        self._waiting: deque[threading.Lock] = deque()
         #: The thread whose turn it is, or that runs the coroutine whose turn it is; None if the turn is free.
         self._thread: int | None = None
         #: How often the thread has taken its turn; 0 if it is a coroutine's.
@@ -28,8 +34,7 @@ class Turn:
     def __enter__(self) -> None:
         this = threading.get_ident()
         if self._thread != this:
-            if not self._lock.acquire(blocking=False):
-                self._wait()
+            self._wait()
             self._thread = this
         elif not self._depth:
             # The coroutine would wait for its thread, and its thread for the coroutine.
@@ -42,36 +47,57 @@ class Turn:
         self._thread = thread
 
     def _wait(self) -> None:
-        with self._counting:
-            self._threads_waiting += 1
-        self._lock.acquire()
-        with self._counting:
-            self._threads_waiting -= 1
+        with self._lock:
+            if not self._is_taken:
+                self._is_taken = True
+                return
+            own = threading.Lock()
+            own.acquire()
+            self._waiting.append(own)
+        try:
+            own.acquire()
+        except BaseException:  # a signal in the main thread
+            with self._lock:
+                is_given = own not in self._waiting
+                if not is_given:
+                    self._waiting.remove(own)
+            if is_given:
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._is_taken = False
 
     def __exit__(self, *_: object) -> None:
         assert self._depth > 0 and self._thread == threading.get_ident(), "another thread holds the turn"
         self._depth -= 1
         if not self._depth:
             self._thread = None
-            self._lock.release()
+            self._pass_on()
 
     def ask(self) -> bool:
         """Take the turn for a coroutine, which gives it back; return False if it is taken, or if a thread waits for it.
 
         Coroutines that follow each other at once would keep threads waiting for ever.
         """
-        is_free = not self.is_wanted and self._lock.acquire(blocking=False)
-        if is_free:
-            self._thread = threading.get_ident()
-        return is_free
+        with self._lock:
+            if self._is_taken:
+                return False
+            self._is_taken = True
+        self._thread = threading.get_ident()
+        return True
 
     @property
     def is_wanted(self) -> bool:
         """Whether a thread waits for the turn."""
-        return self._threads_waiting > 0
+        return bool(self._waiting)
 
     def give_back(self) -> None:
         """End a coroutine's turn."""
         assert self._thread is not None and not self._depth, "a coroutine holds the turn"
         self._thread = None
-        self._lock.release()
+        self._pass_on()

@@ -8,6 +8,7 @@ import pytest
 
 from deltamq.mq.errors import Unavailable
 from deltamq.tables.turn import Turn
+from tests.api.running import until
 
 
 def test_a_thread_may_take_its_turn_again_within_it() -> None:
@@ -45,3 +46,23 @@ def test_the_thread_of_a_coroutine_is_refused_rather_than_to_wait_for_itself() -
     with turn:
         pass
     assert turn.ask()
+
+
+def test_turns_are_given_in_the_order_in_which_threads_began_to_wait() -> None:
+    turn, order = Turn(), list[int]()
+    assert turn.ask()
+
+    def take(number: int) -> None:
+        with turn:
+            order.append(number)
+
+    with ThreadPoolExecutor(8) as others:
+        waiting = []
+        for number in range(8):
+            waiting.append(others.submit(take, number))
+            until(lambda: len(turn._waiting) == len(waiting))
+        turn.give_back()
+        assert not turn.ask() or order == list(range(8)), "nobody comes before those who wait"
+        for one in waiting:
+            one.result(10)
+    assert order == list(range(8))

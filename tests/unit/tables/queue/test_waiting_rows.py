@@ -119,7 +119,10 @@ def test_type_51_what_waits_is_decoded_with_the_schema_that_wrote_it(case: str, 
 def test_type_51_a_row_that_does_not_say_what_wrote_it_is_of_the_newest_version(case: str) -> None:
     first, newest = _codecs(case, True)
     rows = _sent(first, CASES[case][3])
-    assert str(arrived(rows, newest)) == str(newest.typed(rows))
+    if case == "columns":  # it is in the topic's columns
+        assert arrived(rows, newest).column(VALUE).to_pylist() == [{"id": 7, "id_v2": None}]
+    else:
+        assert str(arrived(rows, newest)) == str(newest.typed(rows))
     unknown = written_by(rows, 99)
     assert str(arrived(unknown, newest)) == str(newest.typed(rows))
     assert arrived(unknown, None).schema.names == rows.schema.names, "a topic of bytes gets no columns"
