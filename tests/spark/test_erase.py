@@ -15,11 +15,13 @@ from deltamq.jobs.export.export import export_topic
 from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.jobs.upkeep.erase import EraseItem, erase, erase_partitions
 from deltamq.mq.errors import Unavailable
+from deltamq.mq.static.logical_queue import queue_name
 from deltamq.tables.config import Config
 from deltamq.tables.failpoints import FailpointHit, arm
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.ops.erasures import Erasure, read_erasure, replace_open
 from tests.queue_tables import with_spark_engine
+from tests.static_tables import StaticTables
 from tests.unit.jobs.upkeep.test_compact import NOW
 from tests.unit.jobs.upkeep.test_erase import ADA, BODY, A, B, asked, conf_of, filled, holding, sound, typed
 from tests.unit.jobs.warehouses import Filled, rows
@@ -204,4 +206,28 @@ def test_erase_6_a_batch_that_had_read_before_is_looked_through_when_it_is_done(
     assert places(spark, Path(f"{silver}_quarantine")) == [(A.name, 1), (A.name, 2)]
     later(filled, conf, erasure, silver, Path(f"{silver}_quarantine"))
     assert erase(spark, conf, NOW)["open"] == 0
+    assert holding(tmp_path, b"SECRET-of-ada", ADA.encode()) == []
+
+
+def test_erase_6_an_export_of_a_static_topic_loses_rows_by_their_logical_queues(
+    spark: SparkSession, filled: Filled, tmp_path: Path, exported: Callable[..., dict[str, int]]
+) -> None:
+    """The queue has moved, so its offsets are not those of the tables; and this export has no times of messages."""
+    silver = tmp_path / "silver"
+    orders = StaticTables(filled.warehouse, 1, ("broker-a", "broker-b"))
+    orders.append(0, rows([b'{"id": "kept"}', b"kept"], key="eve"))
+    orders.remap(["broker-b"])
+    orders.append(0, rows([FITS, MISFIT], key=ADA))
+    orders.append(0, rows([b'{"id": "kept, too"}'], key="eve"))
+    done = exported("silver")
+    assert (done["rows"], done["quarantined"]) == (3, 2)
+    queue = queue_name(0)
+    assert places(spark, silver) == [(queue, 0), (queue, 2), (queue, 4)]
+    erasure, conf = asked(filled, ADA), with_spark_engine(conf_of(filled))
+    assert erase(spark, conf, NOW)["open"] == 1
+    assert places(spark, silver) == [(queue, 0), (queue, 4)]
+    assert places(spark, Path(f"{silver}_quarantine")) == [(queue, 1)]
+    later(filled, conf, erasure, silver, Path(f"{silver}_quarantine"))
+    while erase(spark, conf, NOW)["open"]:
+        pass
     assert holding(tmp_path, b"SECRET-of-ada", ADA.encode()) == []

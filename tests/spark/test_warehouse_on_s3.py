@@ -42,6 +42,37 @@ found = {
 print(json.dumps(found))
 """
 
+#: Erases a key whose message an export has in a table on the same store; says what the table has, and what is left.
+_ERASE = """
+import json, sys, time
+from datetime import UTC, datetime
+from deltamq.jobs.export.export import export_topic
+from deltamq.jobs.sql import spark_session
+from deltamq.jobs.tasks.warehouses import warehouse_of
+from deltamq.jobs.upkeep.erase import erase
+from deltamq.tables.config import load
+from deltamq.tables.ops.erasures import ask, read_erasure, replace_open
+from msgspec.structs import replace
+
+uri, to = sys.argv[1:]
+conf = load(overrides={"warehouse.uri": uri, "log.file_keep_ms": 1, "log.log_keep_ms": 1_000})
+spark, now = spark_session("s3", conf=conf), datetime.now(UTC)
+export_topic(spark, "orders", to, schema="v STRING", warehouse=uri)
+kept = "'delta.deletedFileRetentionDuration' = 'interval 0 hours', 'delta.checkpointInterval' = '5'"
+for table in (to, f"{to}_quarantine"):
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ({kept})")
+warehouse = warehouse_of(conf)
+asked = ask(warehouse.store, "orders", ["key-b"], time.time_ns() // 1_000)
+erase(spark, conf, now)
+erased = read_erasure(warehouse.store, asked.id)
+replace_open(warehouse.store, replace(erased, erased_boot_ms=warehouse.clock.boot_ms() - 2 * 86_400_000))
+while erase(spark, conf, now)["open"]:
+    pass
+rows = spark.read.format("delta").load(f"{to}_quarantine").collect()
+exports = [[export.rows, export.failure] for export in read_erasure(warehouse.store, asked.id).exports.values()]
+print(json.dumps({"rows": sorted(bytes(row.body).decode() for row in rows), "exports": exports}))
+"""
+
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
@@ -106,6 +137,17 @@ def test_spark_03_a_topic_streams_into_another_on_s3(s3: S3Server) -> None:
     ran = _run(s3, sys.executable, "-m", "tests.spark.stream_application", uri, s3.uri("checkpoints/copies"))
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == {"copies": ["a", "b", "c"], "numbers": sorted(map(str, range(30)))}
+
+
+def test_erase_6_an_export_on_s3_loses_the_rows_of_erased_messages_and_its_old_files(s3: S3Server) -> None:
+    uri, _ = _fill(s3, "erased")
+    to = s3.uri("exports/silver").replace("s3://", "s3a://")
+    ran = _run(s3, sys.executable, "-X", "faulthandler", "-c", _ERASE, uri, to)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1]) == {"rows": ["a", "c"], "exports": [[1, ""]]}
+    left = s3.store("exports")
+    data = [left.read(f"silver_quarantine/{name}") for name in left.names("silver_quarantine") if "parquet" in name]
+    assert data and not any(b"key-b" in file for file in data)
 
 
 @pytest.mark.promise("PIPE-20")
