@@ -46,10 +46,15 @@ class _StoreCalls(Collector):
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily("deltamq_store_requests", "Calls of the object store.", labels=["operation"])
         nbytes = CounterMetricFamily("deltamq_store_bytes", "Bytes put or got by them.", labels=["operation"])
-        for operation, done in store_calls().items():
-            requests.add_metric([operation], done.requests)
-            nbytes.add_metric([operation], done.bytes)
-        yield from (requests, nbytes)
+        failures = CounterMetricFamily(
+            "deltamq_store_failures", "Those that failed, or were late and given up.", labels=["operation"]
+        )
+        stores = store_calls()
+        for operation in sorted({operation for store in stores for operation in store.calls}):
+            requests.add_metric([operation], sum(store.calls[operation].requests for store in stores))
+            failures.add_metric([operation], sum(store.failures[operation] for store in stores))
+            nbytes.add_metric([operation], sum(store.calls[operation].bytes for store in stores))
+        yield from (requests, failures, nbytes)
 
 
 class Meters:

@@ -13,10 +13,10 @@ from typing import Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 from deltamq.mq.limits import MIB
-from deltamq.mq.prices import Calls
 from deltamq.tables.config import Config
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.call_counts import CallsSoFar
 
 S = TypeVar("S")
 
@@ -72,16 +72,11 @@ def state_of(conf: Config, kind: Callable[[Warehouse, Config], S]) -> S:
         return cast(S, state)
 
 
-def store_calls() -> dict[str, Calls]:
-    """Return this process's calls of object stores by operation; empty if no warehouse of its lies on one."""
+def store_calls() -> list[CallsSoFar]:
+    """Return this process's calls of object stores, one for each warehouse of its that lies on one."""
     with _lock:
         counts = [warehouse.store_calls for warehouse in _opened.values()]
-    calls: dict[str, Calls] = {}
-    for counted in counts:
-        for operation, done in () if counted is None else counted.so_far().calls.items():
-            before = calls.get(operation, Calls())
-            calls[operation] = Calls(before.requests + done.requests, before.bytes + done.bytes)
-    return calls
+    return [counted.so_far() for counted in counts if counted is not None]
 
 
 def close_warehouses() -> None:

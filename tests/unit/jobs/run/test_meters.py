@@ -8,11 +8,13 @@ import urllib.request
 from datetime import UTC, datetime
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deltamq.jobs.run.meters import Meters, serving
 from deltamq.mq.errors import Unavailable
 from deltamq.tables.ops.job_runs import LastRun
+from deltamq.tables.store.call_counts import CallCounts
 
 STARTED = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -73,3 +75,14 @@ def test_look_07_a_port_in_use_is_a_clear_error() -> None:
     ):
         pass
     assert told.value.code == "port_in_use"
+
+
+def test_look_07_jobs_count_their_calls_of_stores_and_those_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = CallCounts(), CallCounts()
+    for store in stores:
+        store.count("get", 100, requests=2)
+    stores[1].count_failure("get")
+    monkeypatch.setattr("deltamq.jobs.run.meters.store_calls", lambda: [store.so_far() for store in stores])
+    shown = generate_latest(Meters(["merge"]).registry).decode()
+    for name, value in (("requests", 4.0), ("failures", 1.0), ("bytes", 200.0)):
+        assert f'deltamq_store_{name}_total{{operation="get"}} {value}' in shown
