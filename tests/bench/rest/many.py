@@ -28,6 +28,7 @@ from tests.bench.payloads import record_batch
 from tests.bench.registry import bench
 from tests.bench.service import Service, running_service
 from tests.bench.session import Session
+from tests.bench.store_calls import run_job
 
 __all__ = ["build", "sizes"]
 
@@ -151,3 +152,7 @@ def _measured(session: Session, folder: Path, partitions: dict[str, int], idle_s
             times, nbytes = zip(*(_timed(service, path) for _ in range(5)), strict=True)
             yield session.figure(f"many.{name}.took", f"GET {path} with {of}", "ms", times, bytes=nbytes[-1])
             yield session.figure(f"many.{name}.bytes", f"GET {path} with {of}", "KB", [nbytes[-1] / 1e3])
+    for job in ("merge", "compact", "retain", "verify"):
+        began = time.perf_counter()
+        run_job(job, str(folder / "warehouse"), {})
+        yield session.figure(f"many.{job}", f"a run of {job} over {of}", "s", [time.perf_counter() - began])
