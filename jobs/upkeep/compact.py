@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -30,7 +31,8 @@ from deltamq.tables.ops.compaction_plan import RETENTION_PART, TAIL_FILES_MAX, C
 from deltamq.tables.ops.compactor import Compacted, Compactor
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.metadata import read_meta
-from deltamq.tables.store.store import Store
+from deltamq.tables.store.at_once import at_once
+from deltamq.tables.store.store import ListedFile, Store
 
 #: The queue's own logs are left out: their records are removed within the hour, by retention or by the log itself.
 _SPACES: Final = (Space.TOPICS, Space.RETRY, Space.DLQ)
@@ -166,9 +168,12 @@ def plan_partitions(item: PlanItem) -> list[Planned]:
     """Return the plan for each of an item's partitions that has something to compact, or failed."""
     warehouse = warehouse_of(item.conf)
     plans = []
-    for ref, keep_ms in item.partitions:
+    listed = at_once(warehouse.store, partial(_entries, warehouse.store), [ref for ref, _ in item.partitions])
+    for (ref, keep_ms), entries in zip(item.partitions, listed, strict=True):
         try:
-            ranges = list(_ranges(item, warehouse, ref, _target(item.conf, keep_ms)))
+            if isinstance(entries, Exception):
+                raise entries
+            ranges = list(_ranges(item, warehouse, ref, entries, _target(item.conf, keep_ms)))
         except PartitionNotFound:
             continue  # deleted a moment ago
         except (DeltaMQError, OSError) as error:
@@ -184,10 +189,16 @@ def _target(conf: Config, keep_ms: int) -> CompactionTargets:
     return CompactionTargets(bytes=size, tail_bytes=tail_bytes, span_ms=keep_ms // RETENTION_PART)
 
 
+def _entries(store: Store, ref: PartitionRef) -> Sequence[ListedFile] | Exception:
+    try:
+        return store.entries(ref.folder)
+    except (DeltaMQError, OSError) as error:
+        return error  # it concerns this partition alone
+
+
 def _ranges(
-    item: PlanItem, warehouse: Warehouse, ref: PartitionRef, target: CompactionTargets
+    item: PlanItem, warehouse: Warehouse, ref: PartitionRef, entries: Sequence[ListedFile], target: CompactionTargets
 ) -> Iterable[tuple[int, int]]:
-    entries = warehouse.store.entries(ref.folder)
     # Listing a folder is much cheaper than loading a log, and where there are many partitions, most are small.
     if len(entries) <= TAIL_FILES_MAX and sum(entry.size for entry in entries) < target.tail_bytes:
         return

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from typing import Final
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ from deltamq.tables.log.warehouse import refs
 from deltamq.tables.ops.offset_counts import RowCount, count_offsets, finding_of
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.schema import TIME
+from deltamq.tables.store.at_once import at_once
 from deltamq.tables.store.store import Store
 
 #: The state table of the results, relative to the warehouse.
@@ -174,8 +175,7 @@ def verify_partitions(item: VerifyItem) -> Iterator[pa.RecordBatch]:
     """Yield a result for each partition of an item; an unreadable partition gets a finding and affects no other."""
     store = storage(item.warehouse)
     rows: list[tuple[object, ...]] = []
-    for ref in item.refs:
-        result = _verdict(store, ref)
+    for result in at_once(store, partial(_verdict, store), item.refs):
         if result is not None:
             rows.append(result.row("tables", item.now))
         if len(rows) == _ROWS_MAX:

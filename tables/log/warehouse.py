@@ -22,6 +22,7 @@ from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.tail import TailBudget
 from deltamq.tables.paths import PartitionRef, Space, generation_of, parse_ref, topic_folder
 from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.at_once import at_once
 from deltamq.tables.store.call_counts import CallCounts
 from deltamq.tables.store.file_pool import PoolingFiles
 from deltamq.tables.store.local import LocalStore, OsFiles, check_root, make_root
@@ -272,7 +273,7 @@ class Warehouse:
     def refs_of(self, space: Space, topic: str) -> list[PartitionRef]:
         """Return all partitions of one topic that have a folder in `space`; only the topic's own folder is listed."""
         folder = topic_folder(space, topic)
-        return list(_refs_in(self.store, space, folder.rpartition("/")[2]))
+        return _refs_in(self.store, space, folder.rpartition("/")[2])
 
     def drop_topic(self, space: Space, topic: str, generation: int) -> None:
         """Remove all partitions of one generation of a topic, open or not; their data is gone when this returns."""
@@ -340,16 +341,18 @@ class Warehouse:
 
 def refs(store: Store, space: Space) -> Iterator[PartitionRef]:
     """Yield all partitions that have a folder in `space`, by folder name."""
-    for topic in store.folders(space.value):
-        yield from _refs_in(store, space, topic)
+    for found in at_once(store, partial(_refs_in, store, space), store.folders(space.value)):
+        yield from found
 
 
-def _refs_in(store: Store, space: Space, topic: str) -> Iterator[PartitionRef]:
+def _refs_in(store: Store, space: Space, topic: str) -> list[PartitionRef]:
+    found = []
     for partition in store.folders(f"{space.value}/{topic}"):
         if "@" in partition:
             ref = parse_ref(space, topic, partition) or _named_inside(store, space, topic, partition)
             if ref is not None:
-                yield ref
+                found.append(ref)
+    return found
 
 
 def _named_inside(store: Store, space: Space, topic: str, partition: str) -> PartitionRef | None:

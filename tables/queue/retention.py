@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import TypeVar
 
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.meta.retention_holds import Lag, Removal, decide_removal, is_old, lags_of
@@ -21,6 +22,9 @@ from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.retention_rules import RetainedPartition, Rule, Rules
+from deltamq.tables.store.at_once import at_once
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +67,11 @@ class Retention:
         """Remove what is due at `now_us` (UTC); yield one result for each partition, even if others fail."""
         self._meta.refresh()
         logs: list[PartitionLog] = []
-        for ref in [ref for space in Space for ref in self._warehouse.refs(space)]:
-            try:
-                log = self._warehouse.open_partition(ref)
-                log.refresh()
-                logs.append(log)
-            except PartitionNotFound:
-                continue  # deleted a moment ago
-            except (DeltaMQError, OSError) as error:
-                yield Retained(ref=ref, error=error)
+        for found in self._seen([ref for space in Space for ref in self._warehouse.refs(space)], self._newest):
+            if isinstance(found, Retained):
+                yield found
+            else:
+                logs.append(found)
         # Created after the logs are refreshed, so that everything popped from them until then is known.
         rules = Rules(self._warehouse, self._settings, self._cluster, brokers, self._meta.meta, now_us)
         for log in logs:
@@ -92,13 +92,11 @@ class Retention:
         """
         self._meta.refresh()
         partitions: list[_Seen] = []
-        for ref in refs:
-            try:
-                partitions.append(_Seen(ref, load(self._warehouse.store, ref.folder)))
-            except PartitionNotFound:
-                continue
-            except (DeltaMQError, OSError) as error:
-                yield Retained(ref=ref, error=error)
+        for found in self._seen(refs, lambda ref: _Seen(ref, load(self._warehouse.store, ref.folder))):
+            if isinstance(found, Retained):
+                yield found
+            else:
+                partitions.append(found)
         meta = self._meta.meta
         rules = Rules(self._warehouse, self._settings, self._cluster, brokers, meta, now_us, flights_of=[broker])
         for seen in partitions:
@@ -108,6 +106,24 @@ class Retention:
                 continue
             except (DeltaMQError, OSError) as error:
                 yield Retained(ref=seen.ref, error=error)
+
+    def _newest(self, ref: PartitionRef) -> PartitionLog:
+        log = self._warehouse.open_partition(ref)
+        log.refresh()
+        return log
+
+    def _seen(self, refs: Sequence[PartitionRef], see: Callable[[PartitionRef], S]) -> Iterator[S | Retained]:
+        """Yield what `see` returns for each partition that is there, or why it cannot be read."""
+
+        def seen(ref: PartitionRef) -> S | Retained | None:
+            try:
+                return see(ref)
+            except PartitionNotFound:
+                return None  # deleted a moment ago
+            except (DeltaMQError, OSError) as error:
+                return Retained(ref=ref, error=error)
+
+        return (found for found in at_once(self._warehouse.store, seen, refs) if found is not None)
 
     def _retain_unopened(self, seen: _Seen, rules: Rules, now_us: int) -> Retained:
         rule = rules.of(seen)
