@@ -10,7 +10,6 @@ on a busy machine that is often the next commit, and a fence or a roll-up waited
 from __future__ import annotations
 
 import threading
-from collections import deque
 
 from deltamq.mq.errors import Unavailable
 
@@ -25,7 +24,7 @@ class Turn:
         self._lock = threading.Lock()
         self._is_taken = False
         #: What each waiting thread waits for, the first one first: a lock that is released when the turn is its own.
-        self._waiting: deque[threading.Lock] = deque()
+        self._waiting: list[threading.Lock] = []
         #: The thread whose turn it is, or that runs the coroutine whose turn it is; None if the turn is free.
         self._thread: int | None = None
         #: How often the thread has taken its turn; 0 if it is a coroutine's.
@@ -68,7 +67,7 @@ class Turn:
     def _pass_on(self) -> None:
         with self._lock:
             if self._waiting:
-                self._waiting.popleft().release()
+                self._waiting.pop(0).release()
             else:
                 self._is_taken = False
 

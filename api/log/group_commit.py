@@ -33,7 +33,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from math import inf
@@ -118,7 +117,7 @@ class CommitQueue:
         self._committing: Window | None = None
         self._began_s = self._commit_s = self._published_s = 0.0
         #: The windows whose data is stored meanwhile, in the order in which they are committed.
-        self._ahead: deque[Window] = deque()
+        self._ahead: list[Window] = []
         #: What the last window under way will add, once that is known.
         self._coming: Coming | None = None
         #: Whether what waits goes with the clients of the commit under way, and from when on that is tried.
@@ -276,7 +275,7 @@ class CommitQueue:
 
     def _commit_ahead(self) -> None:
         if self._committing is None and self._ahead and self._ahead[0].is_stored:
-            self._commit(self._ahead.popleft())
+            self._commit(self._ahead.pop(0))
 
     def _ended(self, window: Window, error: Exception | None) -> None:
         """Give the waiting requests their outcomes, and begin the next commit."""
