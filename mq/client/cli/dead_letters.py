@@ -25,19 +25,33 @@ from deltamq.mq.client.cli.console import (
 from deltamq.mq.client.cli.groups import PLACE_HELP, parse_moment, parse_offsets
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.wire.stored import FailedReplay
+from deltamq.mq.wire.stored import DeadLetterCounts, FailedReplay
 
 _PAGE: Final = 500
 _FAILED: Final = 1
+#: Columns of a table of counts.
+_NUMBERS: Final = ("new", "sent back", "deleted")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 #: The options of `_which`, as the calls of `Admin` take them.
 Which = dict[str, Any]
 
 
-@click.group("dead-letters")
+class _Counting(click.Group):
+    """`deltamq dead-letters --group-by reason` is `count` of all groups: where people look first."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0].startswith("--") and args[0] != "--help":
+            args = ["count", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("dead-letters", cls=_Counting)
 def dead_letters() -> None:
-    """List and count the messages that a group gave up, send them back, delete them."""
+    """List and count the messages that a group gave up, send them back, delete them.
+
+    With options alone, as in --group-by reason: count those of all groups.
+    """
 
 
 def _which(states: str | None = None) -> Callable[[Command], Command]:
@@ -145,7 +159,7 @@ def _json_line(letter: DeadLetter) -> bytes:
 
 
 @dead_letters.command()
-@click.argument("group")
+@click.argument("group", required=False)
 @click.option(
     "--group-by",
     "by",
@@ -158,22 +172,42 @@ def _json_line(letter: DeadLetter) -> bytes:
 @service_options
 @watchable
 def count(
-    group: str,
+    group: str | None,
     by: Literal["reason", "topic"],
     which: Which,
     url: str,
     access: ClientAccess,
     as_json: bool,
 ) -> None:
-    """Print how many new, sent back and deleted dead letters GROUP has."""
+    """Print how many new, sent back and deleted dead letters GROUP has, or each group that has some."""
     with Admin(url, patience=PATIENCE, **access) as admin:
+        if group is None:
+            _of_all(admin, by, which, as_json=as_json)
+            return
         counts = admin.count_dead_letters(group, by=by, **which)
     if as_json:
         print_json(counts)
         return
-    rows = [(one_line(getattr(row, by) or ""), row.new, row.sent_back, row.deleted) for row in counts.counts]
-    numbers = ("new", "sent back", "deleted")
-    print_table((by, *numbers), [*rows, ("all", counts.new, counts.sent_back, counts.deleted)], right=numbers)
+    print_table((by, *_NUMBERS), [*_rows(counts, by), ("all", *_sums(counts))], right=_NUMBERS)
+
+
+def _of_all(admin: Admin, by: Literal["reason", "topic"], which: Which, *, as_json: bool) -> None:
+    every = [admin.count_dead_letters(group, by=by, **which) for group in admin.list_groups()]
+    some = [counts for counts in every if any(_sums(counts))]
+    if as_json:
+        print_json(some)
+        return
+    rows: list[tuple[object, ...]] = [(counts.group, *row) for counts in some for row in _rows(counts, by)]
+    sums = map(sum, zip((0, 0, 0), *map(_sums, some), strict=True))
+    print_table(("group", by, *_NUMBERS), [*rows, ("all", "", *sums)], right=_NUMBERS)
+
+
+def _rows(counts: DeadLetterCounts, by: str) -> list[tuple[object, ...]]:
+    return [(one_line(getattr(row, by) or ""), row.new, row.sent_back, row.deleted) for row in counts.counts]
+
+
+def _sums(counts: DeadLetterCounts) -> tuple[int, int, int]:
+    return counts.new, counts.sent_back, counts.deleted
 
 
 # Send back, delete ----------------------------------------------------------------------------------------------------

@@ -240,6 +240,16 @@ def test_retry_08_dead_letters_are_told_apart_counted_and_deleted(run: Run, dead
         ["no", "such", "customer", "1", "1", "1"],
         ["all", "1", "1", "1"],
     ]
+    # Of all groups that have some, in the short form.
+    everywhere = run("dead-letters", "--group-by", "reason")
+    assert [line.split() for line in everywhere.out.splitlines()[-2:]] == [
+        ["billing", "no", "such", "customer", "1", "1", "1"],
+        ["all", "1", "1", "1"],
+    ]
+    (counted,) = run("dead-letters", "--group-by", "topic", "--json").json
+    assert (counted["group"], counted["new"]) == ("billing", 1)
+    assert run("dead-letters", "count", "--reason", "another").out.split()[-4:] == ["all", "0", "0", "0"]
+    assert "count those of all groups" in run("dead-letters", "--help").out
     assert run("dead-letters", "delete", "billing").status == 2
     assert run("dead-letters", "delete", "billing", "--all", "--reason", "x").status == 2
     done = run("dead-letters", "delete", "billing", "--all")
