@@ -111,7 +111,7 @@ def test_type_52_a_stream_goes_on_with_the_values_of_a_version_that_comes(api: A
 
 @pytest.fixture
 def untold(tmp_path: Path) -> Iterator[tuple[Api, Api]]:
-    """Two services, of which the first cannot tell the second what it has changed, which looks seldom by itself."""
+    """Two services, of which the first cannot tell the second what it has changed, which does not look by itself."""
 
     async def nobody(*_: object) -> None:
         return None
@@ -124,6 +124,10 @@ def untold(tmp_path: Path) -> Iterator[tuple[Api, Api]]:
         put(first, FIRST, "confluent")
         assert second.call("GET", "/v1/topics/orders").status == 200
         first.service.owners.tell = nobody  # type: ignore[method-assign]
+        ticker = second.service.hosting._ticker
+        assert ticker is not None
+        ticker.get_loop().call_soon_threadsafe(ticker.cancel)
+        until(ticker.done)
         yield first, second
 
 
