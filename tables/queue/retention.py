@@ -67,7 +67,7 @@ class Retention:
         """Remove what is due at `now_us` (UTC); yield one result for each partition, even if others fail."""
         self._meta.refresh()
         logs: list[PartitionLog] = []
-        for found in self._seen([ref for space in Space for ref in self._warehouse.refs(space)], self._newest):
+        for found in self._readable([ref for space in Space for ref in self._warehouse.refs(space)], self._newest):
             if isinstance(found, Retained):
                 yield found
             else:
@@ -92,7 +92,7 @@ class Retention:
         """
         self._meta.refresh()
         partitions: list[_Seen] = []
-        for found in self._seen(refs, lambda ref: _Seen(ref, load(self._warehouse.store, ref.folder))):
+        for found in self._readable(refs, lambda ref: _Seen(ref, load(self._warehouse.store, ref.folder))):
             if isinstance(found, Retained):
                 yield found
             else:
@@ -112,7 +112,7 @@ class Retention:
         log.refresh()
         return log
 
-    def _seen(self, refs: Sequence[PartitionRef], see: Callable[[PartitionRef], S]) -> Iterator[S | Retained]:
+    def _readable(self, refs: Sequence[PartitionRef], see: Callable[[PartitionRef], S]) -> Iterator[S | Retained]:
         """Yield what `see` returns for each partition that is there, or why it cannot be read."""
 
         def seen(ref: PartitionRef) -> S | Retained | None:

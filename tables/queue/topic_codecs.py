@@ -18,8 +18,8 @@ from deltamq.mq.meta.topics import Topic
 from deltamq.mq.schemas.registry import Entry, RegistryState, Version
 from deltamq.mq.schemas.setting import SchemaSetting
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue.waiting_rows import columns_of
-from deltamq.tables.typed.codec import Codec, codec_of, with_columns
+from deltamq.tables.queue.waiting_rows import arrived
+from deltamq.tables.typed.codec import Codec, codec_of
 from deltamq.tables.typed_row import untyped
 
 
@@ -74,15 +74,15 @@ class TopicCodecs:
         A message whose body does not fit gets `invalid`, whatever the topic's `on_invalid` is: it was accepted before.
         Its schema may have been registered after the metadata was read.
         """
-        codec = self.of(topic)
-        if codec is None:
-            return untyped(rows)
-        columns = columns_of(rows, codec)
-        if columns.is_behind and self._refresh is not None:
-            self._refresh()
-            codec = self.of(topic) or codec
-            columns = columns_of(rows, codec)
-        return codec.typed(with_columns(untyped(rows), columns))
+        refresh = self._refresh
+        if refresh is None:
+            return arrived(rows, self.of(topic))
+
+        def newest() -> Codec | None:
+            refresh()
+            return self.of(topic)
+
+        return arrived(rows, self.of(topic), newest)
 
     def _want(self, subject: str, id_: int) -> None:
         """Return if no registry has a schema with this id; raise `Unavailable` if one is asked for it."""

@@ -74,11 +74,19 @@ def written_by(rows: pa.RecordBatch, id_: int | None) -> pa.RecordBatch:
     return _with_writers(rows, pc.if_else(pc.fill_null(has_body, False), pa.scalar(id_, pa.int32()), None))
 
 
-def arrived(rows: pa.RecordBatch, codec: Codec | None) -> pa.RecordBatch:
-    """Return rows that waited as the topic stores them, with columns if it has a schema (SPEC TYPE-42)."""
+def arrived(
+    rows: pa.RecordBatch, codec: Codec | None, newest: Callable[[], Codec | None] | None = None
+) -> pa.RecordBatch:
+    """Return rows that waited as the topic stores them, with columns if it has a schema (SPEC TYPE-42).
+
+    `newest` returns the codec by the newest metadata, for messages whose schema was registered meanwhile.
+    """
     if codec is None:
         return untyped(rows)
-    return codec.typed(with_columns(untyped(rows), columns_of(rows, codec)))
+    columns = columns_of(rows, codec)
+    if columns.is_behind and newest is not None:
+        return arrived(rows, newest())
+    return codec.typed(with_columns(untyped(rows), columns))
 
 
 def columns_of(rows: pa.RecordBatch, codec: Codec) -> TypedColumns:
@@ -95,19 +103,21 @@ def decoded(rows: pa.RecordBatch, codec: Codec, *, waited: bool) -> TypedColumns
     A message of the topic itself has the value that was stored with it, also in columns that the codec does not know.
     """
     bodies = rows.column("body")
-    if waited or rows.schema.get_field_index(VALUE) < 0:
-        return columns_of(rows, codec) if waited else codec.decode(bodies)
+    if waited:
+        return columns_of(rows, codec)
+    if rows.schema.get_field_index(VALUE) < 0:
+        return codec.decode(bodies)
     value = rows.column(VALUE)
     rescued = rows.column(RESCUED) if rows.schema.get_field_index(RESCUED) >= 0 else pa.nulls(len(rows), pa.string())
     is_older = pc.and_(value.is_null(), rescued.is_null())
     if not pc.any(pc.and_(is_older, bodies.is_valid())).as_py():
         return TypedColumns(value, None, rescued)
-    # Rows without a value have none, or are older than the schema.
-    others = codec.decode(pc.if_else(is_older, bodies, pa.scalar(None, pa.binary())))
     try:
         both = joined(value.type, codec.value_type)
     except Conflict:
         return codec.decode(bodies)  # a field has another type now
+    # Rows without a value have none, or are older than the schema.
+    others = codec.decode(pc.if_else(is_older, bodies, pa.scalar(None, pa.binary())))
     value = pc.if_else(is_older, conformed(others.value, both), conformed(value, both))
     if others.rescued is not None:
         rescued = pc.coalesce(rescued, others.rescued)

@@ -157,8 +157,8 @@ class Codec:
 
         Where bodies have none, it is the header that they would have, or empty for the newest version.
         """
-        if header == _RENDERED:
-            return self._rendered_decoder()
+        if header == _RENDERED and header not in self._decoders:
+            self._decoders[header] = self._json_decoder(self.value_type, self._newest.id, rescues=self._rescues)
         if header not in self._decoders:
             id_ = id_of(header)
             schema = None if id_ is None else self._schema(id_)
@@ -178,14 +178,10 @@ class Codec:
             )
         return self._decoders[header]
 
-    def _rendered_decoder(self) -> VersionDecoder:
-        """Return the decoder of bodies that `render` made: fields have the names of their columns."""
-        if _RENDERED not in self._decoders:
-            root = json_node(self.value_type)
-            schema = Schema(self._newest.id, root, root)
-            decoder = VersionDecoder("columns", schema, b"", rescues=self._rescues, compiled=self._compiled)
-            self._decoders[_RENDERED] = decoder
-        return self._decoders[_RENDERED]
+    def _json_decoder(self, kind: pa.StructType, id_: int, *, rescues: bool) -> VersionDecoder:
+        """Return the decoder of objects of JSON whose fields are columns of this type."""
+        root = json_node(kind)
+        return VersionDecoder("columns", Schema(id_, root, root), b"", rescues=rescues, compiled=self._compiled)
 
     def _schema(self, id_: int) -> Schema | None:
         """Return a schema of the topic; None: it is of another, or has fields without columns here."""
@@ -310,9 +306,7 @@ class Codec:
         return self._schemas[self._newest.id]
 
     def _of_json(self, texts: pa.BinaryArray, schema: Schema) -> pa.StructArray:
-        root, judged = json_node(schema.root.arrow), Judged()
-        written = Schema(schema.id, root, root)
-        decoder = VersionDecoder("columns", written, b"", rescues=False, compiled=self._compiled)
+        decoder, judged = self._json_decoder(schema.root.arrow, schema.id, rescues=False), Judged()
         columns, _ = decoder.decode(texts, range(len(texts)), judged)
         invalid = judged.invalid(len(texts))
         if invalid is not None:

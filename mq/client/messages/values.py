@@ -26,10 +26,8 @@ def json_of(value: object) -> bytes:
 
 def named(value: Any) -> Any:
     """Return a value with names for numbers that JSON has no digits for: "NaN", "Infinity", "-Infinity"."""
-    if isinstance(value, float):
-        return (
-            value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        )
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
         return {name: named(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

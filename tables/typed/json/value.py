@@ -130,12 +130,10 @@ def text_of(value: Any) -> str:
 
 def converter(node: Node) -> Convert:
     """Return the conversion of parsed JSON to the values of a node's column."""
-    if node.form == "real":
-        return _real(node)
     if node.form in ("whole", "decimal"):
         return {"whole": _whole, "decimal": _decimal}[node.form](node.arrow)
-    if node.form in ("struct", "list", "map"):
-        return {"struct": _struct, "list": _list, "map": _map}[node.form](node)
+    if node.form in ("real", "struct", "list", "map"):
+        return {"real": _real, "struct": _struct, "list": _list, "map": _map}[node.form](node)
     return _SIMPLE[node.form]
 
 

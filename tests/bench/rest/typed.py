@@ -24,8 +24,6 @@ from tests.bench.session import Session
 _PARTITIONS: Final = 4
 _LINES: Final = 20_000
 _ROWS: Final = 100_000
-#: What a window sends to, in turns: what grows or slows down within it concerns both alike.
-_TURNS: Final = ("bytes", "typed", "typed", "bytes")
 _JSON: Final = "application/json"
 _NDJSON: Final = "application/x-ndjson"
 _ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -68,6 +66,14 @@ def _make(service: Service, form: str, on_invalid: str = "reject") -> None:
     service.call("PUT", "/v1/topics/typed", {"partitions": _PARTITIONS, "schema": schema})
 
 
+def _in_turns(one: str, other: str, rate: Callable[[str, float], float], seconds: float) -> dict[str, float]:
+    """Return both rates and their ratio: what grows or slows down within a window concerns both alike."""
+    found = {one: 0.0, other: 0.0}
+    for name in (one, other, other, one):
+        found[name] += rate(name, seconds / 4) / 2
+    return {**found, "ratio": found[other] / found[one]}
+
+
 def _rates(
     session: Session,
     name: str,
@@ -92,13 +98,7 @@ def _rates(
             messages, elapsed = in_parallel(service.address, 2, seconds, step)
             return messages / elapsed
 
-        def window(seconds: float) -> dict[str, float]:
-            found: dict[str, float] = dict.fromkeys(calls, 0.0)
-            for topic in _TURNS:
-                found[topic] += rate(topic, seconds / len(_TURNS)) / 2
-            return {**found, "ratio": found["typed"] / found["bytes"]}
-
-        windows = session.windows(window)
+        windows = session.windows(lambda seconds: _in_turns("bytes", "typed", rate, seconds))
     yield session.figure_of(f"{name}.ratio", f"{said}: rate beside a topic of bytes", "x", "ratio", windows)
 
 
@@ -130,23 +130,17 @@ def rare(session: Session) -> Iterator[Figure]:
     with running_service(session.fresh("typed.rare")) as service:
         _make(service, "json", "quarantine")
 
-        def rate(seconds: float, *, is_rare: bool) -> float:
+        def rate(name: str, seconds: float) -> float:
             numbers = itertools.count()
 
             def step(connection: Connection, _: int) -> int:
-                checked(connection.exchange(bad if is_rare and next(numbers) % requests == 0 else good))
+                checked(connection.exchange(bad if name == "rare" and next(numbers) % requests == 0 else good))
                 return _LINES
 
             messages, elapsed = in_parallel(service.address, 2, seconds, step)
             return messages / elapsed
 
-        def window(seconds: float) -> dict[str, float]:
-            found = {"good": 0.0, "rare": 0.0}
-            for name in ("good", "rare", "rare", "good"):
-                found[name] += rate(seconds / 4, is_rare=name == "rare") / 2
-            return {**found, "ratio": found["rare"] / found["good"]}
-
-        windows = session.windows(window)
+        windows = session.windows(lambda seconds: _in_turns("good", "rare", rate, seconds))
     said = "NDJSON, one in a million in quarantine: rate beside none"
     yield session.figure_of("typed.rare.ratio", said, "x", "ratio", windows)
 
