@@ -30,6 +30,7 @@ from deltamq.jobs.run.registry import WHOLE, Facts, job
 from deltamq.jobs.spark.datasource import session_warehouse
 from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.sql.typed_table import batch_mark, check_columns, columns_of, has_batch, named
+from deltamq.jobs.tasks.first_lines import sentence_of
 from deltamq.jobs.tasks.task_errors import errors_of_tasks
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import DeltaMQError, NotFound, Refused, Unavailable
@@ -134,7 +135,7 @@ def export(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
             else:
                 done = _Export(spark, store, definition, conf.warehouse.uri).run()
         except (DeltaMQError, PySparkException) as error:
-            failed.append(f"{definition.name}: {str(error).splitlines()[0]}")
+            failed.append(f"{definition.name}: {sentence_of(str(error))}")
             continue
         facts["exports"] = int(facts["exports"]) + 1
         for name in ("rows", "quarantined"):
@@ -188,7 +189,7 @@ class _Export:
             while plan := self._next():
                 self._carry_out(self._plans.put(plan))
         except (DeltaMQError, PySparkException) as error:
-            self._plans.failed(_now_ms(), str(error).splitlines()[0])
+            self._plans.failed(_now_ms(), sentence_of(str(error)))
             raise
         self._plans.succeeded()
         return self._done

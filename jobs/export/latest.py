@@ -25,6 +25,7 @@ from deltamq.jobs.read.typed_columns import values_of_topic
 from deltamq.jobs.run.locks import shard_lock
 from deltamq.jobs.run.registry import WHOLE, Facts, job, with_spark_engine
 from deltamq.jobs.sql.latest_view import merged_ends, newest_messages
+from deltamq.jobs.tasks.first_lines import sentence_of
 from deltamq.jobs.tasks.task_errors import errors_of_tasks
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import DeltaMQError, NotFound, Unavailable
@@ -99,7 +100,7 @@ def latest(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
             else:
                 done = merge_latest(session, store, topic, conf.warehouse.uri, now)
         except (DeltaMQError, PySparkException) as error:
-            failed.append(f"{topic}: {str(error).splitlines()[0]}")
+            failed.append(f"{topic}: {sentence_of(str(error))}")
             continue
         facts["topics"] += 1
         facts = {name: facts[name] + done.get(name, 0) for name in facts}

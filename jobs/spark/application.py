@@ -21,6 +21,7 @@ from deltamq.jobs.run.jvm_lock import forget_jvm, lock_jvm
 from deltamq.jobs.spark.jvm_lines import jvm_lines_logged
 from deltamq.jobs.spark.jvm_options import jvm_options
 from deltamq.jobs.tasks.connect import is_connect
+from deltamq.jobs.tasks.first_lines import sentence_of
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import Unavailable
 from deltamq.tables.config import Config
@@ -117,7 +118,7 @@ class SparkApplication:
                 return True  # another job has noticed, and the application may have been restarted already
             if _is_alive(session):
                 return False
-            self._note_death(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            self._note_death(f"{type(error).__name__}: {sentence_of(str(error))}")
             assert self._first is not None, "it had a session"
             can_restart = self._ours and _bury(self._first)
             self._first = None
