@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("deltamq.client")
 
 _CLOSE_TIMEOUT_S: Final = 30.0
+#: Messages that are queued on an event loop until the tasks that send them, and all others, have a turn: some
+#: milliseconds, so that a request's message costs no more for it.
+_QUEUED_IN_TURN: Final = 1_000
 
 
 class MessageOptions(TypedDict, total=False):
@@ -119,6 +122,7 @@ class ProducerCalls(Client):
             new_id=self._new_id,
         )
         self._routers = Routers(self._shared)
+        self._queued_in_turn = 0
 
     # One message ------------------------------------------------------------------------------------------------
 
@@ -202,6 +206,8 @@ class ProducerCalls(Client):
         **options: Unpack[MessageOptions],
     ) -> None:
         """Queue one message without a result; a lost one is logged and counted (`stats().oneway_lost`)."""
+        if self._queued_many():
+            await self.shell.others()
         waiting = self._queued(topic, body, None, selector, selector_argument, options)
         if waiting is not None:
             await waiting
@@ -368,6 +374,14 @@ class ProducerCalls(Client):
 
     def _deadline(self, timeout_s: float | None) -> float:
         return self.shell.now() + (self._settings.patience.timeout_s if timeout_s is None else timeout_s)
+
+    def _queued_many(self) -> bool:
+        """Count a message that is queued without a wait; returns whether others should have a turn before it is."""
+        self._queued_in_turn += 1
+        if self._queued_in_turn <= _QUEUED_IN_TURN:
+            return False
+        self._queued_in_turn = 1
+        return True
 
     def _may_wait(self) -> None:
         if completing.active:

@@ -120,7 +120,7 @@ class AsyncProducer(ProducerCalls, Awaiting):
 
         async with AsyncProducer("http://127.0.0.1:8080") as producer:
             await producer.send("orders", b"...", key="order-17")
-            future = await producer.send_soon("orders", b"...")     # waits only for room in the buffer
+            future = await producer.send_soon("orders", b"...")     # waits for room in the buffer, not for the answer
 
     Any number of tasks may send; what they send at once shares requests. A send whose task is cancelled is withdrawn if
     it is still queued; one that is under way goes on, by its number, until its outcome is known.
@@ -141,8 +141,14 @@ class AsyncProducer(ProducerCalls, Awaiting):
         selector_argument: object = None,
         **options: Unpack[MessageOptions],
     ) -> asyncio.Future[Sent]:
-        """Queue one message, after a wait for room if the buffer is full; the future's result is where it is stored."""
+        """Queue one message; the future's result is where it is stored.
+
+        Waits for room if the buffer is full. Once for a thousand messages, what else is ready on the loop runs, the
+        requests of this producer among it.
+        """
         self.shell.check()
+        if self._queued_many():
+            await self.shell.others()
         future: asyncio.Future[Sent] = self.shell.future()  # type: ignore[assignment]  # the loop's
         waiting = self._queued(topic, body, future, selector, selector_argument, options)
         if waiting is not None:

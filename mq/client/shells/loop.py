@@ -241,6 +241,10 @@ class LoopShell:
         if self._threads is not None:
             self._threads.shutdown(wait=False)
 
+    async def others(self) -> None:
+        """Let the loop's other tasks run once."""
+        await asyncio.sleep(0)
+
     async def blocking(self, function: Callable[[], T]) -> T:
         """Call the function in a thread."""
         return await asyncio.to_thread(function)

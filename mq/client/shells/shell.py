@@ -110,6 +110,9 @@ class Shell(Protocol):
     def gives_up(self, error: BaseException) -> bool:
         """Return whether the error cancels who called the user's function, and is none of the function."""
 
+    async def others(self) -> None:
+        """Let what else is ready on an event loop run; with threads it runs anyway."""
+
     async def blocking(self, function: Callable[[], T]) -> T:
         """Call a function that may block; on an event loop, in a thread."""
 

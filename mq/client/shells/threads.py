@@ -142,6 +142,9 @@ class ThreadShell:
         """Return False: a thread cannot be cancelled."""
         return False
 
+    async def others(self) -> None:
+        """Go on."""
+
     async def blocking(self, function: Callable[[], T]) -> T:
         """Call the function."""
         return function()

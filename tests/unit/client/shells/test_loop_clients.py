@@ -67,6 +67,23 @@ def test_send_13_send_soon_waits_for_room(stub: StubService) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("oneway", [False, True])
+def test_send_13_what_is_queued_goes_while_more_is_queued(stub: StubService, oneway: bool) -> None:
+    stub.create("orders", 1)
+
+    async def main() -> None:
+        async with AsyncProducer(stub.url) as producer:
+            await producer.partitions("orders")
+            began = threading.Event()
+            stub.on_post = lambda post: began.set()
+            queue = producer.send_oneway if oneway else producer.send_soon
+            for _ in range(20_000):  # a third of the buffer: none of them waits for room
+                await queue("orders", b"x")
+            assert began.wait(_WITHIN_S), "the loop had no turn meanwhile"
+
+    run(main())
+
+
 def test_send_13_a_cancelled_send_is_withdrawn_or_goes_on(stub: StubService) -> None:
     stub.create("orders", 1)
     gate = threading.Event()
