@@ -50,8 +50,9 @@ __all__ = [
 _LOOK_S: Final = 0.05
 #: A driver is back, and has tasks, long before.
 _TASK_S: Final = 180.0
-#: At most so many times the strikes that are meant.
+#: At most so many times the strikes that are meant; how much longer each round of them rests than the one before.
 _STRIKES_MORE: Final = 4
+_RESTS_MORE: Final = 4
 
 
 class Fault(Protocol):
@@ -408,7 +409,8 @@ def _starts(service: ServiceProcess) -> bool:
 class Nemesis(threading.Thread):
     """Strikes again and again: `count` times or more, a drawn fault each time, with a drawn rest in between.
 
-    A slow machine does less between two strikes, so it goes on until the loads have done `enough`, but not for ever.
+    A slow machine does less between two strikes, so it goes on until the loads have done `enough`, but not for ever;
+    and rests longer then: one that is struck again before it serves does nothing at all.
     """
 
     def __init__(
@@ -438,7 +440,8 @@ class Nemesis(threading.Thread):
             for strike in range(self._count * _STRIKES_MORE):
                 if strike >= self._count and self._enough():
                     break
-                if self._stopping.wait(self._drawn.uniform(*self._rest_s)):
+                longer = 1 + _RESTS_MORE * (strike // self._count)
+                if self._stopping.wait(self._drawn.uniform(*self._rest_s) * longer):
                     return
                 fault = self._drawn.choice(self._faults)
                 with self._recorder.begin(process, "fault", kind=fault.kind, target="") as op:
