@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("deltamq.client")
 
 _CLOSE_TIMEOUT_S: Final = 30.0
-#: Messages that are queued on an event loop until the tasks that send them, and all others, have a turn: some
-#: milliseconds, so that a request's message costs no more for it.
-_QUEUED_IN_TURN: Final = 1_000
 
 
 class MessageOptions(TypedDict, total=False):
@@ -122,7 +119,6 @@ class ProducerCalls(Client):
             new_id=self._new_id,
         )
         self._routers = Routers(self._shared)
-        self._queued_in_turn = 0
 
     # One message ------------------------------------------------------------------------------------------------
 
@@ -206,8 +202,7 @@ class ProducerCalls(Client):
         **options: Unpack[MessageOptions],
     ) -> None:
         """Queue one message without a result; a lost one is logged and counted (`stats().oneway_lost`)."""
-        if self._queued_many():
-            await self.shell.others()
+        await self.shell.others()
         waiting = self._queued(topic, body, None, selector, selector_argument, options)
         if waiting is not None:
             await waiting
@@ -264,7 +259,9 @@ class ProducerCalls(Client):
         rows = checked_rows(given, self._settings.message_bytes_max)
         with self._batch_span(topic, len(rows), [rows]) as span:
             parts = Parts(self.shell, len(rows), span)
-            for low, high in pairwise(chunk_starts(rows, self._chunk_bytes(), ARROW_MESSAGES_MAX)):
+            # Half the buffer, so that the next chunk is split while one is being sent.
+            chunk_bytes = self._settings.buffer_bytes_max // 2
+            for low, high in pairwise(chunk_starts(rows, chunk_bytes, ARROW_MESSAGES_MAX)):
                 chunk = chunk_of(rows, low, high)
                 if span is not None and span.is_sampled:
                     chunk = with_headers(chunk, span.headers)
@@ -375,14 +372,6 @@ class ProducerCalls(Client):
     def _deadline(self, timeout_s: float | None) -> float:
         return self.shell.now() + (self._settings.patience.timeout_s if timeout_s is None else timeout_s)
 
-    def _queued_many(self) -> bool:
-        """Count a message that is queued without a wait; returns whether others should have a turn before it is."""
-        self._queued_in_turn += 1
-        if self._queued_in_turn <= _QUEUED_IN_TURN:
-            return False
-        self._queued_in_turn = 1
-        return True
-
     def _may_wait(self) -> None:
         if completing.active:
             raise Refused(
@@ -423,10 +412,6 @@ class ProducerCalls(Client):
 
     def _check(self, message: Message) -> None:
         check_message(message, message_bytes_max=self._settings.message_bytes_max)
-
-    def _chunk_bytes(self) -> int:
-        """Return half the buffer, so that the next chunk is split while one is being sent."""
-        return self._settings.buffer_bytes_max // 2
 
     def _entry(
         self,

@@ -387,7 +387,8 @@ class Executor:
     def _give_up(self, batch: list[Entry], error: DeltaMQError, step: AfterFailure) -> None:
         self._in_flight = []
         if step is AfterFailure.SPLIT:
-            self._put_back(batch)
+            with self._arrived.lock:
+                self._queue.put_back(batch)
             return
         if step is AfterFailure.REROUTE and self.failing is not Failing.STOP:
             self._owner.wrong_route(self, batch, error)
@@ -398,10 +399,6 @@ class Executor:
         if self.failing is Failing.STOP or (self.failing is Failing.STOP_UNRESOLVED and not refused):
             self._stop(error)
         self.fail(batch, error)
-
-    def _put_back(self, batch: list[Entry]) -> None:
-        with self._arrived.lock:
-            self._queue.put_back(batch)
 
     def _stop(self, error: DeltaMQError) -> None:
         stopped = partial(sending_stopped, self.partition, error)

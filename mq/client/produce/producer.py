@@ -141,14 +141,9 @@ class AsyncProducer(ProducerCalls, Awaiting):
         selector_argument: object = None,
         **options: Unpack[MessageOptions],
     ) -> asyncio.Future[Sent]:
-        """Queue one message; the future's result is where it is stored.
-
-        Waits for room if the buffer is full. Once for a thousand messages, what else is ready on the loop runs, the
-        requests of this producer among it.
-        """
+        """Queue one message, after a wait for room if the buffer is full; the future's result is where it is stored."""
         self.shell.check()
-        if self._queued_many():
-            await self.shell.others()
+        await self.shell.others()
         future: asyncio.Future[Sent] = self.shell.future()  # type: ignore[assignment]  # the loop's
         waiting = self._queued(topic, body, future, selector, selector_argument, options)
         if waiting is not None:

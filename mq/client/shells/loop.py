@@ -30,6 +30,8 @@ log = logging.getLogger("deltamq.client")
 
 #: Seconds that cancelled tasks may take to end.
 _CANCELLED_S: Final = 2.0
+#: Some milliseconds of queueing: fewer make smaller requests, more let the service wait.
+_CALLS_IN_TURN: Final = 1_000
 
 
 class LoopCondition:
@@ -156,6 +158,7 @@ class LoopShell:
         #: Most plain functions of the user that are called at once: as many as tasks that may call them.
         self._threads_max = 1
         self._threads: ThreadPoolExecutor | None = None
+        self._calls_in_turn = 0
 
     def check(self) -> None:
         """Refuse a call outside an event loop, from another loop than the first call's, or in the child of a fork."""
@@ -242,8 +245,11 @@ class LoopShell:
             self._threads.shutdown(wait=False)
 
     async def others(self) -> None:
-        """Let the loop's other tasks run once."""
-        await asyncio.sleep(0)
+        """Let all that is ready run once for so many calls: requests go while a task queues messages without end."""
+        self._calls_in_turn += 1
+        if self._calls_in_turn > _CALLS_IN_TURN:
+            self._calls_in_turn = 1
+            await asyncio.sleep(0)
 
     async def blocking(self, function: Callable[[], T]) -> T:
         """Call the function in a thread."""

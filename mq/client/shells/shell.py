@@ -111,7 +111,7 @@ class Shell(Protocol):
         """Return whether the error cancels who called the user's function, and is none of the function."""
 
     async def others(self) -> None:
-        """Let what else is ready on an event loop run; with threads it runs anyway."""
+        """Let others have a turn now and then, if the caller waits for nothing else; threads have one anyway."""
 
     async def blocking(self, function: Callable[[], T]) -> T:
         """Call a function that may block; on an event loop, in a thread."""
