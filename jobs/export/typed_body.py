@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructField, StructType
 
 from deltamq.jobs.export.definition import COLUMNS
+from deltamq.jobs.tasks.first_lines import sentence_of
 from deltamq.jobs.tasks.tasks import in_tasks
 from deltamq.mq.errors import Refused
 from deltamq.tables.typed.node import (
@@ -56,7 +57,7 @@ def fields_of(ddl: str) -> StructType:
         schema = StructType.fromDDL(ddl)
         assert isinstance(schema, StructType), "a list of fields"
     except Exception as error:  # Spark's two clients raise different errors
-        raise Refused(f"schema: {str(error).splitlines()[0]}", code="invalid_schema", field="schema") from error
+        raise Refused(f"schema: {sentence_of(str(error))}", code="invalid_schema", field="schema") from error
     taken = {"_partition", "_offset", *(f"_{name}" for name in COLUMNS)}
     for field in schema:
         if field.name.lower() in taken:
