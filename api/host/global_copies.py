@@ -41,7 +41,7 @@ from deltamq.mq.meta.global_topics import (
 )
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.static.global_queues import GlobalQueues
-from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.stored_requests import REMEMBERED_MS
 

@@ -31,8 +31,9 @@ from deltamq.mq.names import broker_of, check_topic
 from deltamq.mq.routing import Route
 from deltamq.mq.schemas.registry import RegistryState
 from deltamq.mq.static.global_queues import shown_queue
-from deltamq.mq.static.logical_queue import UNDECIDED, LogicalQueue, ShownQueue, TopicQueues
+from deltamq.mq.static.logical_queue import LogicalQueue, ShownQueue, TopicQueues
 from deltamq.mq.static.mappings import TopicMappings
+from deltamq.mq.static.segments import UNDECIDED
 from deltamq.tables.delta.snapshot import PartitionNotFound
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.stored_requests import REMEMBERED_MS

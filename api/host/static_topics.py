@@ -35,8 +35,9 @@ from deltamq.mq.meta.static_topics import (
 from deltamq.mq.meta.topics import MetaState, Topic, TopicPut
 from deltamq.mq.names import broker_of
 from deltamq.mq.static.completeness import MappingFault
-from deltamq.mq.static.logical_queue import LogicalQueue, Segment, TopicQueues
+from deltamq.mq.static.logical_queue import LogicalQueue, TopicQueues
 from deltamq.mq.static.mappings import MappingPut, MappingRemoved
+from deltamq.mq.static.segments import Segment
 from deltamq.mq.wire.static_topics import FaultInfo, MappingInfo, MovedQueue, Remapping, TopicCheck, TopicRepair
 from deltamq.mq.wire.topics import QueueInfo, SegmentInfo
 

@@ -30,7 +30,8 @@ from deltamq.mq.names import broker_of
 from deltamq.mq.order.pull_lock import LockAccount, PullLocks
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed, StartKind, first_position
-from deltamq.mq.static.logical_queue import LogicalQueue, queue_name
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.queue_names import queue_name
 
 
 class LeaderChange(NamedTuple):

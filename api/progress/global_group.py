@@ -25,14 +25,21 @@ from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unp
 from deltamq.mq.meta.global_topics import require_world
 from deltamq.mq.meta.topics import Topic, no_partition
 from deltamq.mq.queue.progress import Start, check_epoch
-from deltamq.mq.static.global_queues import GlobalQueues, global_queue_index, global_queue_name
-from deltamq.mq.static.logical_queue import GLOBAL_BROKER, LOGICAL_BROKER, queue_index, queue_name
+from deltamq.mq.static.global_queues import GlobalQueues
 from deltamq.mq.static.progress import (
     committed_as,
     global_commit_parts,
     global_position,
     global_reset_parts,
     shown_in,
+)
+from deltamq.mq.static.queue_names import (
+    GLOBAL_BROKER,
+    LOGICAL_BROKER,
+    global_queue_index,
+    global_queue_name,
+    queue_index,
+    queue_name,
 )
 from deltamq.mq.wire.groups import (
     CommitRequest,

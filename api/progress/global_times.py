@@ -13,8 +13,8 @@ from deltamq.api.host.global_copies import GlobalCopies
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.peers import Call, json_of
 from deltamq.api.progress.group_progress import QueueProgress
-from deltamq.mq.static.global_queues import GlobalQueues, global_queue_name
-from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.global_queues import GlobalQueues
+from deltamq.mq.static.queue_names import global_queue_name, queue_name
 from deltamq.mq.wire.topics import OffsetsByTime, PartitionOffset
 
 

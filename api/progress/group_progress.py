@@ -31,7 +31,7 @@ from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Bounds, Committed, Start, StartKind, reset_position
-from deltamq.mq.static.logical_queue import LogicalQueue, Segment
+from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.progress import (
     SegmentOffsets,
     commit_steps,
@@ -43,6 +43,7 @@ from deltamq.mq.static.progress import (
     unfinished,
 )
 from deltamq.mq.static.reading import read_start
+from deltamq.mq.static.segments import Segment
 from deltamq.mq.wire.groups import CommitRequest, CommittedOffsets
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.reader import Born

@@ -32,8 +32,9 @@ from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.request import Admission, Client
 from deltamq.mq.errors import DeltaMQError, Overloaded, Unavailable, Unknown
 from deltamq.mq.limits import MESSAGE_BYTES_MAX
-from deltamq.mq.static.global_queues import GlobalQueues, Stay
-from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.global_queues import GlobalQueues
+from deltamq.mq.static.queue_names import queue_name
+from deltamq.mq.static.segments import Stay
 from deltamq.mq.wire.pop import PopRequest
 from deltamq.tables.log.fetch import Fetched, FetchStatus
 from deltamq.tables.schema import MESSAGE_SCHEMA

@@ -34,8 +34,9 @@ from deltamq.api.order.pull_gate import Gate
 from deltamq.api.queue.filtered_read import scan_filtered
 from deltamq.api.wire.request import Client, ClientDisconnected
 from deltamq.mq.meta.fold import Meta
-from deltamq.mq.static.logical_queue import LogicalQueue, Segment
+from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.reading import ReadStart, next_after, read_start
+from deltamq.mq.static.segments import Segment
 from deltamq.tables.log.fences import ROUTE_FENCE
 from deltamq.tables.log.fetch import Fetched, FetchStatus
 from deltamq.tables.log.log import PartitionLog

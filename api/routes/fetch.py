@@ -58,7 +58,7 @@ from deltamq.mq.limits import (
     WAIT_MS_MAX,
 )
 from deltamq.mq.meta.topics import Topic, no_partition
-from deltamq.mq.static.logical_queue import queue_index
+from deltamq.mq.static.queue_names import queue_index
 from deltamq.mq.wire.stored import FetchAnswer
 from deltamq.tables.log.fetch import Fetched
 from deltamq.tables.typed.codec import Codec

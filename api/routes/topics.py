@@ -49,7 +49,8 @@ from deltamq.mq.meta.topics import MetaState, Topic
 from deltamq.mq.names import broker_of, check_client_topic
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.schemas.registry import Reference, RegistryState
-from deltamq.mq.static.global_queues import GlobalQueues, global_queue_name
+from deltamq.mq.static.global_queues import GlobalQueues
+from deltamq.mq.static.queue_names import global_queue_name
 from deltamq.mq.wire.schemas import SchemaPut
 from deltamq.mq.wire.topics import OffsetsByTime, PartitionInfo, QueueInfo, SchemaInfo, TopicInfo, TopicList
 from deltamq.tables.log.warehouse import Warehouse

@@ -39,8 +39,8 @@ from deltamq.api.wire.rows import Named
 from deltamq.mq.errors import DeltaMQError, NotFound, Refused, Unavailable, Unprocessable
 from deltamq.mq.limits import PRODUCERS_MAX
 from deltamq.mq.meta.global_topics import require_world
-from deltamq.mq.static.global_queues import GlobalQueues, global_queue_index, global_queue_name
-from deltamq.mq.static.logical_queue import queue_index, queue_name
+from deltamq.mq.static.global_queues import GlobalQueues
+from deltamq.mq.static.queue_names import global_queue_index, global_queue_name, queue_index, queue_name
 from deltamq.mq.wire.produce import ProduceAnswer, Producer
 from deltamq.tables.log.stored_requests import REMEMBERED_MS
 

@@ -17,8 +17,9 @@ from deltamq.api.wire.route_batch import PartitionShare
 from deltamq.mq.errors import DeltaMQError, OffsetMismatch, Unavailable
 from deltamq.mq.meta.access import not_writable
 from deltamq.mq.producer import Part
-from deltamq.mq.static.global_queues import Stay, global_queue_name
-from deltamq.mq.static.logical_queue import TopicQueues, queue_name
+from deltamq.mq.static.logical_queue import TopicQueues
+from deltamq.mq.static.queue_names import global_queue_name, queue_name
+from deltamq.mq.static.segments import Stay
 from deltamq.tables.log.batch import Appended, MessageIds
 from deltamq.tables.queue.placement import Placement
 

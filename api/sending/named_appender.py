@@ -28,7 +28,9 @@ from deltamq.mq.errors import DeltaMQError, Fenced, Unavailable
 from deltamq.mq.limits import OFFSET_MAX
 from deltamq.mq.meta.access import not_writable
 from deltamq.mq.producer import Earlier, OutOfSequence, Part, repeat_of
-from deltamq.mq.static.logical_queue import UNDECIDED, LogicalQueue, queue_name
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.queue_names import queue_name
+from deltamq.mq.static.segments import UNDECIDED
 from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.stored_requests import REMEMBERED_MS

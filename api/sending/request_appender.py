@@ -48,7 +48,7 @@ from deltamq.api.wire.rows import Indexes
 from deltamq.mq.errors import Conflict, Fenced, NotFound, Unavailable
 from deltamq.mq.limits import FETCH_BYTES_MAX
 from deltamq.mq.producer import Part as StoredPart
-from deltamq.mq.static.logical_queue import queue_index
+from deltamq.mq.static.queue_names import queue_index
 from deltamq.mq.wire.produce import ProduceAnswer, Producer, Range
 from deltamq.tables.log.batch import Appended
 from deltamq.tables.log.fetch import FetchStatus

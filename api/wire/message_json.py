@@ -25,7 +25,8 @@ from msgspec import UNSET, UnsetType
 from deltamq.api.wire.fields import rfc3339
 from deltamq.mq.queue.dead_letters import LetterMarks
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER
-from deltamq.mq.static.logical_queue import UNDECIDED, ShownQueue, not_decided
+from deltamq.mq.static.logical_queue import ShownQueue
+from deltamq.mq.static.segments import UNDECIDED, not_decided
 from deltamq.mq.wire.stored import DeadLetter, MessageOrigin, StoredMessage
 from deltamq.tables.log.fetch import one_record_batch
 from deltamq.tables.queue.waiting_rows import decoded

@@ -25,7 +25,7 @@ from deltamq.mq.errors import NotFound, Unavailable
 from deltamq.mq.meta.access import not_writable
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.routing import spread
-from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.key_column import slots_of_keys
 from deltamq.tables.queue.deliver_times import AT_ONCE
 from deltamq.tables.queue.placement import Placement

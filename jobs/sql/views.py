@@ -53,7 +53,7 @@ from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.queue.ordered_pop import CONDEMNED, REJECTED
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER
-from deltamq.mq.static.logical_queue import LOGICAL_BROKER
+from deltamq.mq.static.queue_names import LOGICAL_BROKER
 from deltamq.tables.config import Config, load
 from deltamq.tables.queue.refs import TOPIC_LIVES_MAX
 from deltamq.tables.state.schema import STATE_TABLES

@@ -25,8 +25,9 @@ from deltamq.mq.meta.static_topics import (
 )
 from deltamq.mq.meta.topic_settings import TopicSettings
 from deltamq.mq.meta.topics import StaticQueues, Topic, TopicPut
-from deltamq.mq.static.global_queues import GlobalQueues, Stay
+from deltamq.mq.static.global_queues import GlobalQueues
 from deltamq.mq.static.mappings import plan_remap, spread_queues
+from deltamq.mq.static.segments import Stay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from deltamq.mq.meta.topics import StaticQueues, Topic, TopicPut, refuse_other_c
 from deltamq.mq.names import check_client_topic, partition_name
 from deltamq.mq.routing import Route, equal_ranges, expanded_ranges, ranges_of, table_of
 from deltamq.mq.static.completeness import Lineages, MappingFault, faults_of, served_queues, surviving_queues
-from deltamq.mq.static.logical_queue import UNDECIDED, LogicalQueue, Segment
+from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.mappings import (
     MappingPut,
     MappingRemoved,
@@ -36,6 +36,7 @@ from deltamq.mq.static.mappings import (
     plan_remap,
     spread_queues,
 )
+from deltamq.mq.static.segments import UNDECIDED, Segment
 
 #: `strict`: close the old leader, then open the new one. `available`: the new one takes messages at once.
 RemapMode = Literal["strict", "available"]

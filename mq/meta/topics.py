@@ -32,8 +32,8 @@ from deltamq.mq.routing import (
     route_by_hand,
 )
 from deltamq.mq.schemas.setting import SchemaSetting
-from deltamq.mq.static.global_queues import GlobalQueues, global_queue_names
-from deltamq.mq.static.logical_queue import queue_names
+from deltamq.mq.static.global_queues import GlobalQueues
+from deltamq.mq.static.queue_names import global_queue_names, queue_names
 from deltamq.mq.stored_json import Form, check_event, form, forms_of
 
 

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
-from deltamq.mq.static.logical_queue import UNDECIDED, LogicalQueue, Segment, jump_above
+from deltamq.mq.static.logical_queue import LogicalQueue, jump_above
 from deltamq.mq.static.mappings import MAPPING_VERSION, QueueMapping
+from deltamq.mq.static.segments import UNDECIDED, Segment
 
 
 class Handover(NamedTuple):

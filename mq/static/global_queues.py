@@ -12,85 +12,14 @@ messages lie inside a cluster is that cluster's own matter.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise, takewhile
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from deltamq.mq.limits import PARTITIONS_MAX
-from deltamq.mq.static.logical_queue import GLOBAL_BROKER, UNDECIDED, SegmentOf, ShownQueue, TopicQueues, jump_above
-
-_NAME: Final = re.compile(rf"(0|[1-9]\d{{0,3}})@{GLOBAL_BROKER}")
-
-
-def global_queue_name(index: int) -> str:
-    """Return the name under which clients see a queue of a global topic."""
-    assert 0 <= index < PARTITIONS_MAX, "a topic has at most 1,024 logical queues"
-    return f"{index}@{GLOBAL_BROKER}"
-
-
-@lru_cache(maxsize=64)
-def global_queue_names(total: int) -> tuple[str, ...]:
-    """Return the names of the queues of a global topic with `total` of them, in order."""
-    return tuple(map(global_queue_name, range(total)))
-
-
-def global_queue_index(name: str) -> int | None:
-    """Return the number of the global topic's queue with this name; None if it is not the name of one."""
-    match = _NAME.fullmatch(name)
-    return None if match is None else int(match[1])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stay:
-    """Local offsets `[local_start, local_end)` of one cluster, which begin at the global offset `logic_offset`."""
-
-    cluster: str
-    local_start: int
-    #: UNDECIDED until the stay before has ended.
-    logic_offset: int
-    #: UNDECIDED until the queue has left the cluster.
-    local_end: int = UNDECIDED
-    #: Whether the cluster takes messages before the stay's beginning is decided (an `available` remapping).
-    at_once: bool = False
-    #: When the home decided that the queue comes here, and when it recorded that it has left.
-    start_ms: int
-    end_ms: int = UNDECIDED
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether its messages have global offsets."""
-        return self.logic_offset >= 0
-
-    @property
-    def is_ended(self) -> bool:
-        """Whether it has got its last message."""
-        return self.local_end >= 0
-
-    @property
-    def takes(self) -> bool:
-        """Whether messages go here."""
-        return not self.is_ended and (self.is_decided or self.at_once)
-
-    @property
-    def logic_end(self) -> int:
-        """The global offset behind the last message of a stay that has ended."""
-        assert self.is_ended and self.is_decided, "an open stay has no end"
-        return self.shown(self.local_end)
-
-    def shown(self, local: int) -> int:
-        """Return the global offset of a local one; UNDECIDED while the stay is."""
-        return self.logic_offset + max(local - self.local_start, 0) if self.is_decided else UNDECIDED
-
-    def local(self, offset: int) -> int:
-        """Return the local offset of a global one."""
-        assert self.is_decided, "nothing is computed with an undecided offset"
-        return self.local_start + max(offset - self.logic_offset, 0)
-
-
-Stays = tuple[Stay, ...]
+from deltamq.mq.static.logical_queue import SegmentOf, ShownQueue, TopicQueues, jump_above
+from deltamq.mq.static.queue_names import global_queue_name
+from deltamq.mq.static.segments import UNDECIDED, Stay, Stays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

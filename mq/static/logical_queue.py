@@ -14,16 +14,15 @@ offset yet.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
 from deltamq.mq.errors import NotFound, Unavailable, Unprocessable
-from deltamq.mq.limits import PARTITIONS_MAX
-from deltamq.mq.names import broker_of
+from deltamq.mq.static.queue_names import queue_index, queue_name, queue_names
+from deltamq.mq.static.segments import UNDECIDED, Segment
 
 #: Logical offsets of a new leader begin at a multiple of this.
 BLOCK: Final = 10_000
@@ -37,110 +36,6 @@ def jump_above(maximum: int, block: int = BLOCK) -> int:
     assert maximum >= 0, "the old leader's logical offsets are decided"
     full, rest = divmod(maximum, block)
     return (full + 1 if rest < block // 2 else full + 2) * block
-
-
-#: Stands for a logic offset, an end offset or a time that is not known yet.
-UNDECIDED: Final = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """One segment. Times are milliseconds since 1970."""
-
-    #: Grows by at least 1 from segment to segment of a queue.
-    gen: int
-    #: The physical partition; it never belongs to another segment (SPEC STATIC-12).
-    partition: str
-    #: The logical offset of the first message; UNDECIDED until the segment before is sealed.
-    logic_offset: int
-    #: The physical offset of the first message: always 0, because no partition is used twice.
-    start_offset: int = 0
-    #: The physical offset behind the last message; UNDECIDED until the segment is sealed.
-    end_offset: int = UNDECIDED
-    #: When the segment became a leader, when it was sealed, and the later of both.
-    start_ms: int
-    end_ms: int = UNDECIDED
-    update_ms: int
-
-    @property
-    def broker(self) -> str:
-        return broker_of(self.partition)
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether its messages have logical offsets."""
-        return self.logic_offset >= 0
-
-    @property
-    def is_sealed(self) -> bool:
-        """Whether it has got its last message."""
-        return self.end_offset >= 0
-
-    @property
-    def delta(self) -> int:
-        """The number that turns a physical offset into the logical one, when added.
-
-        Raises
-        ------
-        Unavailable
-            `logic_offset_undecided`: the segment before is not sealed yet.
-        """
-        if not self.is_decided:
-            raise not_decided(self.partition)
-        return self.logic_offset - self.start_offset
-
-    def logical(self, offset: int) -> int:
-        """Return the logical offset of a physical one; raises what `delta` does."""
-        return max(offset, self.start_offset) + self.delta
-
-    def physical(self, logical: int) -> int:
-        """Return the physical offset of a logical one; raises what `delta` does."""
-        return max(logical - self.delta, self.start_offset)
-
-    @property
-    def logic_end(self) -> int:
-        """The logical offset behind the last message of a sealed segment; raises what `delta` does."""
-        assert self.is_sealed, "an open segment has no end"
-        return self.logical(self.end_offset)
-
-
-def not_decided(name: str) -> Unavailable:
-    """Return the error for the messages of a partition or queue that have no logical offsets yet (SPEC STATIC-10)."""
-    return Unavailable(
-        f"the logical offsets of {name} are not decided yet; ask again",
-        code="logic_offset_undecided",
-        field="partition",
-    )
-
-
-#: The broker of every logical queue's name; no process serves it.
-LOGICAL_BROKER: Final = "__logical_queue_broker__"
-#: The same for queues of topics that cover several clusters: the name shows the scope (SPEC STATIC-19).
-GLOBAL_BROKER: Final = "__global_logical_queue_broker__"
-_NAME: Final = re.compile(rf"(0|[1-9]\d{{0,3}})@{LOGICAL_BROKER}")
-
-
-def queue_name(index: int) -> str:
-    """Return the name under which clients see a logical queue: `3@__logical_queue_broker__` (SPEC STATIC-2)."""
-    assert 0 <= index < PARTITIONS_MAX, "a topic has at most 1,024 logical queues"
-    return f"{index}@{LOGICAL_BROKER}"
-
-
-@lru_cache(maxsize=64)
-def queue_names(total: int) -> tuple[str, ...]:
-    """Return the names of the queues of a topic with `total` of them, in order."""
-    return tuple(map(queue_name, range(total)))
-
-
-def queue_index(name: str) -> int | None:
-    """Return the number of the logical queue with this name; None if it is not the name of one."""
-    match = _NAME.fullmatch(name)
-    return None if match is None else int(match[1])
-
-
-def is_queue_name(name: str) -> bool:
-    """Return whether the name is written as a logical queue's, of a topic of one cluster or of several."""
-    return name.endswith((f"@{LOGICAL_BROKER}", f"@{GLOBAL_BROKER}"))
 
 
 # Without slots, because `cached_property` needs an instance dictionary.

@@ -25,7 +25,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
-from deltamq.mq.static.logical_queue import LogicalQueue, Segment
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.segments import Segment
 from deltamq.mq.stored_json import Form, forms_of
 
 MAPPING_VERSION: Final = 1

@@ -25,9 +25,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from deltamq.mq.static.global_queues import GlobalQueues, Stay
-from deltamq.mq.static.logical_queue import LogicalQueue, Segment
+from deltamq.mq.static.global_queues import GlobalQueues
+from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.reading import read_start
+from deltamq.mq.static.segments import Segment, Stay
 
 
 class SegmentOffsets(NamedTuple):

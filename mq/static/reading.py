@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from deltamq.mq.static.logical_queue import LogicalQueue, Segment
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.segments import Segment
 
 
 class ReadStart(NamedTuple):

@@ -13,7 +13,7 @@ import msgspec
 
 from deltamq.mq.errors import Corrupt, Unavailable
 from deltamq.mq.partitioners import Partitioner
-from deltamq.mq.static.global_queues import Stay
+from deltamq.mq.static.segments import Stay
 from deltamq.mq.wire.answers import AccessInfo, NamePage, Time
 
 _SERVING = "serving"

@@ -28,7 +28,8 @@ from deltamq.mq.meta.static_topics import queues_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.partitioners import Partitioner, Table, kafka_table, slot_of
-from deltamq.mq.static.logical_queue import TopicQueues, is_queue_name
+from deltamq.mq.static.logical_queue import TopicQueues
+from deltamq.mq.static.queue_names import is_queue_name
 from deltamq.tables.log.fences import BROKER_FENCE, ROUTE_FENCE
 
 FenceEpochs = Mapping[str, int]

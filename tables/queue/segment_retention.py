@@ -27,7 +27,7 @@ from deltamq.mq.meta.static_topics import decide_drop_segments, queues_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import PartitionName, broker_of
 from deltamq.mq.queue.retry import RetryTopic
-from deltamq.mq.static.logical_queue import Segment
+from deltamq.mq.static.segments import Segment
 from deltamq.tables.delta.snapshot import PartitionNotFound, load
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.warehouse import Warehouse

@@ -17,7 +17,7 @@ import pytest
 
 from deltamq.api.log.partition import Partition
 from deltamq.mq.routing import new_route
-from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.queue_names import queue_name
 from tests.api.running import ARROW, Api, Reply
 
 __all__ = ["AsStatic", "is_static"]

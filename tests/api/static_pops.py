@@ -17,7 +17,8 @@ from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.static_topics import RemapMode, StaticRequest, decide_put_static, decide_remap
 from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic
-from deltamq.mq.static.logical_queue import LogicalQueue, queue_name
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.schema import INTERNAL_SCHEMA
 from tests.api.running import Api

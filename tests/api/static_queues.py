@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from deltamq.mq.meta.static_topics import RemapMode, StaticRequest, decide_put_static, decide_remap
 from deltamq.mq.meta.topic_settings import TopicRequest
-from deltamq.mq.static.logical_queue import LogicalQueue, TopicQueues, queue_name
+from deltamq.mq.static.logical_queue import LogicalQueue, TopicQueues
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.log.log import PartitionLog
 from tests.api.running import Api
 from tests.rows import batch

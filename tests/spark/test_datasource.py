@@ -22,7 +22,7 @@ from deltamq.jobs.spark.datasource import MessageReader, session_warehouse
 from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import Corrupt, NotFound, Refused, Unavailable
-from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.schema import MESSAGE_SCHEMA
 from deltamq.tables.store.local import LocalStore

@@ -15,7 +15,7 @@ from deltamq.jobs.export.export import export_topic
 from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.jobs.upkeep.erase import EraseItem, erase, erase_partitions
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.config import Config
 from deltamq.tables.failpoints import FailpointHit, arm
 from deltamq.tables.log.batch import Batch

@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from deltamq.jobs.sink.open_sink import OpenSink, SinkSettings
-from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.config import load
 from deltamq.tables.log.warehouse import Warehouse
 from tests.static_tables import StaticTables

@@ -22,8 +22,8 @@ from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed, OffsetRecord
 from deltamq.mq.queue.revive import LostReason, LostRecord
-from deltamq.mq.static.logical_queue import queue_name
 from deltamq.mq.static.mappings import MappingRemoved
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.records import rows_of_lost_records, rows_of_offset_records

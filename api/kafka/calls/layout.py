@@ -20,7 +20,8 @@ from deltamq.api.kafka.messages.codec import NO_TOPIC_ID
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unprocessable
 from deltamq.mq.meta.topics import MetaState, Topic
 from deltamq.mq.names import broker_of, check_client_topic
-from deltamq.mq.static.logical_queue import LogicalQueue, queue_name
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.queue_names import queue_name
 
 #: The leader epoch of every partition: its log is never cut, whichever process serves it. Clients say -1 for none.
 EPOCH: Final = 0

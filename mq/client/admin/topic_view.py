@@ -21,7 +21,7 @@ from deltamq.mq.errors import Unknown
 from deltamq.mq.names import broker_of
 from deltamq.mq.partitioners import Partitioner, Table, kafka_hash, kafka_table, logical_partition
 from deltamq.mq.routing import Route, SlotMap, equal_ranges
-from deltamq.mq.static.logical_queue import is_queue_name
+from deltamq.mq.static.queue_names import is_queue_name
 from deltamq.mq.wire.topics import TopicInfo
 
 _KEYS_REMEMBERED: Final = 65_536

@@ -25,7 +25,7 @@ from deltamq.mq.order.authorization import Authorization
 from deltamq.mq.order.keyed import KeyedRun
 from deltamq.mq.order.orderly import OrderlyRun, OrderlySettings, Right
 from deltamq.mq.order.pull_lock import ClientLock
-from deltamq.mq.static.logical_queue import is_queue_name
+from deltamq.mq.static.queue_names import is_queue_name
 from deltamq.mq.wire.groups import LocksGiven
 
 log = logging.getLogger("deltamq.client")

@@ -15,7 +15,7 @@ from deltamq.jobs.export.plan import ExportPlan, Plans
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli import root as cli
-from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.ops.exports import Definition
 from deltamq.tables.ops.job_runs import LastRun
 from deltamq.tables.store.store import Store

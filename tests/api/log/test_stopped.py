@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.queue_names import queue_name
 from tests.api.running import Api, config_for, running, until
 
 GOOD, BAD = "orders@broker-a", "orders@broker-b"

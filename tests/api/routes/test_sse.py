@@ -15,7 +15,7 @@ import pytest
 from deltamq.api.reading.event_stream import SharedReads
 from deltamq.api.wire.request import Client, ClientDisconnected
 from deltamq.mq.errors import DeltaMQError, Unknown
-from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.queue_names import queue_name
 from tests.api.running import Api, config_for, running, until
 
 pytestmark = pytest.mark.static_too

@@ -14,8 +14,8 @@ from deltamq.api.ports import Ports
 from deltamq.mq.errors import StorageFull
 from deltamq.mq.meta.static_topics import decide_remap
 from deltamq.mq.partitioners import logical_partition
-from deltamq.mq.static.logical_queue import UNDECIDED
 from deltamq.mq.static.mappings import MappingPut, MappingRemoved
+from deltamq.mq.static.segments import UNDECIDED
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.metadata import META_PARTITION
 from tests.api.running import ARROW, NDJSON, Api, Reply, arrow_stream, config_for, running, until

@@ -9,7 +9,8 @@ import pytest
 
 from deltamq.api.wire.message_json import shown_offsets, shown_origins
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.static.logical_queue import UNDECIDED, LogicalQueue, Segment, SegmentOf
+from deltamq.mq.static.logical_queue import LogicalQueue, SegmentOf
+from deltamq.mq.static.segments import UNDECIDED, Segment
 from deltamq.tables.schema import ORIGIN
 
 _SCHEMA = pa.schema([("offset", pa.int64()), ("origin", pa.struct(list(ORIGIN)))])

@@ -9,9 +9,11 @@ from typing import Any
 from deltamq.mq.errors import NotFound
 from deltamq.mq.meta import static_topics
 from deltamq.mq.routing import Route
-from deltamq.mq.static.logical_queue import LogicalQueue, Segment, queue_index, queue_name
+from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.mappings import MappingRemoved
+from deltamq.mq.static.queue_names import queue_index, queue_name
 from deltamq.mq.static.reading import next_after, read_start
+from deltamq.mq.static.segments import Segment
 from tests.static_topics import TOPIC, StaticWorld
 
 Row = dict[str, Any]

@@ -56,9 +56,9 @@ from deltamq.mq.schemas.registry import (
     SubjectRules,
     SubjectRulesPut,
 )
-from deltamq.mq.static.global_queues import GlobalQueues, Stay
-from deltamq.mq.static.logical_queue import Segment
+from deltamq.mq.static.global_queues import GlobalQueues
 from deltamq.mq.static.mappings import MappingPut, MappingRemoved, QueueMapping, SegmentsDropped
+from deltamq.mq.static.segments import Segment, Stay
 from deltamq.mq.streams import StreamOffset, TopicOffset
 from tests.unit.mq.meta.test_snapshot import PRELUDE, decided
 

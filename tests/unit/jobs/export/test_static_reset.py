@@ -12,7 +12,7 @@ from deltamq.mq.errors import Unprocessable
 from deltamq.mq.meta.group import decide_put_group
 from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.queue.checkpoint import LaneKey
-from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.log.warehouse import Warehouse
 from tests.static_tables import StaticTables
 

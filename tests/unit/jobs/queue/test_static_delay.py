@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from deltamq.mq.meta.static_topics import RemapMode
-from deltamq.mq.static.logical_queue import queue_name
 from deltamq.mq.static.mappings import MappingPut, MappingRemoved
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables import failpoints
 from deltamq.tables.failpoints import FailpointHit
 from deltamq.tables.log.batch import Batch

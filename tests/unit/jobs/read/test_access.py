@@ -14,7 +14,7 @@ from deltamq.jobs.spark.datasource import MessageReader
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.meta.access import OPEN, Access
 from deltamq.mq.meta.access_changes import decide_broker_access
-from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.log.warehouse import Warehouse
 from tests.static_tables import TOPIC, StaticTables
 

@@ -17,8 +17,8 @@ from deltamq.jobs.read.stored_partition import OffsetRange
 from deltamq.jobs.read.topics import Catalog
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import DeltaMQError, Refused, Unavailable, Unprocessable
-from deltamq.mq.static.logical_queue import queue_name
 from deltamq.mq.static.mappings import MappingRemoved
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.settings import LogSettings
 from tests.static_tables import TOPIC, StaticTables

@@ -13,8 +13,8 @@ from deltamq.jobs.sink.routing import token_of
 from deltamq.mq.errors import NotFound, Unavailable, Unprocessable
 from deltamq.mq.meta.static_topics import RemapMode
 from deltamq.mq.partitioners import logical_partition
-from deltamq.mq.static.logical_queue import queue_name
 from deltamq.mq.static.mappings import MappingRemoved
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.failpoints import FailpointHit, arm
 from deltamq.tables.log.paging import pages
 from deltamq.tables.queue.placement import Placement

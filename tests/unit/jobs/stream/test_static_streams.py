@@ -15,7 +15,7 @@ from deltamq.mq.meta.access import OPEN, Access
 from deltamq.mq.meta.access_changes import decide_broker_access
 from deltamq.mq.meta.static_topics import RemapMode
 from deltamq.mq.queue.checkpoint import LaneKey
-from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.recovery import recover_progress
 from tests.static_tables import TOPIC, StaticTables

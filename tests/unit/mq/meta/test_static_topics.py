@@ -17,8 +17,8 @@ from deltamq.mq.meta.moved_keys import KeysMoved
 from deltamq.mq.meta.static_topics import static_faults
 from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import TopicPut, decide_delete_topic, decide_put_topic
-from deltamq.mq.static.logical_queue import UNDECIDED, Segment
 from deltamq.mq.static.mappings import MappingPut, MappingRemoved, TopicMappings
+from deltamq.mq.static.segments import UNDECIDED, Segment
 from tests.static_topics import StaticWorld
 
 AB = ("A", "B")

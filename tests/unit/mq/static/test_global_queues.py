@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.static.global_queues import GlobalPlace, GlobalQueues, Stay, global_queue_index, global_queue_name
-from deltamq.mq.static.logical_queue import UNDECIDED, LogicalQueue, Segment, SegmentOf, is_queue_name, queue_name
+from deltamq.mq.static.global_queues import GlobalPlace, GlobalQueues
+from deltamq.mq.static.logical_queue import LogicalQueue, SegmentOf
+from deltamq.mq.static.queue_names import global_queue_index, global_queue_name, is_queue_name, queue_name
+from deltamq.mq.static.segments import UNDECIDED, Segment, Stay
 
 CLUSTERS = ("east", "west", "north")
 

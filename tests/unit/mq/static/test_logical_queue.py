@@ -9,16 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.static.logical_queue import (
-    UNDECIDED,
-    LogicalQueue,
-    Segment,
-    is_queue_name,
-    jump_above,
-    queue_index,
-    queue_name,
-)
+from deltamq.mq.static.logical_queue import LogicalQueue, jump_above
+from deltamq.mq.static.queue_names import is_queue_name, queue_index, queue_name
 from deltamq.mq.static.reading import next_after, read_start
+from deltamq.mq.static.segments import UNDECIDED, Segment
 
 
 def segment(gen: int, logic: int, end: int = UNDECIDED) -> Segment:

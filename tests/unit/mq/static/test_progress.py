@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.static.logical_queue import UNDECIDED, LogicalQueue, Segment
+from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.progress import (
     SegmentOffsets,
     commit_steps,
@@ -16,6 +16,7 @@ from deltamq.mq.static.progress import (
     position_of,
     reset_steps,
 )
+from deltamq.mq.static.segments import UNDECIDED, Segment
 
 
 def segment(gen: int, logic_offset: int, end_offset: int = UNDECIDED) -> Segment:
