@@ -78,6 +78,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 def made(body: object, options: Mapping[str, Any]) -> Message:
     """Return the message that is given, or one of a body or a value; a value is JSON from then on."""
+    if type(body) is bytes and "value" not in options:  # nearly always
+        return Message(body, **options)
     message = body if isinstance(body, Message) else None
     if (options.get("value") if message is None else message.value) is None:
         return message or Message(as_bytes(body), **options)

@@ -173,10 +173,9 @@ class ProducerCalls(Client):
         router = self._routers.router(topic)
         if selector is not None:
             return self._queue_chosen(router, message, deadline, future, selector, selector_argument)
-        if self._hosts.tracing.spans is None and (executor := router.known_executor(message)) is not None:
-            entry = self._entry(message, deadline, future, None, waits=False)
-            if self._routers.put_at_once(executor, entry):
-                return None
+        executor = router.known_executor(message) if self._hosts.tracing.spans is None else None
+        if executor is not None and self._routers.gather(executor, message, deadline, future):
+            return None
         return self._put(router, message, deadline, future)
 
     async def _queue_chosen(
@@ -202,7 +201,8 @@ class ProducerCalls(Client):
         **options: Unpack[MessageOptions],
     ) -> None:
         """Queue one message without a result; a lost one is logged and counted (`stats().oneway_lost`)."""
-        await self.shell.others()
+        if (turn := self.shell.others()) is not None:
+            await turn
         waiting = self._queued(topic, body, None, selector, selector_argument, options)
         if waiting is not None:
             await waiting
@@ -423,12 +423,12 @@ class ProducerCalls(Client):
         waits: bool,
     ) -> Entry:
         return Entry(
-            (message,),
+            [message],
             1,
             self._shared.buffer.fitted(message.size_bytes()),
             deadline,
-            future,
-            born_us=time.time_ns() // 1000,
+            [future],
+            [time.time_ns() // 1000],
             single=True,
             named=message.partition is not None,
             expected_offset=expected_offset,

@@ -7,13 +7,13 @@ error that the producer itself makes for a send says whether anything may be sto
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
-from deltamq.mq.client.messages.message import Message, Sent, SentRange
+from deltamq.mq.client.messages.message import Message, Sent, SentRange, offset_after
 from deltamq.mq.client.shells.shell import Outcome
 from deltamq.mq.errors import Conflict, DeltaMQError, Unavailable, Unknown
 
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 class Entry(msgspec.Struct, gc=False, eq=False):
     """One or more messages that are stored together or not at all.
 
-    Either `messages` or `rows` (Arrow, already of the wire's types) is given. `single` marks the one message of a
-    `send`, whose future gets a `Sent`; other futures get the ranges. An entry without a future is a one-way send. An
+    Either `messages` or `rows` (Arrow, already of the wire's types) is given. Those of one call have one future, which
+    gets their ranges, and one time of birth. `single` messages have a future and a time each: the one of a `send`, or
+    those that were gathered (`EntryQueue.gather`); a future gets a `Sent`, and without one the send is one-way. An
     entry that is `alone` shares its request with no other. `deadline` is of `time.monotonic`.
     """
 
-    messages: Sequence[Message]
+    messages: list[Message]
     count: int
     size: int
     deadline: float
-    future: Outcome[Any] | None
-    born_us: int = 0
+    futures: list[Outcome[Any] | None]
+    born_us: list[int] = msgspec.field(default_factory=lambda: [0])
     rows: pa.RecordBatch | None = None
     single: bool = False
     #: Whether the caller chose the partition, so that no other is allowed.
@@ -65,6 +66,22 @@ class Entry(msgspec.Struct, gc=False, eq=False):
             return "key" in self.rows.schema.names
         return any(message.key is not None for message in self.messages)
 
+    @property
+    def calls(self) -> int:
+        """Number of calls whose messages these are."""
+        return len(self.futures)
+
+    def parts(self) -> list[Entry]:
+        """Return an entry for each call."""
+        if len(self.futures) == 1:
+            return [self]
+        parts = [
+            replace(self, messages=[message], count=1, size=message.size_bytes(), futures=[future], born_us=[born_us])
+            for message, future, born_us in zip(self.messages, self.futures, self.born_us, strict=True)
+        ]
+        assert sum(part.size for part in parts) == self.size, "each gives back the room that it took"
+        return parts
+
     def goes_with(self, following: Entry) -> bool:
         """Return whether `following` may share a request with this entry."""
         if self.alone or following.alone or self.named is not following.named:
@@ -78,7 +95,11 @@ class Entry(msgspec.Struct, gc=False, eq=False):
         if self.span is not None:
             self.span.stored(partition, base_offset)
         if self.single:
-            self._settle(Sent(partition, base_offset, duplicate, durable))
+            step = offset_after(base_offset, 1) - base_offset
+            for index, future in enumerate(self.futures):
+                # Who waited on an event loop may have given up.
+                if future is not None and not future.done():
+                    future.set_result(Sent(partition, base_offset + index * step, duplicate, durable))
             return
         placed = SentRange(
             partition=partition,
@@ -100,16 +121,21 @@ class Entry(msgspec.Struct, gc=False, eq=False):
         self._settle(ranges)
 
     def _settle(self, result: Sent | tuple[SentRange, ...]) -> None:
-        # Who waited on an event loop may have given up.
-        if self.future is not None and not self.future.cancelled():
-            self.future.set_result(result)
+        (future,) = self.futures
+        if future is not None and not future.done():
+            future.set_result(result)
 
     def failed(self, error: BaseException) -> None:
         """Resolve the future with the error because of which the messages are not known to be stored."""
         if self.span is not None:
             self.span.failed(error)
-        if self.future is not None and not self.future.cancelled():
-            self.future.set_exception(error)
+        for future in self.futures:
+            if future is not None and not future.done():
+                future.set_exception(error)
+
+
+#: How far the deadlines of gathered messages may differ, in seconds: the first one's counts for all.
+_DEADLINES_WITHIN_S: Final = 0.05
 
 
 class EntryQueue:
@@ -120,6 +146,10 @@ class EntryQueue:
         self._bytes_max = bytes_max
         #: A dictionary, since thousands of sends may be cancelled at once, each from somewhere in the queue.
         self._entries: OrderedDict[Entry, None] = OrderedDict()
+        #: The last entry, if messages may still be gathered in it.
+        self._open: Entry | None = None
+        #: Number of queued messages.
+        self.messages = 0
         #: Number of entries at the head that are sent one by one, because their batch was refused.
         self._alone = 0
 
@@ -133,42 +163,77 @@ class EntryQueue:
     def append(self, entry: Entry) -> None:
         """Append `entry`."""
         self._entries[entry] = None
+        self._open = None
+        self.messages += entry.count
+
+    def gather(self, message: Message, size: int, deadline: float, future: Outcome[Sent] | None, born_us: int) -> None:
+        """Append a message that nobody withdraws, to the last entry if that has room and about the same deadline."""
+        entry = self._open
+        if (
+            entry is None
+            or entry.count >= self._messages_max
+            or entry.size + size > self._bytes_max
+            or abs(deadline - entry.deadline) > _DEADLINES_WITHIN_S
+        ):
+            entry = Entry([], 0, 0, deadline, [], [], single=True)
+            self._entries[entry] = None
+            self._open = entry
+        entry.messages.append(message)
+        entry.futures.append(future)
+        entry.born_us.append(born_us)
+        entry.count += 1
+        entry.size += size
+        self.messages += 1
 
     def put_back(self, batch: list[Entry]) -> None:
-        """Put a refused batch back at the head, to be sent entry by entry: a bad message must not fail the others."""
-        for entry in reversed(batch):
+        """Put a refused batch back at the head, to be sent call by call: a bad message must not fail the others."""
+        parts = [part for entry in batch for part in entry.parts()]
+        for entry in reversed(parts):
             self._entries[entry] = None
             self._entries.move_to_end(entry, last=False)
-        self._alone = len(batch)
+        self._alone = len(parts)
+        self.messages += sum(part.count for part in parts)
+
+    def _popped(self) -> Entry:
+        entry = self._entries.popitem(last=False)[0]
+        self._open = None
+        self.messages -= entry.count
+        return entry
 
     def remove(self, entry: Entry) -> bool:
         """Remove `entry`; returns False if it is not queued any more."""
-        return self._entries.pop(entry, self) is None
+        if self._entries.pop(entry, self) is not None:
+            return False
+        self.messages -= entry.count
+        if entry is self._open:
+            self._open = None
+        return True
 
     def take_all(self) -> list[Entry]:
         """Remove and return all entries."""
         entries = list(self._entries)
         self._entries.clear()
+        self._open, self.messages = None, 0
         return entries
 
     def take_expired(self, now: float) -> list[Entry]:
         """Remove and return the entries at the head whose deadline has passed."""
         expired = []
         while self._entries and self._first.deadline <= now:
-            expired.append(self._entries.popitem(last=False)[0])
+            expired.append(self._popped())
         return expired
 
     def is_due(self) -> bool:
         """Return whether the queued entries are not to linger: they fill a batch, or somebody waits for one."""
         return (
-            sum(entry.count for entry in self._entries) >= self._messages_max
+            self.messages >= self._messages_max
             or sum(entry.size for entry in self._entries) >= self._bytes_max
             or any(entry.waited_for for entry in self._entries)
         )
 
     def take_batch(self) -> list[Entry]:
         """Remove and return the entries of the next request: those at the head that may share it and fit."""
-        batch = [self._entries.popitem(last=False)[0]]
+        batch = [self._popped()]
         if self._alone > 0:
             self._alone -= 1
             return batch
@@ -178,7 +243,7 @@ class EntryQueue:
             size += following.size
             if messages > self._messages_max or size > self._bytes_max:
                 break
-            batch.append(self._entries.popitem(last=False)[0])
+            batch.append(self._popped())
         return batch
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -22,7 +23,7 @@ from typing import Any, Final, Protocol
 
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.client.http.retries import AfterFailure, Attempts, certainly_not_applied, is_worth_retrying, judge
-from deltamq.mq.client.messages.message import SentRange
+from deltamq.mq.client.messages.message import Message, Sent, SentRange
 from deltamq.mq.client.produce.entry import (
     Entry,
     EntryQueue,
@@ -41,7 +42,7 @@ log = logging.getLogger("deltamq.client")
 #: Active in threads that complete futures: callbacks run there, and a send that waited in one would wait for itself.
 completing: Final = Inside("deltamq-completing")
 _UNTRACED: Final = nullcontext()
-#: Number of entries that wait for one request before messages without a key go elsewhere.
+#: Number of messages that wait for one request before those without a key go elsewhere.
 _GATHERED_MAX: Final = 1_000
 
 
@@ -51,6 +52,10 @@ class Failing(enum.Enum):
     GO_ON = "go on"  #: best tried: the next batch follows
     STOP_UNRESOLVED = "stop unresolved"  #: strict: an unresolved batch stops it, a refused one does not
     STOP = "stop"  #: any failure stops it, since a resumed send repeats the same sequences
+
+
+def _calls(batch: list[Entry]) -> int:
+    return sum(entry.calls for entry in batch)
 
 
 class Owner(Protocol):
@@ -116,39 +121,57 @@ class Executor:
 
     @property
     def gathers(self) -> bool:
-        """Whether entries wait here for their request, and it has room for more."""
-        return 0 < len(self._queue) < self._gathered_max
+        """Whether messages wait here for their request, and it has room for more."""
+        return 0 < self._queue.messages < self._gathered_max
 
     # Queueing ---------------------------------------------------------------------------------------------------
 
     def put(self, entry: Entry) -> bool:
         """Queue `entry`; returns False if this executor is retired and the caller must find another."""
-        taken, begins = self._taken(entry)
-        if begins:
-            self._shared.workers.submit(self._run)
-        return taken
+        with self._arrived.lock:
+            if not self._takes():
+                return False
+            self._queue.append(entry)
+            if not self._begins():
+                return True
+        self._shared.workers.submit(self._run)
+        return True
+
+    def gather(self, message: Message, size: int, deadline: float, future: Outcome[Sent] | None) -> bool:
+        """Queue one message that nobody withdraws; returns False as `put` does."""
+        with self._arrived.lock:
+            if not self._takes():
+                return False
+            self._queue.gather(message, size, deadline, future, time.time_ns() // 1000)
+            if not self._begins():
+                return True
+        self._shared.workers.submit(self._run)
+        return True
 
     async def put_here(self, entry: Entry) -> bool:
         """Queue `entry` as `put` does; if the executor is idle the caller runs the turn, until the future is done."""
-        taken, begins = self._taken(entry)
-        if begins:
-            await self._run(entry.future)
-        return taken
-
-    def _taken(self, entry: Entry) -> tuple[bool, bool]:
-        """Queue an entry; returns whether it is queued, and whether a turn must begin."""
         with self._arrived.lock:
-            if self._refusing is not None:
-                raise self._refusing()
-            if self._retired:
-                return False, False
+            if not self._takes():
+                return False
             self._queue.append(entry)
-            if self._busy or self._held:
-                if self._lingering:
-                    self._arrived.notify()
-                return True, False
-            self._busy = True
-        return True, True
+            if not self._begins():
+                return True
+        await self._run(entry.futures[0])
+        return True
+
+    def _takes(self) -> bool:
+        if self._refusing is not None:
+            raise self._refusing()
+        return not self._retired
+
+    def _begins(self) -> bool:
+        """Return whether a turn must begin, now that something is queued."""
+        if self._busy or self._held:
+            if self._lingering:
+                self._arrived.notify()
+            return False
+        self._busy = True
+        return True
 
     def withdraw(self, entry: Entry) -> bool:
         """Fail `entry` as not sent if it is still queued; returns False if it is in flight or resolved already."""
@@ -263,7 +286,7 @@ class Executor:
         except (ValueError, TypeError, OverflowError) as cause:
             error = Refused(f"a message cannot be encoded: {cause}", code="invalid_message", field="message")
             error.__cause__ = cause
-            self._give_up(batch, error, AfterFailure.SPLIT if len(batch) > 1 else AfterFailure.FAIL)
+            self._give_up(batch, error, AfterFailure.SPLIT if _calls(batch) > 1 else AfterFailure.FAIL)
             return
         await self._attempt(batch, request)
 
@@ -293,7 +316,7 @@ class Executor:
             except DeltaMQError as error:
                 uncertain = uncertain or not certainly_not_applied(error)
                 may_go_on = is_worth_retrying(error) and await attempts.may_go_on(error)
-                step = judge(error, uncertain=uncertain, calls=len(batch), may_go_on=may_go_on)
+                step = judge(error, uncertain=uncertain, calls=_calls(batch), may_go_on=may_go_on)
                 if step is not AfterFailure.RETRY:
                     self._give_up(batch, error, step)
                     return
@@ -412,7 +435,7 @@ class Executor:
         if not entries:
             return
         messages = sum(entry.count for entry in entries)
-        lost = sum(entry.count for entry in entries if entry.future is None)
+        lost = sum(entry.futures.count(None) for entry in entries)
         if lost:
             log.warning("event=oneway_lost partition=%s messages=%d code=%s", self.partition, lost, error.code)
         try:

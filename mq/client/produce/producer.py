@@ -143,7 +143,8 @@ class AsyncProducer(ProducerCalls, Awaiting):
     ) -> asyncio.Future[Sent]:
         """Queue one message, after a wait for room if the buffer is full; the future's result is where it is stored."""
         self.shell.check()
-        await self.shell.others()
+        if (turn := self.shell.others()) is not None:
+            await turn
         future: asyncio.Future[Sent] = self.shell.future()  # type: ignore[assignment]  # the loop's
         waiting = self._queued(topic, body, future, selector, selector_argument, options)
         if waiting is not None:

@@ -94,7 +94,9 @@ async def send_fixed(
     # Every copy of the request must have the same bytes: a message without a time of its own would get a new one.
     assert all(message.born_time is not None for message in messages), "the caller stores the time with the message"
     size = shared.buffer.fitted(sum(message.size_bytes() for message in messages))
-    entry = Entry(messages, len(messages), size, deadline, future, named=partition is not None, alone=True, span=span)
+    entry = Entry(
+        list(messages), len(messages), size, deadline, [future], named=partition is not None, alone=True, span=span
+    )
     executor = Executor(
         topic,
         partition,
@@ -264,7 +266,7 @@ class TableSend(FixedRequests):
     ) -> None:
         future: PartFuture = self._shared.shell.future()
         size = self._shared.buffer.fitted(int(rows.nbytes))
-        entry = Entry((), rows.num_rows, size, deadline, future, rows=rows, alone=True, span=parts.span)
+        entry = Entry([], rows.num_rows, size, deadline, [future], rows=rows, alone=True, span=parts.span)
         try:
             await self._shared.buffer.take(size, entry.count, deadline=deadline, wait=True)
         except DeltaMQError as error:

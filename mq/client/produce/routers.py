@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from deltamq.mq.client.messages.message import Failure, Message, SentBatch, SentRange, summed_up
-from deltamq.mq.client.produce.entry import Entry
+from deltamq.mq.client.messages.message import Failure, Message, Sent, SentBatch, SentRange, summed_up
+from deltamq.mq.client.produce.entry import Entry, timed_out_in_queue
 from deltamq.mq.client.produce.executor import Executor
 from deltamq.mq.client.produce.shared import SendSettings, Shared
 from deltamq.mq.client.produce.slices import Slice, split_messages, split_rows
@@ -95,13 +95,15 @@ async def wait_for(shell: Shell, executor: Executor, entry: Entry, future: Outco
     try:
         return await shell.outcome(future, max(0.0, deadline - shell.now()) + _GRACE_S)
     except TimeoutError:
-        if future.done() or executor.withdraw(entry):
+        if executor.withdraw(entry):
+            raise timed_out_in_queue() from None
+        if future.done() and not isinstance(future.exception(), TimeoutError):
             return future.result()
         raise Unknown("no answer within the send's timeout; the outcome is not known") from None
     except DeltaMQError:
         raise
     except BaseException:
-        if executor.withdraw(entry):
+        if executor.withdraw(entry) and not future.cancelled():
             future.exception()  # it is known to the caller, and not logged as one that nobody has seen
         raise
 
@@ -172,9 +174,19 @@ class Routers:
                 self._shared.buffer.give_back(entry.size, entry.count)
                 raise
 
-    def put_at_once(self, executor: Executor, entry: Entry) -> bool:
+    def gather(self, executor: Executor, message: Message, deadline: float, future: Outcome[Sent] | None) -> bool:
         """Queue one message if there is room for it, and the executor takes it; returns whether it is queued."""
-        return self._shared.buffer.try_take(entry.size, entry.count) and self._put_in_room(executor, entry)
+        buffer = self._shared.buffer
+        size = buffer.fitted(message.size_bytes())
+        if not buffer.try_take(size, 1):
+            return False
+        taken = False
+        try:
+            taken = executor.gather(message, size, deadline, future)
+        finally:
+            if not taken:
+                buffer.give_back(size, 1)
+        return taken
 
     def _put_in_room(self, executor: Executor, entry: Entry) -> bool:
         """Queue messages that have room already; they lose it if the executor does not take them."""
@@ -226,12 +238,12 @@ class Routers:
     async def _put_part(self, parts: Parts, executor: Executor, request: Slice, deadline: float) -> bool:
         future: PartFuture = self._shared.shell.future()
         entry = Entry(
-            request.messages,
+            list(request.messages),
             len(request.indexes),
             self._shared.buffer.fitted(request.size_bytes),
             deadline,
-            future,
-            born_us=time.time_ns() // 1000,
+            [future],
+            [time.time_ns() // 1000],
             rows=request.rows,
             named=request.named,
             span=parts.span,

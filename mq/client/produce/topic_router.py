@@ -94,7 +94,8 @@ class TopicRouter:
         view, routed = self._view, self._routed
         if message.partition is not None or view is None or self._unrouted is not None:
             return None
-        self._refresh_when_due()
+        if self._shared.shell.now() >= self._fresh_until:
+            self._refresh_when_due()
         if message.key is not None:
             return routed[view.table[view.slot_of(message.key)]]
         shared = self._gathering

@@ -84,18 +84,26 @@ def encode_request(
 
 
 def _json_request(entries: Sequence[Entry], partition: str | None, producer: Producer) -> EncodedRequest:
-    lines = [_line(entry, message, partition) for entry in entries for message in entry.messages]
+    messages, born_us = _messages_of(entries)
+    lines = [_line(message, born, partition) for message, born in zip(messages, born_us, strict=True)]
     body = _encoder.encode(wire.ProduceRequest(lines, producer, entries[0].expected_offset))
     return EncodedRequest(body, _JSON_HEADERS, {}, len(lines))
 
 
-def _line(entry: Entry, message: Message, partition: str | None) -> wire.Message:
+def _messages_of(entries: Sequence[Entry]) -> tuple[list[Message], list[int]]:
+    """Return all messages of the entries, and when they were born, in microseconds of the epoch."""
+    messages = list(chain.from_iterable(entry.messages for entry in entries))
+    born_us = list(chain.from_iterable(entry.born_us * (entry.count // entry.calls) for entry in entries))
+    return messages, born_us
+
+
+def _line(message: Message, born_us: int, partition: str | None) -> wire.Message:
     line = wire.Message(
         key=message.key,
         tag=message.tag,
         headers=message.headers,
         partition=partition,
-        born_time=message.born_time or datetime.fromtimestamp(entry.born_us / 1e6, UTC),
+        born_time=message.born_time or datetime.fromtimestamp(born_us / 1e6, UTC),
         deliver_time=message.deliver_time,
         delay_ms=message.delay_ms,
         message_id=message.message_id,
@@ -115,7 +123,7 @@ def _line(entry: Entry, message: Message, partition: str | None) -> wire.Message
 
 def _rows_of(entries: Sequence[Entry]) -> pa.RecordBatch:
     """Return all messages of the entries as one batch, without columns that no message fills."""
-    messages = list(chain.from_iterable(e.messages for e in entries))
+    messages, born_us = _messages_of(entries)
     columns: dict[str, list[Any]] = {
         "message_id": [m.message_id for m in messages],
         "key": [m.key for m in messages],
@@ -132,7 +140,7 @@ def _rows_of(entries: Sequence[Entry]) -> pa.RecordBatch:
             fields.append(ROW_SCHEMA.field(name))
             arrays.append(_array(name, values))
     fields.append(ROW_SCHEMA.field("born_time"))
-    arrays.append(_born_times(entries, messages))
+    arrays.append(_born_times(born_us, [m.born_time for m in messages]))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
@@ -142,12 +150,11 @@ def _array(name: str, values: list[Any]) -> pa.Array:
     return pa.array(values, ROW_SCHEMA.field(name).type)
 
 
-def _born_times(entries: Sequence[Entry], messages: Sequence[Message]) -> pa.Array:
-    born_us = np.repeat([e.born_us for e in entries], [e.count for e in entries])
-    for index, message in enumerate(messages):
-        if message.born_time is not None:
-            born_us[index] = round(message.born_time.timestamp() * 1e6)
-    return pa.array(born_us).view(TIME)
+def _born_times(born_us: list[int], given: list[datetime | None]) -> pa.Array:
+    if given.count(None) < len(given):
+        pairs = zip(born_us, given, strict=True)
+        born_us = [born if time is None else round(time.timestamp() * 1e6) for born, time in pairs]
+    return pa.array(born_us, pa.int64()).view(TIME)
 
 
 def _stream(batches: Sequence[pa.RecordBatch]) -> memoryview:
@@ -203,9 +210,9 @@ def tell_stored(batch: Sequence[Entry], ranges: Sequence[SentRange]) -> None:
             entry.stored_at(whole.partition, offset, whole.duplicate, whole.durable)
             offset = offset_after(offset, entry.count)
     else:
-        parts = shares(ranges, [entry.count for entry in batch])
-        for entry, part in zip(batch, parts, strict=True):
-            entry.stored(part)
+        calls = [call for entry in batch for call in entry.parts()]
+        for call, part in zip(calls, shares(ranges, [call.count for call in calls]), strict=True):
+            call.stored(part)
 
 
 def shares(ranges: Sequence[SentRange], counts: Sequence[int]) -> list[tuple[SentRange, ...]]:

@@ -13,9 +13,8 @@ import inspect
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from ssl import SSLContext
 from typing import Any, Final, TypeVar
 
@@ -82,7 +81,7 @@ class LoopCondition:
             _wake(waiter)
 
 
-def _wake(waiter: asyncio.Future[None], _done: object = None) -> None:
+def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
 
@@ -144,6 +143,44 @@ async def _cancelled(tasks: set[asyncio.Task[None]]) -> None:
         await asyncio.wait(others, timeout=_CANCELLED_S)
 
 
+class TimeOuts:
+    """Futures that get a `TimeoutError` if they are not done in time.
+
+    There is one timer for all: nearly every future is done before, and a timer for each would cost more than its wait.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[asyncio.Future[Any], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, future: asyncio.Future[Any], timeout_s: float) -> None:
+        """Give the future so long."""
+        loop = future.get_loop()
+        self._ends[future] = end = loop.time() + timeout_s
+        if self._timer is None or end < self._timer.when():
+            self._set(loop, end)
+
+    def remove(self, future: asyncio.Future[Any]) -> None:
+        """Wait for the future no longer."""
+        self._ends.pop(future, None)
+
+    def _set(self, loop: asyncio.AbstractEventLoop, end: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(end, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        now = loop.time()
+        over = sorted((end, index, future) for index, (future, end) in enumerate(self._ends.items()) if end <= now)
+        for _, _, future in over:
+            del self._ends[future]
+            if not future.done():
+                future.set_exception(TimeoutError())
+        if self._ends:
+            self._set(loop, min(self._ends.values()))
+
+
 _OTHER_LOOP: Final = "another_event_loop"
 
 
@@ -159,6 +196,7 @@ class LoopShell:
         self._threads_max = 1
         self._threads: ThreadPoolExecutor | None = None
         self._calls_in_turn = 0
+        self._time_outs = TimeOuts()
 
     def check(self) -> None:
         """Refuse a call outside an event loop, from another loop than the first call's, or in the child of a fork."""
@@ -196,25 +234,17 @@ class LoopShell:
 
     def future(self) -> asyncio.Future[Any]:
         """Return a future of the loop."""
-        return asyncio.get_running_loop().create_future()
+        return (self._loop or asyncio.get_running_loop()).create_future()
 
     async def outcome(self, future: Outcome[T], timeout_s: float) -> T:
-        """Wait for the result of a future, which goes on if the wait is given up."""
+        """Wait for the result of a future that nobody else waits for: it is given up with the wait."""
         assert isinstance(future, asyncio.Future)
         if not future.done():
-            # What `shield` within `timeout` does costs twice as much, and each send that is awaited does it.
-            loop = asyncio.get_running_loop()
-            waiter = loop.create_future()
-            wake = partial(_wake, waiter)
-            future.add_done_callback(wake)
-            timer = loop.call_later(timeout_s, wake, None)
+            self._time_outs.add(future, timeout_s)
             try:
-                await waiter
+                await future
             finally:
-                timer.cancel()
-                future.remove_done_callback(wake)
-            if not future.done():
-                raise TimeoutError
+                self._time_outs.remove(future)
         settled: T = future.result()
         return settled
 
@@ -244,12 +274,13 @@ class LoopShell:
         if self._threads is not None:
             self._threads.shutdown(wait=False)
 
-    async def others(self) -> None:
+    def others(self) -> Coroutine[Any, Any, None] | None:
         """Let all that is ready run once for so many calls: requests go while a task queues messages without end."""
         self._calls_in_turn += 1
-        if self._calls_in_turn > _CALLS_IN_TURN:
-            self._calls_in_turn = 1
-            await asyncio.sleep(0)
+        if self._calls_in_turn <= _CALLS_IN_TURN:
+            return None
+        self._calls_in_turn = 1
+        return asyncio.sleep(0)
 
     async def blocking(self, function: Callable[[], T]) -> T:
         """Call the function in a thread."""

@@ -110,8 +110,8 @@ class Shell(Protocol):
     def gives_up(self, error: BaseException) -> bool:
         """Return whether the error cancels who called the user's function, and is none of the function."""
 
-    async def others(self) -> None:
-        """Let others have a turn now and then, if the caller waits for nothing else; threads have one anyway."""
+    def others(self) -> Coroutine[Any, Any, None] | None:
+        """Return what is to be awaited to let others have a turn, now and then: the caller waits for nothing else."""
 
     async def blocking(self, function: Callable[[], T]) -> T:
         """Call a function that may block; on an event loop, in a thread."""

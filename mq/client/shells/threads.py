@@ -142,8 +142,8 @@ class ThreadShell:
         """Return False: a thread cannot be cancelled."""
         return False
 
-    async def others(self) -> None:
-        """Go on."""
+    def others(self) -> None:
+        """Return nothing: other threads have their turns anyway."""
 
     async def blocking(self, function: Callable[[], T]) -> T:
         """Call the function."""

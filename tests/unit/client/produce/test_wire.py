@@ -19,7 +19,7 @@ BORN_US = 1_700_000_000_123_456
 
 
 def entry(*messages: Message, **settings: Any) -> Entry:
-    return Entry(messages, len(messages), 1, 0.0, None, born_us=BORN_US, **settings)
+    return Entry(list(messages), len(messages), 1, 0.0, [None], [BORN_US], **settings)
 
 
 def encode(*entries: Entry, partition: str | None = "t@a") -> Any:

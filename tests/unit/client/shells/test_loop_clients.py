@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from deltamq import AsyncOutboxRelay, AsyncPopConsumer, AsyncProducer, ForkedClient, PoppedMessage, Refused, Result
+from deltamq.mq.client.shells.loop import TimeOuts
 from tests.outbox_database import sqlite_database
 from tests.unit.client.pop.pop_consumers import QUICK
 from tests.unit.client.stub_service import StubService
@@ -27,6 +28,39 @@ async def until(condition: Callable[[], object]) -> None:
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(main, 2 * _WITHIN_S))
+
+
+# Time-outs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_wait_ends_at_its_own_time_whichever_began_first() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        time_outs = TimeOuts()
+        ended: list[str] = []
+
+        async def wait(name: str, timeout_s: float, future: asyncio.Future[None]) -> None:
+            time_outs.add(future, timeout_s)
+            try:
+                await future
+            except TimeoutError:
+                ended.append(name)
+            finally:
+                time_outs.remove(future)
+
+        done, cancelled = loop.create_future(), loop.create_future()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(wait("long", 0.2, loop.create_future()))
+            tasks.create_task(wait("short", 0.05, loop.create_future()))
+            tasks.create_task(wait("middle", 0.1, loop.create_future()))
+            tasks.create_task(wait("done", 0.05, done))
+            given_up = tasks.create_task(wait("cancelled", 0.05, cancelled))
+            await asyncio.sleep(0)
+            done.set_result(None)
+            given_up.cancel()
+        assert ended == ["short", "middle", "long"] and cancelled.cancelled()
+
+    run(main())
 
 
 # Producers ------------------------------------------------------------------------------------------------------
