@@ -44,6 +44,9 @@ class Runner(Protocol):
     def __call__(self, job: Job, conf: Config, now: datetime, shards: Sequence[str]) -> Facts:
         """Run the job for the shards."""
 
+    def missing(self, job: Job, conf: Config) -> str:
+        """Return what the job needs by now and is not here; empty if it can run."""
+
     def cancel(self, job: str) -> None:
         """Make the job's run end soon, if that is possible from outside; blocks."""
 
@@ -196,7 +199,7 @@ class Scheduler:
                 work.telling.trouble(f"other applications are not known: {error_text(error)}")
             return
         for work in self._works:
-            work.look(applications.taking_part(work.job.name))
+            work.look(applications.taking_part(work.job.name), self._runner.missing)
 
     def _tell_standby(self) -> None:
         waiting = {work.job.name: work.shards.others for work in self._works if work.shards.others}

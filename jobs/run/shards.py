@@ -114,6 +114,10 @@ class JobShards:
         give = [shard for shard in share.give if self._kept_until_ms.get(shard, 0) <= now_ms]
         return Tended(taken={shard: self._had.pop(shard, None) for shard in taken}, given=self._give(give))
 
+    def leave(self) -> Tended:
+        """Give back every shard, unless a run uses them."""
+        return Tended(taken={}, given=self._give(self.held))
+
     def begin_run(self) -> tuple[ShardLock, ...]:
         """Return the shards to work on, which stay held until the run ends; drop those whose lock is lost."""
         with self._mutex:

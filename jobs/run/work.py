@@ -86,10 +86,14 @@ class Work:
         first = min((self._due_s.get(shard, math.inf) for shard in self.shards.held), default=math.inf)
         return None if first == math.inf else max(0.0, first - time.monotonic())
 
-    def look(self, taking_part: Sequence[str]) -> None:
-        """Tend the shards, from the keeper's thread."""
+    def look(self, taking_part: Sequence[str], missing: Callable[[Job, Config], str]) -> None:
+        """Tend the shards, from the keeper's thread; leave them to others while something is `missing` here."""
         try:
-            tended = self.shards.tend(taking_part)
+            if why := missing(self.job, self._conf):
+                self.telling.trouble(why)
+                tended = self.shards.leave()
+            else:
+                tended = self.shards.tend(taking_part)
         except Exception as error:  # an error of a job about its shards stops no other job
             self.telling.trouble(f"its shards are not known: {error_text(error)}")
             return

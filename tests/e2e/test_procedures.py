@@ -255,6 +255,7 @@ def test_an_object_store_that_is_gone_is_named_and_the_processes_go_on_when_it_i
 
 
 @pytest.mark.long  # an export is a job of Spark, which starts twice
+@pytest.mark.timeout(600)
 def test_a_job_that_fails_says_why_and_goes_on_when_that_is_mended(machine: Machine) -> None:
     lake = machine.folder / "lake"
     lake.write_text("a file where the table's folder should be")

@@ -51,6 +51,9 @@ class Probe:
 
     def cancel(self, job: str) -> None: ...
 
+    def missing(self, job: Job, conf: Config) -> str:
+        return ""
+
     def progress(self, job: str) -> str:
         return ""
 

@@ -168,12 +168,13 @@ class ProducerCalls(Client):
     ) -> Coroutine[Any, Any, object] | None:
         """Queue one message; returns what is to be awaited if it cannot be queued at once."""
         message = made(body, options)
-        deadline = self._deadline(None)
+        now = self.shell.now()
+        deadline = now + self._settings.patience.timeout_s
         self._check(message)
         router = self._routers.router(topic)
         if selector is not None:
             return self._queue_chosen(router, message, deadline, future, selector, selector_argument)
-        executor = router.known_executor(message) if self._hosts.tracing.spans is None else None
+        executor = router.known_executor(message, now) if self._hosts.tracing.spans is None else None
         if executor is not None and self._routers.gather(executor, message, deadline, future):
             return None
         return self._put(router, message, deadline, future)

@@ -139,10 +139,13 @@ class Executor:
 
     def gather(self, message: Message, size: int, deadline: float, future: Outcome[Sent] | None) -> bool:
         """Queue one message that nobody withdraws; returns False as `put` does."""
+        born_us = time.time_ns() // 1000
         with self._arrived.lock:
             if not self._takes():
                 return False
-            self._queue.gather(message, size, deadline, future, time.time_ns() // 1000)
+            self._queue.gather(message, size, deadline, future, born_us)
+            if self._busy and not self._lingering:  # nearly always
+                return True
             if not self._begins():
                 return True
         self._shared.workers.submit(self._run)

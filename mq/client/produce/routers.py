@@ -157,7 +157,9 @@ class Routers:
 
     async def put(self, router: TopicRouter, message: Message, entry: Entry, *, waits: bool, here: bool) -> Executor:
         """Queue one message, for a caller that `waits` for it; `here`: the caller sends it if no other is ahead."""
-        executor = router.known_executor(message) or await router.executor_for(message, entry.deadline)
+        executor = router.known_executor(message, self._shared.shell.now()) or await router.executor_for(
+            message, entry.deadline
+        )
         if not self._shared.buffer.try_take(entry.size, entry.count):
             await self._take_room(entry, wait=waits or self._settings.when_full == "wait")
         while True:

@@ -86,7 +86,7 @@ class TopicRouter:
 
     # Choosing ---------------------------------------------------------------------------------------------------
 
-    def known_executor(self, message: Message) -> Executor | None:
+    def known_executor(self, message: Message, now: float) -> Executor | None:
         """Return the executor of a message that names no partition: by its key, or at random; None without a route.
 
         Messages without a key that wait at the same time have the same (SPEC ROUTE-5).
@@ -94,7 +94,7 @@ class TopicRouter:
         view, routed = self._view, self._routed
         if message.partition is not None or view is None or self._unrouted is not None:
             return None
-        if self._shared.shell.now() >= self._fresh_until:
+        if now >= self._fresh_until:
             self._refresh_when_due()
         if message.key is not None:
             return routed[view.table[view.slot_of(message.key)]]
@@ -109,7 +109,7 @@ class TopicRouter:
         if message.partition is not None:
             return await self.named(message.partition, deadline)
         while True:
-            executor = self.known_executor(message) or self._unrouted
+            executor = self.known_executor(message, self._shared.shell.now()) or self._unrouted
             if executor is not None:
                 return executor
             await self._resolve(deadline)

@@ -58,7 +58,7 @@ def test_waiting_until_empty_ends_with_the_last_message() -> None:
 class Moving:
     """A topic whose executor has just retired, and whose route does not come: its own executor, too."""
 
-    def known_executor(self, _message: Message) -> Moving:
+    def known_executor(self, _message: Message, _now: float) -> Moving:
         return self
 
     def put(self, _entry: Entry) -> bool:

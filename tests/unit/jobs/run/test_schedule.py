@@ -20,6 +20,7 @@ from deltamq.jobs.run.registry import Facts, Job
 from deltamq.jobs.run.schedule import Scheduler
 from deltamq.jobs.run.telling import error_text
 from deltamq.jobs.run.work import Work
+from deltamq.jobs.spark.runner import SparkRunner
 from deltamq.mq.errors import Unavailable
 from deltamq.tables.config import Config, load
 from deltamq.tables.ops.job_runs import IDLE_RECORD_S, LastRun, newest_run, read_running, read_runs, seconds_behind
@@ -67,6 +68,9 @@ class Bench:
     def cancel(self, job: str) -> None:
         self.cancelled.append(job)
         self.ends.get(job, lambda: None)()
+
+    def missing(self, job: Job, conf: Config) -> str:
+        return ""
 
     def progress(self, job: str) -> str:
         return "tasks=1/2"
@@ -471,3 +475,32 @@ def test_look_25_a_job_that_finds_nothing_on_an_object_store_looks_seldomer(
         now_s[0] += 10
     work.shards.release()
     assert found == [0.5, *intervals[1:]]
+
+
+def test_rely_18_an_application_that_cannot_run_a_job_leaves_it_to_others() -> None:
+    """It had the shard from when it could: Spark is needed only since an export was added, and there is no Java."""
+    store, told, me = MemoryStore(), list[str](), Holder.this()
+    work = Work(_job("a"), Config(), store, me, every_s=0.5, tell=told.append, now=lambda: NOW)
+    work.look([me.application], lambda job, conf: "")
+    with pytest.raises(DriverBusy), shard_lock(store, "a"):
+        raise AssertionError("it has the shard")
+    for _ in range(2):
+        work.look([me.application], lambda job, conf: "there is no Java")
+    assert work.wait_s() is None
+    assert told == ["job=a FAILED seconds=0.0 there is no Java", "job=a gives back shards=all"]
+    with shard_lock(store, "a"):
+        pass
+    work.look([me.application], lambda job, conf: "")
+    assert work.shards.held == ("all",)
+    work.shards.release()
+
+
+def test_rely_18_without_java_a_job_is_missing_something_once_it_needs_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, needs = SparkRunner(Config()), [False]
+    job = replace(_job("a"), needs_spark=lambda conf: needs[0])
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert runner.missing(job, Config()) == ""
+    needs[0] = True
+    assert "JAVA_HOME is /nowhere" in runner.missing(job, Config())
+    monkeypatch.setenv("SPARK_REMOTE", "sc://there")
+    assert runner.missing(job, Config()) == ""
