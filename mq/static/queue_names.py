@@ -12,13 +12,12 @@ from deltamq.mq.limits import PARTITIONS_MAX
 LOGICAL_BROKER: Final = "__logical_queue_broker__"
 #: The same for queues of topics that cover several clusters: the name shows the scope (SPEC STATIC-19).
 GLOBAL_BROKER: Final = "__global_logical_queue_broker__"
-_NAME: Final = re.compile(rf"(0|[1-9]\d{{0,3}})@{LOGICAL_BROKER}")
+_NAME: Final = re.compile(rf"(0|[1-9]\d{{0,3}})@({LOGICAL_BROKER}|{GLOBAL_BROKER})")
 
 
 def queue_name(index: int) -> str:
     """Return the name under which clients see a logical queue: `3@__logical_queue_broker__` (SPEC STATIC-2)."""
-    assert 0 <= index < PARTITIONS_MAX, "a topic has at most 1,024 logical queues"
-    return f"{index}@{LOGICAL_BROKER}"
+    return _name(index, LOGICAL_BROKER)
 
 
 @lru_cache(maxsize=64)
@@ -29,8 +28,7 @@ def queue_names(total: int) -> tuple[str, ...]:
 
 def queue_index(name: str) -> int | None:
     """Return the number of the logical queue with this name; None if it is not the name of one."""
-    match = _NAME.fullmatch(name)
-    return None if match is None else int(match[1])
+    return _index(name, LOGICAL_BROKER)
 
 
 def is_queue_name(name: str) -> bool:
@@ -38,13 +36,9 @@ def is_queue_name(name: str) -> bool:
     return name.endswith((f"@{LOGICAL_BROKER}", f"@{GLOBAL_BROKER}"))
 
 
-_GLOBAL_NAME: Final = re.compile(rf"(0|[1-9]\d{{0,3}})@{GLOBAL_BROKER}")
-
-
 def global_queue_name(index: int) -> str:
     """Return the name under which clients see a queue of a global topic."""
-    assert 0 <= index < PARTITIONS_MAX, "a topic has at most 1,024 logical queues"
-    return f"{index}@{GLOBAL_BROKER}"
+    return _name(index, GLOBAL_BROKER)
 
 
 @lru_cache(maxsize=64)
@@ -55,5 +49,14 @@ def global_queue_names(total: int) -> tuple[str, ...]:
 
 def global_queue_index(name: str) -> int | None:
     """Return the number of the global topic's queue with this name; None if it is not the name of one."""
-    match = _GLOBAL_NAME.fullmatch(name)
-    return None if match is None else int(match[1])
+    return _index(name, GLOBAL_BROKER)
+
+
+def _name(index: int, broker: str) -> str:
+    assert 0 <= index < PARTITIONS_MAX, "a topic has at most 1,024 logical queues"
+    return f"{index}@{broker}"
+
+
+def _index(name: str, broker: str) -> int | None:
+    match = _NAME.fullmatch(name)
+    return None if match is None or match[2] != broker else int(match[1])

@@ -144,8 +144,6 @@ class Executor:
             if not self._takes():
                 return False
             self._queue.gather(message, size, deadline, future, born_us)
-            if self._busy and not self._lingering:  # nearly always
-                return True
             if not self._begins():
                 return True
         self._shared.workers.submit(self._run)
