@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.e2e.main_job import ROOT, MainJob
+from tests.e2e.main_job import PATIENCE_S, ROOT, MainJob
 from tests.notebook import run_as_notebook
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(PATIENCE_S + 300)]
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FLIGHTS = (ROOT / "jobs" / "flights" / "README.md").read_text(encoding="utf-8")

@@ -14,9 +14,9 @@ from deltamq.jobs.flights.events import events_of, read_airports, read_flights
 from deltamq.jobs.flights.group_account import fails
 from deltamq.jobs.flights.groups import fresh_groups
 from deltamq.jobs.flights.run import fresh_topic
-from tests.e2e.main_job import EVENTS, MainJob, still_there
+from tests.e2e.main_job import EVENTS, PATIENCE_S, MainJob, still_there
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(PATIENCE_S + 300)]
 
 
 def test_producer_service_and_spark_agree(served: MainJob) -> None:

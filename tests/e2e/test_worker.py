@@ -18,7 +18,7 @@ from tests.e2e.up_process import Up
 from tests.free_ports import free_port
 
 MODULE = """
-import asyncio, os, pathlib
+import asyncio, gc, os, pathlib
 from dataclasses import dataclass
 import deltamq
 
@@ -41,7 +41,7 @@ def audit(message):
 
 @deltamq.handler(topic="slow", group="billing")
 def slow(text: str):
-    note("slow began")
+    note("slow began" if gc.get_freeze_count() else "slow began, and the collector looks at modules")
     while not pathlib.Path(__file__).with_name("go").exists():
         os.sched_yield()
     note("slow ended")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -71,8 +72,19 @@ def worker(
     declared = [each for module in modules for each in _declared(module)]
     if number in (None, "0"):
         _print(declared)
+    _spare_collector()
     asyncio.run(_run(declared, url, access, metrics_host, metrics_port, int(number or 0)))
     return 0
+
+
+def _spare_collector() -> None:
+    """Let the garbage collector pass over what the program's modules made: it lives as long as the process.
+
+    Messages in the handlers make the collector look at everything again and again. With 1,000 handlers of 0.1 s and
+    90,000 objects of modules, that was a fifth of the time; no handler goes on in the meantime.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 async def _run(

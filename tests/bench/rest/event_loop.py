@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Iterator
 from statistics import median
@@ -104,6 +105,8 @@ async def _handled(url: str, topic: str, number: int, count: int) -> float:
     async with AsyncProducer(url) as producer:
         await producer.send_batch(topic, [_BODY] * count)
     handled, ended = 0, asyncio.Event()
+    gc.collect()
+    gc.freeze()  # as `deltamq worker` does (mq/client/cli/worker.py)
     began = time.perf_counter()
 
     async def handle(message: PoppedMessage) -> None:
@@ -118,4 +121,6 @@ async def _handled(url: str, topic: str, number: int, count: int) -> float:
             await asyncio.wait_for(ended.wait(), _WITHIN_S)
         except TimeoutError as error:
             raise LoadError(f"{count - handled} of {count} messages are missing") from error
-        return count / (time.perf_counter() - began)
+        rate = count / (time.perf_counter() - began)
+    gc.unfreeze()
+    return rate
