@@ -20,8 +20,8 @@ import psutil
 ROOT: Final = Path(__file__).parents[2]
 #: Number of events that the tests replay; `make run` replays all.
 EVENTS: Final = 10_000
-#: It takes two minutes on an idle machine, and nine were seen beside another worker's tests on a slow one. The job itself
-#: fails as soon as one of its processes is silent for too long.
+#: It takes two minutes on an idle machine, and nine were seen beside another worker's tests on a slow one. The job
+#: itself fails as soon as one of its processes is silent for too long.
 PATIENCE_S: Final = 1_200
 
 
