@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import time
 
-from deltamq import Admin, Producer, TopicSchema
+from deltamq import Admin, Producer, Sent, TopicSchema
 from deltamq.jobs.run.run_once import run_jobs
 from deltamq.jobs.sql import register_views, spark_session
 from deltamq.tables.config import load
@@ -59,6 +59,7 @@ admin.create_topic(topic, partitions=2, schema=schema)
 # COMMAND ----------
 
 database: dict[int, dict[str, object]] = {}
+acknowledged: list[Sent] = []
 
 
 def change(producer: Producer, id: int, **columns: object) -> None:
@@ -69,9 +70,9 @@ def change(producer: Producer, id: int, **columns: object) -> None:
         database[id] = after
     op = "d" if after is None else "c" if before is None else "u"
     key = json.dumps({"id": id}, separators=(",", ":"))
-    producer.send(topic, json.dumps({"op": op, "before": before, "after": after}), key=key)
+    acknowledged.append(producer.send(topic, json.dumps({"op": op, "before": before, "after": after}), key=key))
     if after is None:
-        producer.send(topic, b"", key=key)
+        acknowledged.append(producer.send(topic, b"", key=key))
 
 
 with Producer(conf.client.url) as producer:
@@ -157,4 +158,16 @@ assert is_the_databases()
 history = spark.sql(f"SELECT mq_offset, item, amount FROM mq_values_{topic} WHERE id = 2 ORDER BY mq_offset")
 history.show()
 assert [row["item"] for row in history.collect()] == ["cups", "mugs"]
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC No row is left behind, and no change was lost.
+
+# COMMAND ----------
+
+left = len(database) - spark.table(view).count()
+lost = len(acknowledged) - spark.read.format("mq").option("topic", topic).load().count()
+print(f"left={left}, lost={lost}")
+assert (left, lost) == (0, 0)
 admin.close()

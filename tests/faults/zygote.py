@@ -37,7 +37,7 @@ __all__ = ["Ack", "Order", "Zygote", "acks_of", "bodies_of", "zygote"]
 _ROOT: Final = Path(__file__).parents[2]
 _ANSWER_S: Final = 60
 #: Seconds for which a writer repeats a request before it gives up.
-_PATIENCE_S: Final = 20.0
+_PATIENCE_S: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
