@@ -33,6 +33,7 @@ from tests.queue_engines import revive_job
 
 pytestmark = [
     pytest.mark.long,
+    pytest.mark.timeout(300),
     pytest.mark.skipif(
         shutil.which("prometheus") is None or shutil.which("promtool") is None,
         reason="prometheus and promtool are not installed (apt-get install prometheus)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,28 @@ def test_meta_01_an_unexpected_error_does_not_end_the_watch(tmp_path: Path, monk
     monkeypatch.setattr(background, "settle_overdue", fail)
     with running(config_for(tmp_path / "warehouse", refresh_ms=20)):
         until(lambda: looks >= 3)
+
+
+def test_meta_01_a_timer_of_upkeep_that_ends_after_the_threads_begins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[dict[str, object]] = []
+    with running(config_for(tmp_path / "warehouse")) as api:
+        api.put_topic("orders", partitions=1)
+        api.send("orders", "a")
+        (name,) = api.partitions("orders")
+        partition, loop = api.hosted("orders", name), api.service.loop
+        loop.call_soon_threadsafe(loop.set_exception_handler, lambda _, context: errors.append(context))
+        close, fired = api.service.warehouse.close, threading.Event()
+
+        def fire() -> None:
+            loop.call_soon(fired.set)
+            partition._begin_upkeep()
+
+        def fire_and_close() -> None:
+            loop.call_soon_threadsafe(fire)
+            assert fired.wait(30)
+            close()
+
+        monkeypatch.setattr(api.service.warehouse, "close", fire_and_close)
+    assert errors == []
