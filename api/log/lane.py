@@ -126,15 +126,18 @@ class Threads:
         self.lane = Lane.start(loop, commits, calls_max)
         self._upkeep = ThreadPoolExecutor(1, thread_name_prefix="mq-upkeep")
         self.work = ThreadPoolExecutor(work, thread_name_prefix="mq-work")
+        self._stopping = False
 
     def keep_up(self, work: Callable[[], None]) -> None:
-        """Do upkeep of a partition after that of others."""
-        self._upkeep.submit(work).add_done_callback(_note_failure)
+        """Do upkeep of a partition after that of others; once the threads stop, it is left to the next start."""
+        if not self._stopping:  # a timer may end after the threads have
+            self._upkeep.submit(work).add_done_callback(_note_failure)
 
-    def stop(self) -> None:
-        """Finish everything that was submitted; blocking. The lane's commits have ended."""
-        self._upkeep.shutdown()
-        self.work.shutdown()
+    async def stop(self) -> None:
+        """Finish everything that was submitted. The lane's commits have ended."""
+        self._stopping = True
+        for threads in (self._upkeep, self.work):
+            await asyncio.to_thread(threads.shutdown)
 
 
 def _note_failure(done: Future[None]) -> None:

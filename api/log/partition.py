@@ -331,10 +331,7 @@ class Partition:
         if self._upkeep_timer is not None:
             self._upkeep_timer.cancel()
             self._upkeep_timer = None
-        self._in_upkeep = not self._owner.stopping
-        if not self._in_upkeep:
-            # A timer may end after the threads have.
-            return
+        self._in_upkeep = True
         self._pace.begun(self._owner.loop.time())
         self._owner.keep_up(self._maintain)
 

@@ -445,7 +445,7 @@ class Service:
             self._tables.close,
             self.partitions.finish,
             self._threads.lane.stop,
-            partial(asyncio.to_thread, self._threads.stop),
+            self._threads.stop,
             partial(asyncio.to_thread, self.warehouse.close),
         )
         failures: list[Exception] = []
