@@ -269,8 +269,8 @@ def test_a_long_poll_ends_with_the_message(
     with PullConsumer(shared_service.url, topic) as consumer:
         threading.Timer(0.2, producer.send, (topic, b"x")).start()
         began = datetime.now(UTC)
-        assert [m.body for m in consumer.poll(wait_ms=15_000)] == [b"x"]
-        assert datetime.now(UTC) - began < timedelta(seconds=5)
+        assert [m.body for m in consumer.poll(wait_ms=60_000)] == [b"x"]
+        assert datetime.now(UTC) - began < timedelta(seconds=30)
 
 
 @pytest.mark.static_too(always=True)

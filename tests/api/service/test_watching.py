@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,11 +45,13 @@ def test_tail_begins_before_the_end_and_goes_on(api: Api, capsys: pytest.Capture
     url = f"http://127.0.0.1:{api.port}"
     api.put_topic("tailed", partitions=1)
     api.send("tailed", "0", "1", "2", "3")
-    sending = threading.Timer(0.5, lambda: api.send("tailed", "4", "5"))
-    sending.start()
-    assert cli._status(["tail", "tailed", "--last", "2", "--max", "4", "--url", url, "--json"]) == 0
-    sending.join()
-    assert [json.loads(line)["body"] for line in capsys.readouterr().out.splitlines()] == ["2", "3", "4", "5"]
+    process = _started(api, "tail", "tailed", "--last", "2", "--max", "4", "--json")
+    assert process.stdout is not None
+    assert [json.loads(process.stdout.readline())["body"] for _ in range(2)] == ["2", "3"]
+    api.send("tailed", "4", "5")
+    rest, _ = process.communicate(timeout=60)
+    assert [json.loads(line)["body"] for line in rest.splitlines()] == ["4", "5"]
+    assert process.returncode == 0
     assert cli._status(["tail", "tailed", "--last", "99", "--max", "6", "--url", url]) == 0
     assert [line.rsplit("\t", 1)[1] for line in capsys.readouterr().out.splitlines()] == list("012345")
     assert cli._status(["tail", "nothing", "--url", url]) == 1
