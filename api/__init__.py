@@ -1,6 +1,6 @@
 """The DeltaMQ service: topics, produce, fetch and health over HTTP.
 
-It starts without Spark and meets the jobs only in the tables. `deltamq serve` runs `api.serve:serve_command`.
+It starts without Spark and meets the jobs only in the tables. `deltamq serve` runs `api.command:serve_command`.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 import uvicorn
@@ -60,32 +60,14 @@ _PAGE_SETTINGS: Final = frozenset(("MIMALLOC_ALLOW_THP", "MIMALLOC_ALLOW_LARGE_O
 _NOT_STARTED: Final = 3
 
 
-@click.command("serve", help="Run the service until SIGTERM.")
-@click.option("--profile", default=None, help="Settings from conf/<profile>.toml.")
-@click.option("--warehouse", default=None, help="Folder or URL of the tables.")
-@click.option("--host", default=None, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port; 0 takes a free one.")
-@click.option("--kafka-port", type=click.IntRange(0, 65535), default=None, help="Port for Kafka's clients; 0 for none.")
-@click.option("--broker", "brokers", multiple=True, help="Broker that this process should serve; may be repeated.")
-@click.option("--address", default=None, help="URL under which clients and other processes reach this one.")
-def serve_command(
-    profile: str | None,
-    warehouse: str | None,
-    host: str | None,
-    port: int | None,
-    kafka_port: int | None,
-    brokers: tuple[str, ...],
-    address: str | None,
-) -> None:
-    """Run the service until SIGTERM."""
-    flags: dict[str, str | int | list[str] | None] = {
-        "warehouse.uri": warehouse,
-        "service.host": host,
-        "service.port": port,
-        "service.kafka_port": kafka_port,
-        "service.brokers": list(brokers) or None,
-        "service.address": address,
-    }
+def serve(profile: str | None, flags: Mapping[str, str | int | list[str] | None]) -> NoReturn:
+    """Run the service with the settings of a profile, or those given by name, until SIGTERM; end the process.
+
+    Raises
+    ------
+    click.ClickException
+        The settings are wrong, or it cannot listen there.
+    """
     try:
         config = load(profile, flags)
         _leave_no_core(config)

@@ -20,11 +20,11 @@ from typing import IO, Any
 import pytest
 from click.testing import CliRunner
 
-from deltamq.api.serve import serve_command
+from deltamq.api.command import serve_command
 from deltamq.tables.config import conf_folder, load
 from tests.forked import Forked, run_forked
 
-COMMAND = [sys.executable, "-c", "from deltamq.api.serve import serve_command; serve_command()"]
+COMMAND = [sys.executable, "-c", "from deltamq.api.command import serve_command; serve_command()"]
 
 
 class Process:
@@ -281,3 +281,11 @@ def test_the_process_uses_no_huge_pages_unless_the_environment_says_so(tmp_path:
 def _huge_pages(process: Process) -> list[str]:
     status = Path(f"/proc/{process.popen.pid}/status").read_text(encoding="utf-8")
     return re.findall(r"THP_enabled:\t(\d)", status)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux says which files a process has mapped")
+def test_the_process_has_arrow_and_no_pandas(tmp_path: Path) -> None:
+    process = Process(tmp_path, from_nothing=True)
+    mapped = Path(f"/proc/{process.popen.pid}/maps").read_text()
+    assert process.end(signal.SIGTERM) == 0, process.logs
+    assert "pyarrow" in mapped and "/pandas/" not in mapped

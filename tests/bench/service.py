@@ -21,7 +21,7 @@ from tests.bench.load import Address, Connection, LoadError, request
 
 __all__ = ["Service", "running_service"]
 
-_COMMAND: Final = "from deltamq.api.serve import serve_command; serve_command()"
+_COMMAND: Final = "from deltamq.api.command import serve_command; serve_command()"
 _STOP_S: Final = 60
 
 

@@ -223,7 +223,7 @@ def test_sec_29_processes_speak_tls_to_each_other(start: Start, authority: Autho
 
 
 def test_sec_25_wrong_settings_of_tls_end_the_start_with_a_reason(tmp_path: Path, authority: Authority) -> None:
-    from deltamq.api.serve import serve_command
+    from deltamq.api.command import serve_command
 
     pair, other = authority.server(), authority.client("x")
     for settings, told in (

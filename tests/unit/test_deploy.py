@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deltamq.api.serve import serve_command
+from deltamq.api.command import serve_command
 from deltamq.tables.config import ConfigInvalid, load
 
 _DEPLOY = Path(__file__).parents[2] / "conf" / "deploy"

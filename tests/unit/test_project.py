@@ -104,7 +104,7 @@ def test_commands_of_other_layers_are_found_by_entry_points() -> None:
     points = PROJECT["project"]["entry-points"]["deltamq.commands"]
     assert points == {
         "backup": "deltamq.jobs.cli.backup_commands:backup_group",
-        "serve": "deltamq.api.serve:serve_command",
+        "serve": "deltamq.api.command:serve_command",
         "setup": "deltamq.jobs.cli.setup_command:setup_command",
         "jobs": "deltamq.jobs.cli.jobs_group:jobs_command",
         "verify": "deltamq.jobs.cli.verify_command:verify_command",

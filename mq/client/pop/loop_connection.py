@@ -9,7 +9,7 @@ from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.pop.client import PopAsk
 from deltamq.mq.client.pop.connection import PopConnection
-from deltamq.mq.client.shells.loop_transport import authority_of, exchange, new_session, url_of
+from deltamq.mq.client.shells.loop_transport import authority_of, exchange, load_aiohttp, new_session, url_of
 from deltamq.mq.client.shells.shell import Answer
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class LoopPopConnection(PopConnection):
     async def _exchange(self, ask: PopAsk, token: str | None) -> Answer:
         self._check_not_cancelled()
         if self._session is None:
+            await load_aiohttp()
+            self._check_not_cancelled()
             self._session = self._make_session()
         endpoint = self._endpoint
         url = url_of(f"{endpoint.scheme}://{authority_of(endpoint.host, endpoint.port)}", endpoint.target(ask.path))

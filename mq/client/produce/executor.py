@@ -33,7 +33,14 @@ from deltamq.mq.client.produce.entry import (
     timed_out_in_queue,
 )
 from deltamq.mq.client.produce.shared import Shared
-from deltamq.mq.client.produce.wire import EncodedRequest, encode_request, read_ranges, tell_stored
+from deltamq.mq.client.produce.wire import (
+    EncodedRequest,
+    encode_request,
+    is_first_array,
+    make_array,
+    read_ranges,
+    tell_stored,
+)
 from deltamq.mq.client.shells.shell import Answer, Inside, Outcome
 from deltamq.mq.errors import NOT_WRITABLE, DeltaMQError, Fenced, Overloaded, Refused, Unknown
 
@@ -282,6 +289,8 @@ class Executor:
 
     async def _send(self, batch: list[Entry]) -> None:
         self._in_flight = batch
+        if is_first_array(batch):
+            await self._shared.shell.blocking(make_array)
         try:
             request = self._request(batch, self._named(batch))
         except (ValueError, TypeError, OverflowError) as cause:

@@ -7,6 +7,7 @@ import contextlib
 import io
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from importlib import import_module
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Final
 
@@ -49,6 +50,8 @@ class LoopTransport:
         self, method: str, target: str, headers: Mapping[str, str], body: Body | None, timeout_s: float
     ) -> Answer:
         """Send a request; `timeout_s` limits the whole attempt."""
+        if self._session is None:
+            await load_aiohttp()
         if self._closed:
             raise Unavailable(f"the client of {self._origin} is closed", code=CONNECT_FAILED)
         if self._session is None:
@@ -92,6 +95,16 @@ def url_of(origin: str, target: str) -> URL:
     return URL(origin + target, encoded=True)
 
 
+async def load_aiohttp() -> None:
+    """Import aiohttp in a thread, where its tenth of a second keeps nobody waiting; raises `Refused` without it."""
+    try:
+        await asyncio.to_thread(import_module, "aiohttp")
+    except ImportError as error:
+        raise Refused(
+            "clients on an event loop need aiohttp: pip install 'deltamq[aio]'", code="not_installed", field="aio"
+        ) from error
+
+
 def new_session(
     ssl_context: SSLContext | None,
     *,
@@ -101,14 +114,10 @@ def new_session(
     """Return connections that send what they are given and nothing else: no cookies, no headers of their own.
 
     There are as many as are needed, unless there is a bound. `sent` is called with the connection of each request
-    before it goes there; it may raise.
+    before it goes there; it may raise. `load_aiohttp` comes before.
     """
-    try:
-        import aiohttp
-    except ImportError as error:
-        raise Refused(
-            "clients on an event loop need aiohttp: pip install 'deltamq[aio]'", code="not_installed", field="aio"
-        ) from error
+    import aiohttp
+
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=True if ssl_context is None else ssl_context, limit=connections_max),
         request_class=aiohttp.ClientRequest if sent is None else _noted(sent),

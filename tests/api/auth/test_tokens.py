@@ -507,7 +507,7 @@ def test_sec_15_settings_that_would_believe_too_much_are_refused_at_the_start(
 def test_sec_15_an_issuer_without_authentication_or_with_a_wrong_file_ends_the_start(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
-    from deltamq.api.serve import serve_command
+    from deltamq.api.command import serve_command
 
     base = {"DELTAMQ_OIDC_ISSUER": "https://example.org", "DELTAMQ_OIDC_AUDIENCE": "a"}
     for more, told in (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -175,6 +177,33 @@ def test_send_13_another_loop_no_loop_and_a_child_are_refused(stub: StubService)
         elsewhere.join()
         runner.run(producer.close())
     assert stub.bodies("orders") == [b"x"]
+
+
+IMPORTS = """
+import asyncio, sys, threading
+
+class Seen:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name in ("aiohttp", "pandas"):
+            print(name, "in the loop" if threading.current_thread() is threading.main_thread() else "in a thread")
+
+sys.meta_path.insert(0, Seen)
+from deltamq import AsyncProducer
+
+async def main():
+    async with AsyncProducer(sys.argv[1]) as producer:
+        await asyncio.gather(*(producer.send("orders", b"x") for _ in range(3)))
+
+asyncio.run(main())
+"""
+
+
+def test_send_13_what_the_first_send_imports_is_imported_in_a_thread(stub: StubService) -> None:
+    stub.create("orders", 1)
+    command = [sys.executable, "-c", IMPORTS, stub.url]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_WITHIN_S)
+    assert done.stdout.splitlines() == ["aiohttp in a thread", "pandas in a thread"]
 
 
 # Consumers ------------------------------------------------------------------------------------------------------
