@@ -36,11 +36,10 @@ from deltamq.mq.client.produce.shared import Shared
 from deltamq.mq.client.produce.wire import (
     EncodedRequest,
     encode_request,
-    is_first_array,
-    make_array,
     read_ranges,
     tell_stored,
 )
+from deltamq.mq.client.shells.first_array import before_arrays
 from deltamq.mq.client.shells.shell import Answer, Inside, Outcome
 from deltamq.mq.errors import NOT_WRITABLE, DeltaMQError, Fenced, Overloaded, Refused, Unknown
 
@@ -289,8 +288,8 @@ class Executor:
 
     async def _send(self, batch: list[Entry]) -> None:
         self._in_flight = batch
-        if is_first_array(batch):
-            await self._shared.shell.blocking(make_array)
+        if len(batch) > 1 or batch[0].count > 1:
+            await before_arrays(self._shared.shell)
         try:
             request = self._request(batch, self._named(batch))
         except (ValueError, TypeError, OverflowError) as cause:

@@ -10,7 +10,6 @@ from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from itertools import chain
 from typing import Any, Final
 
@@ -120,17 +119,6 @@ def _line(message: Message, born_us: int, partition: str | None) -> wire.Message
 
 
 # Arrow ---------------------------------------------------------------------------------------------------------
-
-
-@cache
-def make_array() -> None:
-    """Make an array: with the first one, pyarrow imports pandas, if it is installed, in a quarter of a second."""
-    pa.array([], pa.null())
-
-
-def is_first_array(entries: Sequence[Entry]) -> bool:
-    """Whether a request of these may have the process's first arrays: then `make_array` comes before it."""
-    return (len(entries) > 1 or entries[0].count > 1) and make_array.cache_info().currsize == 0
 
 
 def _rows_of(entries: Sequence[Entry]) -> pa.RecordBatch:

@@ -28,6 +28,7 @@ from deltamq.mq.client.pull.loop_fetches import LoopFetches
 from deltamq.mq.client.pull.offsets import OffsetStore, Start, resume_offsets, start_offsets
 from deltamq.mq.client.pull.partition_reader import PartitionReader, out_of_range
 from deltamq.mq.client.shells.both import Client, both
+from deltamq.mq.client.shells.first_array import before_arrays
 from deltamq.mq.client.shells.forks import Birthplace
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Refused
 from deltamq.mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, MIB, WAIT_MS_MAX
@@ -240,6 +241,7 @@ class PullConsumerCore(Client):
         taken = await self._received(max_messages, wait_ms)
         if not taken:
             return None
+        await before_arrays(self.shell)
         return pa.concat_tables([with_partition(partition, rows) for partition, rows in taken])
 
     async def _received(self, max_messages: int, wait_ms: int) -> list[tuple[str, pa.Table]]:

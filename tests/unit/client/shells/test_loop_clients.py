@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from deltamq import AsyncOutboxRelay, AsyncPopConsumer, AsyncProducer, ForkedClient, PoppedMessage, Refused, Result
+from deltamq import (
+    AsyncOutboxRelay,
+    AsyncPopConsumer,
+    AsyncProducer,
+    ForkedClient,
+    PoppedMessage,
+    Producer,
+    Refused,
+    Result,
+)
 from deltamq.mq.client.shells.loop import TimeOuts
 from tests.outbox_database import sqlite_database
 from tests.unit.client.pop.pop_consumers import QUICK
@@ -189,19 +198,26 @@ class Seen:
             print(name, "in the loop" if threading.current_thread() is threading.main_thread() else "in a thread")
 
 sys.meta_path.insert(0, Seen)
-from deltamq import AsyncProducer
+from deltamq import AsyncProducer, AsyncPullConsumer
 
-async def main():
+async def sends():
     async with AsyncProducer(sys.argv[1]) as producer:
         await asyncio.gather(*(producer.send("orders", b"x") for _ in range(3)))
 
-asyncio.run(main())
+async def polls():
+    async with AsyncPullConsumer(sys.argv[1], "orders", start="first") as consumer:
+        assert await consumer.poll_arrow(wait_ms=30_000) is not None
+
+asyncio.run({"sends": sends, "polls": polls}[sys.argv[2]]())
 """
 
 
-def test_send_13_what_the_first_send_imports_is_imported_in_a_thread(stub: StubService) -> None:
+@pytest.mark.parametrize("what", ["sends", "polls"])
+def test_send_13_what_the_first_call_imports_is_imported_in_a_thread(stub: StubService, what: str) -> None:
     stub.create("orders", 1)
-    command = [sys.executable, "-c", IMPORTS, stub.url]
+    with Producer(stub.url) as producer:
+        producer.send("orders", b"x")
+    command = [sys.executable, "-c", IMPORTS, stub.url, what]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_WITHIN_S)
     assert done.stdout.splitlines() == ["aiohttp in a thread", "pandas in a thread"]
 
