@@ -25,9 +25,9 @@ def test_pop_09_a_slow_handler_keeps_its_message(stub: StubService, consume: Con
         seen(message)
         release.wait(20)
 
-    consumer = consume(handle, concurrency=3, invisible_ms=1_200)
+    consumer = consume(handle, concurrency=3, invisible_ms=4_000)
     stub.queue.wait_for(lambda: len(seen.messages) == 3)
-    other = consume(seen, concurrency=3, invisible_ms=1_200)
+    other = consume(seen, concurrency=3, invisible_ms=4_000)
     # Each was renewed more often than its invisible time lasted.
     stub.queue.wait_for(lambda: consumer.stats().renewals >= 9)
     release.set()
@@ -44,7 +44,7 @@ def test_waiting_messages_are_renewed_too(stub: StubService, consume: Consume, s
         seen(message)
         release.wait(20)
 
-    consumer = consume(handle, concurrency=1, prefetch=3, invisible_ms=1_200)
+    consumer = consume(handle, concurrency=1, prefetch=3, invisible_ms=4_000)
     stub.queue.wait_for(lambda: consumer.stats().renewals >= 12)
     release.set()
     wait_done(stub)
@@ -80,7 +80,7 @@ def test_a_renewal_that_the_service_does_not_answer_is_repeated(
         seen(message)
         release.wait(20)
 
-    consumer = consume(handle, invisible_ms=1_500)
+    consumer = consume(handle, invisible_ms=4_000)
     stub.queue.wait_for(lambda: consumer.stats().renewals >= 3)
     release.set()
     wait_done(stub)
