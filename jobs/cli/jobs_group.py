@@ -31,8 +31,8 @@ from deltamq.jobs.run.registry import Job, all_jobs, jobs_named
 from deltamq.jobs.run.schedule import Scheduler
 from deltamq.jobs.run.state import job_state
 from deltamq.jobs.run.telling import log_line
-from deltamq.jobs.setup.java import JavaMissing, java_path
-from deltamq.jobs.spark.masters import is_elsewhere
+from deltamq.jobs.setup.java import JavaMissing
+from deltamq.jobs.spark.masters import java_missing
 from deltamq.jobs.spark.runner import SparkRunner
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
@@ -159,19 +159,15 @@ def _traces(conf: Config) -> RunTraces:
 def _that_can_run(jobs: list[Job], conf: Config, *, all_are_meant: bool) -> list[Job]:
     """If all jobs are meant, the local engine leaves out the ones that need Spark where there is no Java."""
     with_spark = [job.name for job in jobs if job.needs_spark(conf)]
-    if not with_spark or is_elsewhere(conf.jobs.master):
+    error = java_missing(conf.jobs.master) if with_spark else None
+    if error is None:
         return jobs
-    try:
-        java_path()
-    except JavaMissing as error:
-        if conf.jobs.engine is Engine.SPARK:
-            detail = f"{error} Or run the jobs that need no Spark: deltamq jobs run --engine local"
-            raise JavaMissing(detail) from error
-        if not all_are_meant:
-            raise
-        click.echo(f"warning: {', '.join(with_spark)} do not run without Java: {error}", err=True)
-        return [job for job in jobs if job.name not in with_spark]
-    return jobs
+    if conf.jobs.engine is Engine.SPARK:
+        raise JavaMissing(f"{error} Or run the jobs that need no Spark: deltamq jobs run --engine local")
+    if not all_are_meant:
+        raise error
+    click.echo(f"warning: {', '.join(with_spark)} do not run without Java: {error}", err=True)
+    return [job for job in jobs if job.name not in with_spark]
 
 
 def _run(

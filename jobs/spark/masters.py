@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from deltamq.jobs.setup.java import JavaMissing, java_path
 from deltamq.mq.errors import Refused, Unavailable
 
 _ANSWER_S: Final = 5.0
@@ -38,6 +39,17 @@ def is_elsewhere(master: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether another process has the session, so that no JVM is started on this machine."""
     ours = ("SPARK_REMOTE", "DATABRICKS_RUNTIME_VERSION", "PYSPARK_GATEWAY_PORT")
     return is_remote(master) or any(environ.get(name) for name in ours)
+
+
+def java_missing(master: str) -> JavaMissing | None:
+    """Return the error if the session's JVM is to be started on this machine and there is no Java; it is not raised."""
+    if is_elsewhere(master):
+        return None
+    try:
+        java_path()
+    except JavaMissing as error:
+        return error
+    return None
 
 
 def check_master(master: str) -> None:

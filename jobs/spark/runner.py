@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.registry import Facts, Job
-from deltamq.jobs.setup.java import JavaMissing, java_path
 from deltamq.jobs.spark.application import SparkApplication, SparkGone
-from deltamq.jobs.spark.masters import is_elsewhere
+from deltamq.jobs.spark.masters import java_missing
 from deltamq.jobs.tasks.connect import is_connect
 from deltamq.jobs.tasks.task_errors import errors_of_tasks
 from deltamq.tables.config import Config
@@ -57,12 +56,8 @@ class SparkRunner:
 
     def missing(self, job: Job, conf: Config) -> str:
         """Return why there is no Spark for the job, which may have begun to need it; empty if it can run."""
-        if not is_elsewhere(conf.jobs.master):
-            try:
-                java_path()
-            except JavaMissing as error:
-                return str(error) if job.needs_spark(conf) else ""
-        return ""
+        error = java_missing(conf.jobs.master)
+        return "" if error is None or not job.needs_spark(conf) else str(error)
 
     def cancel(self, job: str) -> None:
         """Cancel Spark's work for the job's run, including later work of the run."""

@@ -33,12 +33,7 @@ from deltamq.mq.client.produce.entry import (
     timed_out_in_queue,
 )
 from deltamq.mq.client.produce.shared import Shared
-from deltamq.mq.client.produce.wire import (
-    EncodedRequest,
-    encode_request,
-    read_ranges,
-    tell_stored,
-)
+from deltamq.mq.client.produce.wire import EncodedRequest, encode_request, read_ranges, tell_stored
 from deltamq.mq.client.shells.first_array import before_arrays
 from deltamq.mq.client.shells.shell import Answer, Inside, Outcome
 from deltamq.mq.errors import NOT_WRITABLE, DeltaMQError, Fenced, Overloaded, Refused, Unknown
