@@ -188,14 +188,13 @@ _KEPT: Final = "Kept and shown. Nothing here depends on it."
 _MIN_LAG: Final = "min.compaction.lag.ms"
 _MAX_LAG: Final = "max.compaction.lag.ms"
 _COMPRESSION: Final = "compression.type"
-_COMPRESSIONS: Final = {
+_COMPRESSIONS: Final[Mapping[str, Compression | None]] = {
     "zstd": Compression.ZSTD,
     "lz4": Compression.LZ4,
     "snappy": Compression.SNAPPY,
     "gzip": Compression.GZIP,
     "uncompressed": Compression.NONE,
-    # The tables do not keep how records came.
-    "producer": Compression.NONE,
+    "producer": None,
 }
 
 
@@ -346,8 +345,8 @@ def clash(kept: Mapping[str, str]) -> tuple[str, str] | None:
     return (_MIN_LAG, _MAX_LAG) if low > high else None
 
 
-def compression_of(kept: Mapping[str, str]) -> Compression:
-    """Return how clients get the records of a topic that keeps these settings of Kafka's."""
+def compression_of(kept: Mapping[str, str]) -> Compression | None:
+    """Return how clients get the records of a topic that keeps these settings of Kafka's; None for as they came."""
     return _COMPRESSIONS[kept.get(_COMPRESSION, "producer")]
 
 

@@ -40,6 +40,8 @@ class Suite:
 
     play: Play
     settings: Mapping[str, str] = field(default_factory=dict)
+    #: The port that its tests take for a broker's; 0 for any.
+    port: int = 0
     #: A variable of the environment without which it is played only if asked for by name, and then cannot run.
     needs: str = ""
 
@@ -48,7 +50,7 @@ SUITES: Final = {
     "kafka-python": Suite(play_kafka_python, {"service_kafka_session_min_ms": "1000"}),
     "aiokafka": Suite(play_aiokafka, {"service_kafka_partitions": "2"}, needs="AIOKAFKA"),
     "kgo": Suite(play_kgo),
-    "kafka-go": Suite(play_kafka_go),
+    "kafka-go": Suite(play_kafka_go, port=9092),
     "sarama": Suite(play_sarama),
     "kadm": Suite(play_kadm),
     "kafkajs": Suite(play_kafkajs),
@@ -112,7 +114,7 @@ def _outcomes(name: str, cache: Cache, pattern: str) -> dict[str, Outcome]:
     log = logs / f"{name}.log"
     log.write_text("")
     outcomes: dict[str, Outcome] = {}
-    with running_broker(logs / f"{name}.service.log", suite.settings) as broker:
+    with running_broker(logs / f"{name}.service.log", suite.settings, suite.port) as broker:
         for test, outcome in suite.play(cache, broker, log, pattern):
             # a test that passed fails if its cleanup does
             if outcomes.get(test) is not Outcome.FAIL:

@@ -9,16 +9,19 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from confluent_kafka.admin import AdminClient
+
 from tests.free_ports import free_port
 
-__all__ = ["Broker", "running_broker"]
+__all__ = ["Broker", "guarded_broker", "running_broker"]
 
 _START_S: Final = 120
 _STOP_S: Final = 60
+_DELTAMQ: Final = str(Path(sys.executable).with_name("deltamq"))
 
 
 @dataclass(frozen=True)
@@ -26,22 +29,48 @@ class Broker:
     """Where the service listens for Kafka's clients; `localhost` is the name that it tells them, too."""
 
     port: int
+    #: The key of an administrator, if the service wants one.
+    key: str = ""
 
     @property
     def address(self) -> str:
         """HOST:PORT."""
         return f"localhost:{self.port}"
 
+    def node_id(self) -> int:
+        """Return its number, as an open service tells it to clients."""
+        (node,) = AdminClient({"bootstrap.servers": self.address}).list_topics(timeout=_START_S).brokers
+        return int(node)
+
 
 @contextlib.contextmanager
-def running_broker(log: Path, settings: Mapping[str, str]) -> Iterator[Broker]:
-    """Run a service until the block ends; its own log goes into a file."""
-    port = free_port()
+def running_broker(log: Path, settings: Mapping[str, str], port: int = 0) -> Iterator[Broker]:
+    """Run a service until the block ends, on a free port if none is given; its own log goes into a file."""
+    with (
+        tempfile.TemporaryDirectory(prefix="deltamq-suites-") as folder,
+        _running(log, settings, port or free_port(), f"{folder}/warehouse") as broker,
+    ):
+        yield broker
+
+
+@contextlib.contextmanager
+def guarded_broker(log: Path, port: int) -> Iterator[Broker]:
+    """Run a service that lets nobody in without a key, until the block ends."""
+    with tempfile.TemporaryDirectory(prefix="deltamq-suites-") as folder:
+        warehouse = f"{folder}/warehouse"
+        command = [_DELTAMQ, "auth", "init", "--warehouse", warehouse]
+        key = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+        with _running(log, {"service_auth": "true"}, port, warehouse) as broker:
+            yield replace(broker, key=key)
+
+
+@contextlib.contextmanager
+def _running(log: Path, settings: Mapping[str, str], port: int, warehouse: str) -> Iterator[Broker]:
     env = {**os.environ, **{f"DELTAMQ_{name.upper()}": value for name, value in settings.items()}}
     env["DELTAMQ_SERVICE_KAFKA_ADDRESS"] = f"localhost:{port}"
-    with tempfile.TemporaryDirectory(prefix="deltamq-suites-") as folder, log.open("w") as err:
-        flags = ["--port", "0", "--kafka-port", str(port), "--warehouse", f"{folder}/warehouse"]
-        command = ["nice", "-n", "10", str(Path(sys.executable).with_name("deltamq")), "serve", *flags]
+    with log.open("w") as err:
+        flags = ["--port", "0", "--kafka-port", str(port), "--warehouse", warehouse]
+        command = ["nice", "-n", "10", _DELTAMQ, "serve", *flags]
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=err, text=True)
         try:
             _wait_until_served(process, log)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.suites.broker import Broker
+from tests.suites.broker import Broker, guarded_broker
 from tests.suites.cache import Cache, run
 from tests.suites.outcomes import Outcome, go_outcomes
-from tests.suites.playing import output_of
+from tests.suites.playing import change, output_of
 
 __all__ = ["play_kadm", "play_kafka_go", "play_kgo", "play_sarama"]
 
@@ -21,6 +21,7 @@ _KGO: Final = ("github.com/twmb/franz-go", "v1.22.3", "h1:RHe35s34pKefMLyL+ZYJ6m
 _KAFKA_GO: Final = ("github.com/segmentio/kafka-go", "v0.4.51", "h1:JgDPPG75tC1rWIS2Me6MwcvXJ6f49UQ4HjAOef71Hno=")
 _KADM: Final = ("github.com/twmb/franz-go/pkg/kadm", "v1.20.0", "h1:Gx9q6UwA1QP0SXHutlT3iNpGC3dfm5DY5XDdUYrC9M8=")
 _SARAMA: Final = ("github.com/IBM/sarama", "v1.61.1", "h1:I59MWPHQUWqJNdRpsDUcbeCriog8SxjQaPfHNWxidEg=")
+_GUARDED: Final = 9093
 #: These tests of kafka-go call a function that its tests never set, so that they end the process of those beside them.
 _KAFKA_GO_BROKEN: Final = "^TestReaderConsumerGroup$/^(verify_offset_committed.*|consumer_group_commits_on_close)$"
 
@@ -33,16 +34,26 @@ def play_kgo(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iterator[
 
 
 def play_kafka_go(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iterator[tuple[str, Outcome]]:
-    """Play the tests of kafka-go's main package, whose sources are told where the broker is."""
+    """Play the tests of kafka-go's main package, whose sources are told the number of the broker, and a key.
+
+    They take 1 for the number, 9092 for the port, and 9093 for another one where clients say who they are.
+    """
     folder = cache.copy(cache.go_module(*_KAFKA_GO), "kafka-go")
-    for source in folder.glob("*_test.go"):
-        if source.name == "address_test.go":
-            # its addresses are none of a broker
-            continue
-        text = source.read_text().replace('TCP("localhost")', f'TCP("{broker.address}")')
-        source.write_text(re.sub(r"\b9092\b", str(broker.port), text))
-    # the newest version for which its tests take branches of their own
-    yield from _played(cache, folder, {"KAFKA_VERSION": "3.7.0"}, log, pattern, limit_s=300, skipped=_KAFKA_GO_BROKEN)
+    for name in ("conn", "createpartitions", "createtopics", "dialer"):
+        change(
+            folder / f"{name}_test.go", {r"(\bID: |\bID != |\[\]int(?:32)?\{)1(?=\}| \{)": rf"\g<1>{broker.node_id()}"}
+        )
+    with guarded_broker(log.with_suffix(".guarded.log"), _GUARDED) as guarded:
+        changes = {
+            '"adminplain"': '"admin"',
+            '"admin-secret"': f'"{guarded.key}"',
+            # it would look for the topic behind the other port
+            r"(func testWriterSasl.*\n.*\n)\tdefer deleteTopic.*\n": r"\1",
+        }
+        change(folder / "writer_test.go", changes)
+        # the newest version for which its tests take branches of their own
+        settings = {"KAFKA_VERSION": "3.7.0"}
+        yield from _played(cache, folder, settings, log, pattern, limit_s=300, skipped=_KAFKA_GO_BROKEN)
 
 
 def play_sarama(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iterator[tuple[str, Outcome]]:

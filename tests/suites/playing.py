@@ -16,7 +16,7 @@ from typing import IO, Final, TypeVar
 
 from tests.suites.outcomes import Outcome
 
-__all__ = ["lines_of", "outcomes_of", "output_of", "running", "until"]
+__all__ = ["change", "lines_of", "outcomes_of", "output_of", "running", "until"]
 
 _T = TypeVar("_T")
 _NICE: Final = ("nice", "-n", "10")
@@ -24,6 +24,15 @@ _STOP_S: Final = 60
 #: What a program of others does is waited for as long as this, on a busy machine, and asked for as often.
 _UNTIL_S: Final = 240
 _ASK_S: Final = 0.2
+
+
+def change(source: Path, changes: Mapping[str, str]) -> None:
+    """Change the source of a test: what each pattern finds becomes the text beside it."""
+    text = source.read_text()
+    for pattern, other in changes.items():
+        text, count = re.subn(pattern, other, text)
+        assert count, f"{source.name} has no {pattern}"
+    source.write_text(text)
 
 
 def lines_of(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path, limit_s: float) -> Iterator[str]:

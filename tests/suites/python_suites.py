@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.suites.broker import Broker
+from tests.certificates import Authority
+from tests.free_ports import free_port
+from tests.suites.broker import Broker, guarded_broker, running_broker
 from tests.suites.cache import Cache, CannotRun
 from tests.suites.outcomes import Outcome
-from tests.suites.playing import lines_of
+from tests.suites.playing import change, lines_of
 
 __all__ = ["play_aiokafka", "play_kafka_python"]
 
@@ -26,7 +28,15 @@ class ExternalService:
     def stop(self): pass
 
 class SpawnedService(ExternalService):
-    def __init__(self, *args): raise RuntimeError("this test starts a broker of its own")
+    pass
+"""
+#: In the place of the broker with TLS that a test would start.
+_TLS: Final = """\
+class Tls:
+    port, ssl_dir = int(os.environ["SUITE_TLS_PORT"]), os.environ["SUITE_TLS_FOLDER"]
+    def start(self): pass
+    def close(self): pass
+
 """
 
 _AIOKAFKA: Final = "0.14.0"
@@ -48,11 +58,19 @@ def ssl_folder():
 @pytest.fixture(scope="session")
 def kafka_server():
     host, port = os.environ["SUITE_BROKER"].rsplit(":", 1)
-    return KafkaServer(host, int(port), int(port), int(port), int(port), None)
+    return KafkaServer(host, int(port), int(port), int(os.environ["SUITE_GUARDED"]), int(port), None)
 
 @pytest.fixture(scope="class")
 def kerberos_utils():
     return None
+
+@pytest.fixture(scope="class")
+def kafka_config():
+    return unittest.mock.Mock()
+
+@pytest.fixture(scope="class")
+def acl_manager():
+    return unittest.mock.Mock(add_acl=unittest.mock.Mock(side_effect=RuntimeError("a script in a container does this")))
 
 def pytest_collection_modifyitems(items):
     items[:] = [item for item in items if "kafka_server" in getattr(item, "fixturenames", ())]
@@ -67,9 +85,21 @@ def play_kafka_python(cache: Cache, broker: Broker, log: Path, pattern: str) -> 
         (shutil.copytree if (source / name).is_dir() else shutil.copy)(source / name, folder / name)
     (folder / "test/__init__.py").touch()
     (folder / "test/service.py").write_text(_SERVICE)
-    env = {"KAFKA_VERSION": "4.3", "KAFKA_ROOT": str(folder), "KAFKA_URI": f"kafka://{broker.address}"}
-    flags = ["test/integration", "--override-ini=log_level=WARNING", "--override-ini=filterwarnings=default"]
-    yield from _pytest(python, folder, env, flags, log, pattern)
+    tests = folder / "test/integration"
+    change(tests / "test_admin_integration.py", {r"\[\[0\], \[0\]\]": f"[[{broker.node_id()}]] * 2"})
+    change(
+        tests / "test_ssl_integration.py",
+        {r"KafkaFixture\.instance\(.*\)": "Tls()", "@pytest.fixture": rf"{_TLS}\g<0>"},
+    )
+    authority = Authority(folder / "tls")
+    shutil.copy(authority.ca, folder / "tls/ca-cert")
+    pair = authority.server()
+    settings = {"service_tls_cert": pair.cert, "service_tls_key": pair.key}
+    with running_broker(log.with_suffix(".tls.log"), settings) as tls:
+        env = {"KAFKA_VERSION": "4.3", "KAFKA_ROOT": str(folder), "KAFKA_URI": f"kafka://{broker.address}"}
+        env |= {"SUITE_TLS_PORT": str(tls.port), "SUITE_TLS_FOLDER": str(authority.folder)}
+        flags = ["test/integration", "--override-ini=log_level=WARNING", "--override-ini=filterwarnings=default"]
+        yield from _pytest(python, folder, env, flags, log, pattern)
 
 
 def play_aiokafka(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iterator[tuple[str, Outcome]]:
@@ -87,10 +117,14 @@ def play_aiokafka(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iter
     shutil.copytree(checkout / "tests", folder / "tests")
     shutil.copy(checkout / "pyproject.toml", folder / "pyproject.toml")
     with (folder / "tests/conftest.py").open("a") as conftest:
-        conftest.write(_BROKER)
-    env = {"SUITE_BROKER": broker.address}
-    flags = ["tests", "--docker-image=aiolibs/kafka:2.13_2.8.1", "--override-ini=filterwarnings=default"]
-    yield from _pytest(python, folder, env, flags, log, pattern)
+        conftest.write(f"import unittest.mock\n{_BROKER}")
+    change(folder / "tests/test_sender.py", {r"\.do\(node_id=0\)": f".do(node_id={broker.node_id()})"})
+    with guarded_broker(log.with_suffix(".guarded.log"), free_port()) as guarded:
+        user = {r"_username=user\b": '_username="admin"', r"_password=user\b": f'_password="{guarded.key}"'}
+        change(folder / "tests/test_sasl.py", user)
+        env = {"SUITE_BROKER": broker.address, "SUITE_GUARDED": str(guarded.port)}
+        flags = ["tests", "--docker-image=aiolibs/kafka:2.13_2.8.1", "--override-ini=filterwarnings=default"]
+        yield from _pytest(python, folder, env, flags, log, pattern)
 
 
 def _pytest(

@@ -41,7 +41,7 @@ class Door:
         topics, groups, audit = service.topics, service.groups, service.audit
         layout = Layout(topics, service.hosting, service.meta, here=advertised)
         self._producing = _producing(service, layout)
-        self._fetching = _fetching(service, layout)
+        self._fetching = _fetching(service, layout, self._producing)
         self._offset_lists = OffsetLists(layout, topics, service.partitions, service.progress)
         settings = service.settings
         self._cluster = Cluster(
@@ -230,7 +230,7 @@ def _producing(service: Service, layout: Layout) -> Producing:
     )
 
 
-def _fetching(service: Service, layout: Layout) -> Fetching:
+def _fetching(service: Service, layout: Layout, producing: Producing) -> Fetching:
     return Fetching(
         layout,
         service.topics,
@@ -238,6 +238,7 @@ def _fetching(service: Service, layout: Layout) -> Fetching:
         service.reader,
         service.queue_reader,
         service.metrics,
+        producing.sent_as,
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -38,7 +38,7 @@ from deltamq.api.reading.readers import FetchQuery, PartitionReader, QueueReader
 from deltamq.api.sending.request_appender import INLINE_BYTES
 from deltamq.api.wire.request import Admission, Ticket
 from deltamq.mq.errors import DeltaMQError, Overloaded
-from deltamq.mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, MIB, WAIT_MS_MAX
+from deltamq.mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, KIB, MIB, WAIT_MS_MAX
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.reading import read_start
 from deltamq.tables.log.fetch import Fetched, FetchStatus
@@ -79,6 +79,10 @@ class _Round:
         return min(-(-(bytes_min - self.size) * messages // self.size), FETCH_MESSAGES_MAX) if messages else 1
 
 
+#: Bytes that a client gets at least if they are there, whatever its limits: Kafka sends a whole batch.
+_BYTES_MIN: Final = KIB
+#: Most bytes of rows that are compressed on the event loop: gzip takes 0.1 ms.
+_COMPRESSED_INLINE: Final = 4 * KIB
 #: Epochs of a fetch that belongs to no session: it is the first of one, or ends one.
 _WHOLE_EPOCHS: Final = (0, -1)
 
@@ -94,8 +98,10 @@ class Fetching:
         reader: PartitionReader,
         queues: QueueReader,
         metrics: Metrics,
+        sent_as: Mapping[HostedTopic, Compression],
     ) -> None:
-        """`metrics` shows how much was read ahead."""
+        """`metrics` shows how much was read ahead; `sent_as` is how the newest batch of each topic was compressed."""
+        self._sent_as = sent_as
         self._layout = layout
         self._topics = topics
         self._partitions = partitions
@@ -176,6 +182,8 @@ class Fetching:
         """
         wanted = asked.wanted
         bytes_max = min(left, max(wanted.partition_max_bytes, 1)) if left > 0 else 0
+        if not size:
+            bytes_max = max(bytes_max, _BYTES_MIN)
         position = Position(asked.topic.topic.id, wanted.partition, wanted.fetch_offset)
         was_expected = position in self._ahead
         chunk = await self._read_ahead(asked, position, bytes_max)
@@ -191,7 +199,7 @@ class Fetching:
             ticket.grow(max(0, size + len(records) - ticket.bytes))
             asked.messages, asked.size = chunk.messages, len(records)
             if chunk.max_offset - chunk.next_offset >= chunk.messages:  # as much again: the next one will be full, too
-                limit = min(size + left, max(wanted.partition_max_bytes, 1))
+                limit = max(min(size + left, wanted.partition_max_bytes), _BYTES_MIN)
                 read = partial(self._chunk, asked, chunk.next_offset, limit)
                 self._ahead.expect(position._replace(offset=chunk.next_offset), limit, read if reads_on else None)
         out = wanted.fetch_offset < 0 or chunk.status in (FetchStatus.OFFSET_TOO_SMALL, FetchStatus.OFFSET_TOO_LARGE)
@@ -234,8 +242,10 @@ class Fetching:
         if fetched.rows.num_rows and bytes_max:
             ticket.grow(max(0, held + fetched.rows.nbytes - ticket.bytes))
             compression = compression_of(asked.topic.topic.kafka)
+            if compression is None:
+                compression = self._sent_as.get(asked.topic, Compression.NONE)
             encode = partial(_encoded, fetched, compression)
-            is_short = fetched.rows.nbytes <= INLINE_BYTES and compression is Compression.NONE
+            is_short = fetched.rows.nbytes <= (_COMPRESSED_INLINE if compression else INLINE_BYTES)
             records = encode() if is_short else await self._partitions.run(encode)
         elif bytes_max and query.offset < fetched.next_offset and fetched.status is FetchStatus.FOUND:
             # Consumers go on behind what they were handed: nothing that was read fits its schema.

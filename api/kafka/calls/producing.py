@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +37,7 @@ from deltamq.api.kafka.messages.log_messages import (
     ProduceTopic,
     RecordError,
 )
-from deltamq.api.kafka.records.batch import BatchHeader, batches_of
+from deltamq.api.kafka.records.batch import BatchHeader, Compression, batches_of
 from deltamq.api.kafka.records.decode import decode_batches, expanded_batch
 from deltamq.api.kafka.rows import native_decoder, rows_of
 from deltamq.api.log.metrics import Metrics
@@ -70,6 +71,8 @@ class _Batch(NamedTuple):
     """A batch, and whether its records may go to the partition that the client chose."""
 
     header: BatchHeader
+    #: How the client compressed it; the header is that of the batch without.
+    compression: Compression
     is_in_place: bool
     #: How many bytes it takes more than it was given as.
     expanded: int
@@ -180,6 +183,8 @@ class Producing:
         self._metrics = metrics
         self._defaults = defaults
         self._now_ms = now_ms
+        #: How the newest batch of each topic was compressed, of those that have come since the start.
+        self.sent_as: WeakKeyDictionary[HostedTopic, Compression] = WeakKeyDictionary()
 
     def begin_at_once(self, request: ProduceRequest, asker: Asker, ticket: Ticket, reply: Reply) -> bool:
         """Queue all batches, if they are small and their topics plain and known; else queue none, and return False."""
@@ -279,6 +284,7 @@ class Producing:
         flush = self._defaults.flush_of(hosted.settings)
         window_s = self._defaults.window_of(hosted.settings) / 1000
         header = batch.header
+        self.sent_as[hosted] = batch.compression
         rows = RecordRows([header], _rows, count=header.count, nbytes=len(header.records))
         stamp = _stamp(header)
         steps = None if trace is None else trace.steps_of(hosted.name, header.records)
@@ -434,7 +440,7 @@ def _checked(records: bytes | memoryview, key_check: Callable[[pa.BinaryArray], 
         raise Refused(f"records: {len(headers)} batches for one partition; one is allowed", code="invalid_record")
     header = expanded_batch(headers[0], bytes_max)
     is_in_place = key_check is None or key_check(decode_batches([header], native_decoder()).key)
-    return _Batch(header, is_in_place, len(header.records) - len(headers[0].records))
+    return _Batch(header, headers[0].compression, is_in_place, len(header.records) - len(headers[0].records))
 
 
 def _rows(batches: Sequence[BatchHeader]) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Records go out in the compression that their topic's settings name (SPEC KAFKA-24)."""
+"""Records go out in the compression that their topic's settings name, or as they came (SPEC KAFKA-24)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.api.kafka.raw_client import RawClient
 TIMEOUT_S = 30
 SETTINGS = {
     "uncompressed": Compression.NONE,
-    "producer": Compression.NONE,
+    "producer": Compression.GZIP,  # as they came
     "gzip": Compression.GZIP,
     "snappy": Compression.SNAPPY,
     "lz4": Compression.LZ4,
@@ -64,3 +64,17 @@ def test_kafka_24_records_go_out_in_the_compression_of_their_topic(
     read = [one.value() for one in consumer.consume(len(sent), TIMEOUT_S)]
     consumer.close()
     assert read == sent
+
+
+def test_kafka_24_records_of_other_topics_go_out_as_the_newest_batch_came(
+    kafka: KafkaApi, raw: RawClient, topic: str
+) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+    kafka.api.send(topic, "over REST")
+    assert _batch(raw, topic, 0).compression is Compression.NONE
+    for at, name in enumerate(("lz4", "zstd", "none", "snappy"), 1):
+        producer = Producer({"bootstrap.servers": kafka.address, "compression.type": name})
+        producer.produce(topic, b"the same " * 1_000, partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+        for offset in (at, 0):
+            assert _batch(raw, topic, offset).compression is SETTINGS.get(name, Compression.NONE)
