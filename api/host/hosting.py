@@ -205,20 +205,22 @@ class Hosting:
         """Return if the role was served from `epoch` until now, else raise `Unavailable` (`lease_lost`).
 
         What is only in memory may be answered after this. If the metadata was read so long ago that others may have
-        taken the role without waiting for the end of the lease, it is read once more.
+        taken the role without waiting for the end of the lease, it is read again; on a machine that is too busy to
+        read it in this time, for as long as a lease.
         """
         self._check(role, epoch)
-        if not self._life.lease.is_fresh(self.now_ms(), self._times.fresh_ms):
+        end_ms = self.now_ms() + self._times.lease_ms
+        while not self._life.lease.is_fresh(self.now_ms(), self._times.fresh_ms):
+            if self.now_ms() > end_ms:
+                raise Unavailable(
+                    "the metadata is read too slowly to know who serves this; ask again", code="lease_lost"
+                )
             try:
                 await self._look()
                 await self._renew()
             except Fenced as error:
                 raise Unavailable(error.detail, code="lease_lost") from error
             self._check(role, epoch)
-            if not self._life.lease.is_fresh(self.now_ms(), self._times.fresh_ms):
-                raise Unavailable(
-                    "the metadata is read too slowly to know who serves this; ask again", code="lease_lost"
-                )
 
     def _check(self, role: str, epoch: int) -> None:
         if self._life.roles.served.get(role) != epoch or not self.holds():
