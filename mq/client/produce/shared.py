@@ -2,8 +2,9 @@
 
 The buffer bounds the bytes of messages that are not resolved yet. At the end of a program that did not close its
 producers, what it holds is sent, within a bound (SPEC SEND-9). The threads that send are daemons, which the interpreter
-ends in the middle of their work; `atexit` comes before that. A process that is killed, or ends by `os._exit` as
-children of `multiprocessing` do, flushes nothing.
+ends in the middle of their work; `atexit` comes before that. Children of `multiprocessing` that were forked end by
+`os._exit`, without it, and have a list of their own of what to do before. A process that is killed, a terminated worker
+of a `Pool`, and one that calls `os._exit` itself flush nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import atexit
 import concurrent.futures
 import logging
+import sys
 import threading
 import time
 import weakref
@@ -226,7 +228,18 @@ _buffers: Final[weakref.WeakSet[Buffer]] = weakref.WeakSet()
 
 def flushed_at_exit(buffer: Buffer) -> None:
     """Wait at the end of the program until this buffer, of a producer with threads, is empty."""
+    if not _buffers and "multiprocessing.process" in sys.modules:
+        from multiprocessing import parent_process, util
+
+        if parent_process() is not None:
+            util.Finalize(None, _flush_once, exitpriority=0)
     _buffers.add(buffer)
+
+
+def _flush_once() -> None:
+    """Flush all at the end of a child's work; one that was not forked ends as programs do after that."""
+    flush_all()
+    _buffers.clear()
 
 
 def flush_all(within_s: float = EXIT_S) -> None:

@@ -185,6 +185,34 @@ def test_send_09_a_program_that_ends_without_close_has_sent_everything(stub: Stu
     assert len(log) == 20
 
 
+_CHILD = """
+import multiprocessing, sys
+from deltamq import Producer
+
+def work():
+    producer = Producer(sys.argv[1], linger_ms=50)
+    for number in range(20):
+        producer.send_soon("orders", str(number))
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context(sys.argv[2]).Process(target=work)
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_send_09_a_child_that_ends_without_close_has_sent_everything(
+    stub: StubService, tmp_path: Path, start: str
+) -> None:
+    log, program = stub.create("orders", 1).log("orders@broker-a"), tmp_path / "program.py"
+    program.write_text(_CHILD)
+    done = subprocess.run([sys.executable, program, stub.url, start], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(log) == 20
+
+
 def test_send_09_what_is_left_after_the_bound_is_said(caplog: pytest.LogCaptureFixture) -> None:
     full, empty = Buffer(10, ThreadShell()), Buffer(10, ThreadShell())
     assert full.try_take(1, 7)
