@@ -323,7 +323,7 @@ def test_kafka_12_the_command_line_makes_and_shows_it(kafka, topic, capfd) -> No
     status, out, _ = _deltamq(kafka, capfd, "topic", "show", topic)
     assert status == 0 and "partitioner kafka" in out and "[0," not in out
     status, _, err = _deltamq(kafka, capfd, "topic", "create", topic, "--partitioner", "lp")
-    assert status == 1 and err.startswith("error: partitioner_fixed: ") and "--partitioner" in err
+    assert status == 1 and "error: partitioner_fixed: " in err and "--partitioner" in err
     plain = f"{topic}.plain"
     assert _deltamq(kafka, capfd, "topic", "create", plain, "--partitions", "2")[0] == 0
     assert "partitioner lp" in _deltamq(kafka, capfd, "topic", "show", plain)[1]
