@@ -189,7 +189,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._headers_done()
         try:
-            check_head(self.parser.get_method(), self.parser.get_http_version(), self.headers)
+            check_head(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
         except BadHead as error:
             self._refused = error
             raise
@@ -310,13 +310,17 @@ class BadHead(Refused):
     code = "invalid_http"
 
 
-def check_head(method: bytes, version: str, headers: Sequence[Header]) -> None:
+def check_head(method: bytes, target: bytes, version: str, headers: Sequence[Header]) -> None:
     """Refuse a head that another reader could understand otherwise.
 
-    `version` is `1.0` or `1.1`; the names of `headers` are in lower case. Raises `BadHead`.
+    The names of `headers` are in lower case. Raises `BadHead`.
     """
     if method == b"CONNECT":
         raise BadHead("CONNECT: this service is no proxy", field="method")
+    if version not in ("1.0", "1.1"):
+        raise BadHead(f"HTTP/{version}: this service speaks HTTP/1.1", field="version")
+    if b"#" in target:
+        raise BadHead("target: a fragment stays with the client; write %23 for a #", field="target")
     seen: set[bytes] = set()
     for name, value in headers:
         if name in _ONCE or name.startswith(_OURS):

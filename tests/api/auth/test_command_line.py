@@ -19,7 +19,7 @@ Run = Any
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
-    """A function that runs the command line; it returns the status and standard output."""
+    """A function that runs the command line, and returns the status and standard output; `errors` is the other one."""
     for name in ("DELTAMQ_CLIENT_TOKEN", "DELTAMQ_URL", "DELTAMQ_CLIENT_URL"):
         monkeypatch.delenv(name, raising=False)
 
@@ -29,8 +29,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[byte
         with pytest.raises(SystemExit) as end:
             main(arguments)
         sys.stdout.flush()
-        return end.value.code, capfdbinary.readouterr().out.decode()  # type: ignore[return-value] # it is a number
+        printed = capfdbinary.readouterr()
+        callable_run.errors = printed.err.decode()
+        return end.value.code, printed.out.decode()  # type: ignore[return-value] # it is a number
 
+    callable_run: Run = run
     yield run
 
 
@@ -76,6 +79,7 @@ def test_sec_07_everything_is_done_from_the_command_line(tmp_path: Path, run: Ru
         grant = ("--pattern", "orders.*", "--verb", "subscribe", "--verb", "describe")
         rule = done(run("auth", "acl", "add", "reports", *grant, *at))
         assert (rule["resource"], rule["effect"], rule["verbs"]) == ("topic", "allow", ["describe", "subscribe"])
+        assert "orders.* covers names that begin with orders., not orders itself" in run.errors
         denied = done(
             run("auth", "acl", "add", "reports", "--pattern", "*", "--verb", "publish", "--effect", "deny", *at)
         )

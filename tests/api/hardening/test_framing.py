@@ -137,6 +137,12 @@ def test_sec_48_a_head_that_can_be_read_in_two_ways_is_refused(api: Api, head: s
     assert (answer[0], answer[1]["code"]) == (400, "invalid_http"), answer
 
 
+@pytest.mark.parametrize("line", ["GET /healthz#a HTTP/1.1", "GET /healthz HTTP/2.0", "GET /healthz HTTP/0.9"])
+def test_sec_48_a_fragment_and_another_version_are_refused(api: Api, line: str) -> None:
+    ((status, problem),) = _answers(api, f"{line}\r\nHost: x\r\n\r\n".encode())
+    assert (status, problem["code"]) == (400, "invalid_http")
+
+
 def test_sec_48_what_http_1_0_leaves_out_is_no_fault(api: Api) -> None:
     assert [status for status, _ in _answers(api, b"GET /healthz HTTP/1.0\r\n\r\n")] == [200]
     for bad in (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"):
@@ -182,7 +188,7 @@ def test_sec_48_an_offer_is_taken_out_of_a_head_and_nothing_else() -> None:
     headers = [(b"host", b"x"), (b"connection", b"close, Upgrade"), (b"upgrade", b"h2c"), (b"x", b"upgrade")]
     expected = b"PUT /a?b HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx: upgrade\r\n\r\n"
     assert without_offer(b"PUT", b"/a?b", "1.1", headers) == expected
-    check_head(b"GET", "1.1", [(b"host", b"[::1]:8080"), (b"accept", b"a"), (b"accept", b"b")])
-    check_head(b"GET", "1.0", [])
+    check_head(b"GET", b"/", "1.1", [(b"host", b"[::1]:8080"), (b"accept", b"a"), (b"accept", b"b")])
+    check_head(b"GET", b"/", "1.0", [])
     with pytest.raises(BadHead, match="give this header once"):
-        check_head(b"GET", "1.1", [(b"host", b"x"), (b"host", b"x")])
+        check_head(b"GET", b"/", "1.1", [(b"host", b"x"), (b"host", b"x")])

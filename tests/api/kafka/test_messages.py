@@ -8,7 +8,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.index import load_request_schema, load_response_schema
+from kio.index import KioIndexError, load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from deltamq.api.kafka.messages.apis import (
@@ -88,6 +88,13 @@ def _by_kio(schema, data: bytes) -> bytes:
     out = io.BytesIO()
     entity_writer(schema)(out, entity)
     return out.getvalue()
+
+
+@pytest.mark.parametrize("key", APIS)
+def test_kafka_01_each_call_is_served_up_to_kafkas_newest_version(key: int) -> None:
+    load_request_schema(key, APIS[key].high)
+    with pytest.raises(KioIndexError):
+        load_request_schema(key, APIS[key].high + 1)
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)

@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import pickle
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -22,6 +23,8 @@ from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.http.credentials import Credentials
 from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.orderly.consumer import OrderlyConsumer
+from deltamq.mq.client.outbox.relay import OutboxRelay
+from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.client.produce.shared import Buffer, flush_all, flushed_at_exit
@@ -122,6 +125,15 @@ def test_send_08_calls_use_connections_of_their_own_in_the_child(stub: StubServi
         assert admin.list_topics() == ["orders"]
 
 
+def test_send_08_a_pop_client_works_in_parent_and_child(stub: StubService) -> None:
+    stub.queue.twin.create_topic("orders")
+    stub.queue.twin.put_group("g")
+    with PopClient(stub.url, "g") as client:
+        assert client.pop("orders", wait_ms=0).messages == []
+        assert in_child(lambda: client.pop("orders", wait_ms=0).messages) == []
+        assert client.pop("orders", wait_ms=0).messages == []
+
+
 def test_send_08_consumers_refuse_in_the_child_and_leave_the_parents_work_alone(stub: StubService) -> None:
     stub.create("orders", 1)
     stub.queue.twin.create_topic("orders")
@@ -129,10 +141,22 @@ def test_send_08_consumers_refuse_in_the_child_and_leave_the_parents_work_alone(
     pull = PullConsumer(stub.url, "orders")
     pop = PopConsumer(stub.url, "g", "orders", lambda message: None)
     orderly = OrderlyConsumer(stub.url, "o", "orders", lambda message: None)
-    with contextlib.closing(pull):
-        for refused in (pull.poll, pull.commit, pull.assign, pop.run, pop.start, pop.close, orderly.start):
+    relay = OutboxRelay(lambda: sqlite3.connect(":memory:"), stub.url)
+    with contextlib.closing(pull), contextlib.closing(relay):
+        for refused in (
+            pull.poll,
+            pull.commit,
+            pull.assign,
+            pop.run,
+            pop.start,
+            pop.close,
+            orderly.start,
+            relay.run,
+            relay.run_once,
+        ):
             assert in_child(refused) == "forked_client", refused
         assert in_child(pull.close) is None
+        assert in_child(relay.close) is None
         assert in_child(lambda: pop.__exit__(None, None, None)) is None
         assert pull.poll(wait_ms=0) == []
     for consumer in (pop, orderly):

@@ -41,13 +41,14 @@ def test_look_09_a_disk_that_is_nearly_full_is_said(run: Run, stub: StubService,
     assert "/w is nearly full: 5.0 of 100.0 GiB are free" in " ".join(run(command).out.split())
 
 
-def test_rely_10_the_doctor_names_what_has_stopped(stub: StubService) -> None:
+def test_rely_10_the_doctor_and_cluster_name_what_has_stopped(run: Run, stub: StubService) -> None:
     stub.stopped = [
         {"space": "topics", "topic": "t", "partition": "t@a", "queue": None, "code": "corrupt", "detail": "it is cut"}
     ]
     _, stopped = check_service(Subject(url=stub.url))
     assert stopped.health is CheckOutcome.FAILED and "t@a of t is stopped: it is cut" in stopped.detail
     assert "deltamq verify" in (stopped.remedy or "")
+    assert "stopped: t@a of t: it is cut" in run("cluster").out
 
 
 def test_a_service_that_is_not_ready(stub: StubService) -> None:
