@@ -76,6 +76,25 @@ def test_a_wait_ends_at_its_own_time_whichever_began_first() -> None:
 
 # Producers ------------------------------------------------------------------------------------------------------
 
+_UNCLOSED = """
+import asyncio, sys
+from deltamq import AsyncProducer
+
+async def main():
+    producer = AsyncProducer(sys.argv[1], linger_ms=50)
+    for number in range(20):
+        await producer.send_soon("orders", str(number))
+
+asyncio.run(main())
+"""
+
+
+def test_send_09_a_loop_that_ends_with_a_producer_that_was_not_closed_says_what_is_lost(stub: StubService) -> None:
+    log = stub.create("orders", 1).log("orders@broker-a")
+    done = subprocess.run([sys.executable, "-c", _UNCLOSED, stub.url], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert f"event=ended_unsent messages={20 - len(log)} detail='the producer was not closed'" in done.stderr
+
 
 def test_send_13_64_tasks_share_requests_and_each_gets_its_place(stub: StubService) -> None:
     stub.create("orders", 1)
