@@ -23,6 +23,9 @@ from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
 from deltamq.tables.ops.verification import Gravity, verify
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue.metadata import META_PARTITION
+from deltamq.tables.queue.refs import revive_ref
 from deltamq.tables.schema import DELTA_SCHEMA
 from deltamq.tables.settings import LogSettings
 from tests.rows import REF, all_bodies, batch, numbered_bodies
@@ -79,9 +82,14 @@ WRITES: dict[str, Write] = {
 }
 
 
+@pytest.mark.parametrize(
+    "ref", [REF, META_PARTITION, revive_ref("default", 0, "broker-a")], ids=["topic", "meta", "revive"]
+)
 @pytest.mark.parametrize("what", WRITES)
-def test_table_01_another_engine_reads_and_may_not_write(open_warehouse: OpenWarehouse, what: str) -> None:
-    log = open_warehouse(rollup_files=4).create(REF)
+def test_table_01_another_engine_reads_and_may_not_write(
+    open_warehouse: OpenWarehouse, what: str, ref: PartitionRef
+) -> None:
+    log = open_warehouse(rollup_files=4).create(ref)
     for body in numbered_bodies("m", 5):
         log.append([batch(body)])
         log.maintain()
@@ -89,7 +97,7 @@ def test_table_01_another_engine_reads_and_may_not_write(open_warehouse: OpenWar
         WRITES[what](other(log))
     assert other(log).to_pyarrow_table(columns=["offset"]).num_rows == 5
     assert log.append([batch(b"next")])[0].base_offset == 5
-    assert all_bodies(open_warehouse().open_partition(REF)) == [*numbered_bodies("m", 5), b"next"]
+    assert all_bodies(open_warehouse().open_partition(ref)) == [*numbered_bodies("m", 5), b"next"]
 
 
 @pytest.mark.parametrize("checkpoint_commits", [1_000, 2], ids=["from commits", "from a checkpoint"])

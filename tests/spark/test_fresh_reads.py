@@ -20,8 +20,10 @@ from deltamq.jobs.sql.queue_source import register_queue_sources
 from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import Refused
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.queue.refs import retry_ref
 from tests.queue_tables import QueueTables
-from tests.unit.jobs.warehouses import Filled
+from tests.unit.jobs.warehouses import Filled, rows
 
 pytestmark = pytest.mark.spark
 
@@ -200,6 +202,14 @@ def test_spark_13_views_of_the_queue_are_fresh_too(spark: SparkSession, seen: Fi
         126,
         3,
     )
+    retried = seen.warehouse.create(retry_ref("g", 1, "seen", 1, "broker-a"))
+    spark.read.format("mq_space").options(warehouse=seen.uri, space="retry").load().createOrReplaceTempView(name)
+    for stored_now in (2, 4):
+        retried.append([Batch(rows([b"x", b"y"]))])
+        assert _counts(spark, f"SELECT count(*), (SELECT count(*) FROM {name} WHERE offset > 0) FROM {name}") == (
+            stored_now,
+            stored_now - 1,
+        )
     spark.catalog.dropTempView(name)
 
 
