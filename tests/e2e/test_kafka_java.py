@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import urllib.request
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from deltamq import Admin, Message, Producer
+from deltamq import Admin, Producer
 from deltamq.mq.client.messages.received import ReceivedMessage
 from deltamq.mq.errors import NotFound
 from deltamq.mq.partitioners import kafka_hash
@@ -22,7 +23,7 @@ from tests.api.kafka.door import stored_messages
 from tests.api.running import until
 from tests.e2e.service_process import ServiceProcess
 from tests.free_ports import free_port
-from tests.java import CONNECT, GENERATIONS, Java
+from tests.java import BROKER, CONNECT, GENERATIONS, Java
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -251,27 +252,65 @@ def _until_counted(served: Served, program: Any, wanted: dict[str, str]) -> None
     until(done, 120)
 
 
-def test_kafka_15_mirrormaker_copies_messages_settings_and_offsets(served, tmp_path) -> None:
-    (tmp_path / "other").mkdir()
-    other = Served(tmp_path / "other" / "warehouse")
-    admin, there = ({"bootstrap.servers": one.address} for one in (served, other))
+@contextlib.contextmanager
+def _kafka(folder: Path) -> Iterator[str]:
+    """Run Kafka itself, and yield its HOST:PORT."""
+    port, controller = free_port(), free_port()
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(folder / "kafka"),
+        "offsets.topic.replication.factor": "1",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    path, java = _properties(folder / "kafka.properties", settings), Java(BROKER)
+    java.run("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", path)
+    program = java.start("kafka.Kafka", path)
     try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        program.stop()
+
+
+@pytest.mark.parametrize("source", ["Kafka", "DeltaMQ"])
+def test_kafka_15_mirrormaker_copies_messages_settings_and_offsets(served, tmp_path, source: str) -> None:
+    with contextlib.ExitStack() as stack:
+        if source == "Kafka":
+            address = stack.enter_context(_kafka(tmp_path))
+        else:
+            (tmp_path / "other").mkdir()
+            other = Served(tmp_path / "other" / "warehouse")
+            stack.callback(other.service.close)
+            address = other.address
+        here, there = {"bootstrap.servers": address}, {"bootstrap.servers": served.address}
         settings = {"cleanup.policy": "compact", "retention.ms": "-1", "segment.bytes": "2000000"}
-        here = AdminClient(admin)
-        (made,) = here.create_topics([NewTopic("orders", 2, 1, config=settings)]).values()
+        topic = NewTopic("orders", 2, 1, config=settings)
+        admin = AdminClient(here)
+        (made,) = admin.create_topics([topic], operation_timeout=60, request_timeout=60).values()
         made.result(60)
-        with Producer(served.service.url) as producer:
-            # the mirror's topic is compacted, too, and takes no message without a key
-            producer.send_batch("orders", [Message(f"order {number}", key=f"k{number}") for number in range(100)])
-        reader = Consumer({**admin, "group.id": "billing"})
+        producer = KafkaProducer(here)
+        for number in range(100):
+            # a compacted topic takes no message without a key
+            producer.produce("orders", f"order {number}", key=f"k{number}")
+        assert producer.flush(60) == 0
+        reader = Consumer({**here, "group.id": "billing"})
         ends = {index: reader.get_watermark_offsets(TopicPartition("orders", index), timeout=60)[1] for index in (0, 1)}
         at_end = [TopicPartition("orders", index, end) for index, end in ends.items()]
-        reader.commit(offsets=at_end, asynchronous=False)
+
+        def committed() -> bool:
+            with contextlib.suppress(KafkaException):  # Kafka makes its topic of offsets first
+                return bool(reader.commit(offsets=at_end, asynchronous=False))
+            return False
+
+        until(committed, 60)
         reader.close()
         mirror = {
             "clusters": "here, there",
-            "here.bootstrap.servers": served.address,
-            "there.bootstrap.servers": other.address,
+            "here.bootstrap.servers": address,
+            "there.bootstrap.servers": served.address,
             "here->there.enabled": "true",
             "here->there.topics": "orders",
             "sync.topic.acls.enabled": "false",
@@ -287,17 +326,13 @@ def test_kafka_15_mirrormaker_copies_messages_settings_and_offsets(served, tmp_p
             mirror[f"{kind}.storage.replication.factor"] = "1"
         path = _properties(tmp_path / "mirror.properties", mirror)
         program = Java(CONNECT).start("org.apache.kafka.connect.mirror.MirrorMaker", path)
-        try:
-            _until_stored(other, program, "here.orders", [f"order {number}" for number in range(100)])
-            copied = AdminClient(there)
-            (shown,) = copied.describe_configs([ConfigResource("topic", "here.orders")]).values()
-            of_topic = {name: one.value for name, one in shown.result(60).items() if one.source == 1}
-            assert of_topic == settings
-            _until_committed(there, program, {index: end for index, end in ends.items() if end})
-        finally:
-            program.stop()
-    finally:
-        other.service.close()
+        stack.callback(program.stop)
+        _until_stored(served, program, "here.orders", [f"order {number}" for number in range(100)])
+        copied = AdminClient(there)
+        (shown,) = copied.describe_configs([ConfigResource("topic", "here.orders")]).values()
+        of_topic = {name: one.value for name, one in shown.result(60).items() if one.source == 1}
+        assert of_topic == settings
+        _until_committed(there, program, {index: end for index, end in ends.items() if end})
 
 
 def _until_committed(client: dict[str, str], program: Any, wanted: dict[int, int]) -> None:

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
-from tests.java.programs import CONNECT, DEBEZIUM, GENERATIONS, REGISTRY, SPARK_KAFKA, Java, JavaProgram, fetched
+from tests.java.programs import (
+    BROKER,
+    CONNECT,
+    DEBEZIUM,
+    GENERATIONS,
+    REGISTRY,
+    SPARK_KAFKA,
+    Java,
+    JavaProgram,
+    fetched,
+)
 
-__all__ = ["CONNECT", "DEBEZIUM", "GENERATIONS", "REGISTRY", "SPARK_KAFKA", "Java", "JavaProgram", "fetched"]
+__all__ = ["BROKER", "CONNECT", "DEBEZIUM", "GENERATIONS", "REGISTRY", "SPARK_KAFKA", "Java", "JavaProgram", "fetched"]

@@ -19,7 +19,7 @@ import pytest
 from deltamq.jobs.setup.jars import JarSet, JarsUnusable, fetch_jars, jars_folder
 from deltamq.jobs.setup.java import JavaMissing, find_java
 
-__all__ = ["CONNECT", "DEBEZIUM", "GENERATIONS", "REGISTRY", "SPARK_KAFKA", "Java", "JavaProgram", "fetched"]
+__all__ = ["BROKER", "CONNECT", "DEBEZIUM", "GENERATIONS", "REGISTRY", "SPARK_KAFKA", "Java", "JavaProgram", "fetched"]
 
 _PINS: Final = Path(__file__).parent / "pins"
 _TIMEOUT_S: Final = 120
@@ -77,6 +77,16 @@ CONNECT: Final = _jars(
     "org.apache.kafka:connect-file:4.3.1",
     "org.apache.kafka:connect-mirror:4.3.1",
     without=("org.slf4j", "com.github.luben", "org.xerial.snappy", "org.lz4"),
+)
+#: Kafka itself, a broker that is its own controller.
+BROKER: Final = _jars(
+    "broker",
+    "org.apache.kafka:kafka_2.13:4.3.1",
+    without=(
+        *("org.slf4j", "org.lz4", "at.yawk.lz4", "org.xerial.snappy", "com.github.luben", "org.scala-lang"),
+        *("org.glassfish.*", "org.eclipse.*", "jakarta.*", "javax.*", "io.swagger.*", "org.javassist"),
+        *("org.apache.maven", "com.fasterxml.jackson.core", "org.reflections", "io.github.classgraph"),
+    ),
 )
 
 
