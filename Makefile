@@ -87,9 +87,9 @@ run: setup ## Send a year of real flights through DeltaMQ and Spark, then serve 
 		$(if $(WAIT),--wait "$(WAIT)") \
 		$(if $(WAREHOUSE),--warehouse "$(WAREHOUSE)")
 
-bench: setup classes ## Run the benchmarks; print a table, write out/ (ONLY=rest.arrow, QUICK=1, LONG=1, PEERS=DIR compares)
+bench: setup classes ## Run the benchmarks; print a table, write out/ (ONLY=rest.arrow, QUICK=1, LONG=1; PEERS=DIR, AGAINST=COMMIT compare)
 	$(VENV)/python -m tests.bench $(if $(ONLY),--only "$(ONLY)") $(if $(QUICK),--quick) $(if $(LONG),--long) \
-		$(if $(PEERS),--peers "$(PEERS)") $(ARGS)
+		$(if $(PEERS),--peers "$(PEERS)") $(if $(AGAINST),--against "$(AGAINST)") $(ARGS)
 
 faults: setup classes ## Test crashes, races, damage, histories at full size; write out/faults.md (RUNS=100 WORKERS=2 CONTINUE=1)
 	$(FAST_TMP) $(if $(RUNS),HISTORY_RUNS=$(RUNS)) SPARK_SUBMIT_OPTS=-XX:+UseSerialGC $(VENV)/python -m pytest $(TESTS) \

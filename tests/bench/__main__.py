@@ -5,6 +5,7 @@ make bench ONLY=rest.arrow      some of it; several parts separated by commas
 make bench QUICK=1              seconds instead of minutes: whether it works, not how fast
 make bench LONG=1               up to a million commits and 1e8 messages
 make bench PEERS=DIR            measure the peers in the same go and print the ratios
+make bench AGAINST=COMMIT       measure that commit's tree and this one in turns and print the ratios
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import click
 from rich.console import Console
 
 from tests.bench import console, store, store_calls, store_many
+from tests.bench.against import compare
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort
 from tests.bench.figure import Figure
 from tests.bench.jobs import catalog, compact, merge, revive, revive_spark, sink, stream, verify
@@ -69,8 +71,20 @@ _MODULES: Final = (
 @click.option("--peers", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The peers' scripts.")
 @click.option("--wait", type=click.FloatRange(min=0), help="Seconds to wait before a window for a quiet machine.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("out"), help="Where data and results go.")
+@click.option("--against", metavar="COMMIT", help="Measure that commit's tree, too, in turns, and print the ratios.")
+@click.option("--pairs", type=click.IntRange(min=1), default=3, show_default=True, help="Windows in each tree.")
 @click.option("--list", "list_", is_flag=True, help="Print the names and end.")
-def main(only: str, quick: bool, long_: bool, peers: Path | None, wait: float | None, out: Path, list_: bool) -> None:
+def main(
+    only: str,
+    quick: bool,
+    long_: bool,
+    peers: Path | None,
+    wait: float | None,
+    out: Path,
+    against: str | None,
+    pairs: int,
+    list_: bool,
+) -> None:
     """Run what was asked for."""
     benches = selected([part for part in only.split(",") if part])
     if list_ or not benches:
@@ -80,6 +94,10 @@ def main(only: str, quick: bool, long_: bool, peers: Path | None, wait: float | 
     if wait is not None:
         effort = replace(effort, quiet_s=wait)
     console = Console(width=None if sys.stdout.isatty() else 180)
+    if against:
+        flags = [*(["--only", only] if only else []), *(["--quick"] if quick else ["--long"] if long_ else [])]
+        flags += [] if wait is None else ["--wait", str(wait)]
+        sys.exit(1 if compare(against, pairs, flags, out.absolute(), console) else 0)
     # A part of the benchmarks seldom wants more than half of what all do.
     _check_space(out, effort, effort.disk_gib / 2 if only else effort.disk_gib)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")

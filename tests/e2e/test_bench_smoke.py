@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.bench.__main__ import main
+from tests.bench.against import compared
 from tests.bench.figure import Figure, at_least, at_most
 from tests.bench.kafka.format import log_bytes
 from tests.bench.peers import PAIRS, ratios
@@ -59,6 +60,18 @@ def test_bench_ratio_divides_medians_and_knows_the_wanted_one() -> None:
     run = {"peer": "rocketmq", "measure": "a batch 4x100", "size": 100, "msgs_s": 200.0}
     (ratio,) = ratios([ours], [run, {**run, "size": 1024}])
     assert ratio.value == 1.5 and ratio.met is True
+
+
+def test_bench_of_two_trees_compares_what_all_windows_have_and_calls_slower_what_every_pair_does() -> None:
+    units = {"rate": "msg/s", "p50": "ms", "noisy": "ms", "new": "ms"}
+    windows = [
+        ({"rate": 100.0, "p50": 2.0, "noisy": 1.0}, {"rate": 90.0, "p50": 1.0, "noisy": 2.0, "new": 1.0}),
+        ({"rate": 50.0, "p50": 4.0, "noisy": 1.0}, {"rate": 40.0, "p50": 2.0, "noisy": 1.0, "new": 1.0}),
+    ]
+    found = {one.name: one for one in compared(windows, units)}
+    assert found.keys() == {"rate", "p50", "noisy"}
+    assert found["rate"].ratios == [0.9, 0.8] and found["p50"].ratios == [0.5, 0.5]
+    assert [name for name, one in found.items() if one.is_slower] == ["rate"]
 
 
 def test_bench_kafka_size_of_one_record() -> None:
