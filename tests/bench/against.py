@@ -3,9 +3,9 @@
     before   a worktree of COMMIT below out/against, with an environment and benchmarks of its own
     now      this tree
 
-Windows alternate (before, now, now, before, ...): the speed of a machine varies within minutes by more than most changes
-gain. What both trees measure under one name is compared: the median of the ratios of the pairs, and their range. The exit
-code is 1 if a figure is slower in every pair.
+Windows alternate (before, now, now, before, ...): the speed of a machine varies within minutes by more than most
+changes gain. What both trees measure under one name is compared: the median of the ratios of the pairs, and their
+range. The exit code is 1 if a figure is slower in every pair.
 """
 
 from __future__ import annotations
