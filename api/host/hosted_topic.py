@@ -136,6 +136,11 @@ class HostedTopic:
         """Return the logical queues of a static topic by `meta`; None for a plain topic."""
         return None if self.topic.static is None else self.placement(meta).queues
 
+    async def gone(self) -> dict[PartitionLog, Corrupt]:
+        """Return the open logs that are no longer stored, each with the error that says so."""
+        opened = [at.log for at in self._named.values() if at.log is not None]
+        return await self.run(lambda: {log: error for log in opened if (error := log.gone()) is not None})
+
     async def see(self, ends: Mapping[str, int]) -> None:
         """Read what other processes appended before these ends; it may include copies of this process's requests."""
         if ends is self._reached:
@@ -444,16 +449,28 @@ class Topics:
         return hosted
 
     async def explained(self, hosted: HostedTopic, error: DeltaMQError) -> DeltaMQError:
-        """Explain an error of `GONE`: the topic was deleted, maybe by another process, or it is damaged."""
+        """Explain an error of `GONE`: the topic was deleted, maybe by another process, or it is damaged.
+
+        Partitions whose logs are gone are stopped.
+        """
         name = hosted.name
+        # Looked for before the metadata, which shows whether their topic was deleted, and the disk is there.
+        gone = {} if isinstance(error, Corrupt) else await hosted.gone()
         await self.refresh()
         present = self.state.topics.get(name)
         if present is None:
             return NotFound(f"topic {name} was deleted", code="topic_not_found", field="topic")
         if present.id != hosted.topic.id:
             return Unavailable(f"topic {name} was deleted and made again meanwhile; ask again", code="topic_changed")
+        if isinstance(error, Corrupt):
+            return error
+        # Retention drops segments of static topics from the route before their folders.
+        lost = {at: damage for at, damage in gone.items() if at.ref.name in present.route.index_of}
+        for at, damage in lost.items():
+            at.stop(damage)
         # Do not pass on the store's message: it names local paths.
-        return error if isinstance(error, Corrupt) else Corrupt(f"{name}: files of a partition are missing")
+        named = "; ".join(damage.detail for damage in lost.values())
+        return Corrupt(named or f"{name}: files of a partition are missing")
 
     async def sweep(self) -> None:
         """Remove the folders of topics whose deletion was cut short after their metadata was gone."""

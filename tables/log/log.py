@@ -14,14 +14,15 @@ from itertools import takewhile
 
 import pyarrow as pa
 
-from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.errors import Corrupt, DeltaMQError
 from deltamq.mq.producer import OutOfSequence, Part, ProducerSeen
 from deltamq.tables.clock import Clock
 from deltamq.tables.delta.actions import Commit, DataFile
 from deltamq.tables.delta.commit import CommitLog, LostRace
+from deltamq.tables.delta.creation import check_no_data
 from deltamq.tables.delta.encode import Encoded
 from deltamq.tables.delta.reader import FileReader, RowCache
-from deltamq.tables.delta.snapshot import ORPHAN_KEEP, Snapshot
+from deltamq.tables.delta.snapshot import ORPHAN_KEEP, Snapshot, log_versions
 from deltamq.tables.delta.stamped import RowsPart, one_batch
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.appender import Ahead, Appender, Coming, OnComing
@@ -176,6 +177,20 @@ class PartitionLog:
     def stopped(self) -> DeltaMQError | None:
         """The error for which the partition refuses all calls; None while it serves."""
         return self._stop.error
+
+    def gone(self) -> Corrupt | None:
+        """Return the error for a log that is no longer stored, also when it was deleted; None while it is stored."""
+        if any(log_versions(self._store, self.ref.folder)):
+            return None
+        try:
+            check_no_data(self._store, self.ref.folder)
+        except Corrupt as error:
+            return error
+        return Corrupt(f"{self.ref.folder} is gone; restore this folder")
+
+    def stop(self, error: Corrupt) -> None:
+        """Refuse all further calls with this error."""
+        self.state.stop(error)
 
     def in_memory(self, offset: int, rows_max: int) -> bool:
         """Return whether a read of at most `rows_max` rows at `offset` is cheap enough for an event loop."""

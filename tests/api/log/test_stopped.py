@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,32 @@ def test_rely_10_messages_without_a_key_go_to_other_partitions(tmp_path: Path, r
         with running(config) as api:
             assert api.send("orders", {"body": "n", "partition": BAD}).json["code"] == "corrupt"
             assert [api.send("orders", {"body": str(i)}).status for i in range(20)] == [200] * 20
+
+
+@pytest.mark.parametrize("gone", ["_delta_log", "."], ids=["log", "folder"])
+def test_rely_10_a_partition_whose_log_vanishes_under_the_service_is_named_and_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, gone: str
+) -> None:
+    with running(config_for(tmp_path)) as api, caplog.at_level(logging.ERROR):
+        api.put_topic("orders", partitions=2)
+        for partition in (GOOD, BAD):
+            assert api.send("orders", {"body": "x", "partition": partition}).status == 200
+        shutil.rmtree(Path(api.partitions("orders")[BAD]["location"], gone))
+        for _ in range(2):
+            refused = api.send("orders", {"body": "y", "partition": BAD})
+            assert (refused.status, refused.json["code"]) == (500, "corrupt")
+            assert f"topics/orders/{BAD}" in refused.json["detail"] and "restore" in refused.json["detail"]
+            assert str(tmp_path) not in refused.json["detail"]
+        assert api.call("GET", "/readyz").json == {"status": "degraded", "stopped_partitions": 1, "stopped": [BAD]}
+        assert "deltamq_stopped_partitions 1.0" in api.call("GET", "/metrics").body.decode()
+        (named,) = api.call("GET", "/v1/cluster").json["stopped"]
+        assert (named["partition"], named["detail"]) == (BAD, refused.json["detail"])
+        assert caplog.text.count("event=partition_stopped") == 1
+        assert [api.send("orders", {"body": str(i)}).status for i in range(20)] == [200] * 20
+        sent = [api.send("orders", {"body": "p"}, producer={"id": "p", "seq": seq}).status for seq in range(20)]
+        assert sent == [200] * 20
+        assert api.fetch("orders", BAD).json["code"] == "corrupt"
+        assert api.fetch("orders", GOOD).status == 200
 
 
 def test_rely_10_a_logical_queue_is_named_by_its_number(tmp_path: Path) -> None:
