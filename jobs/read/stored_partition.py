@@ -16,10 +16,10 @@ from typing import Final
 import pyarrow as pa
 
 from deltamq.jobs.read.topics import TopicPartition
-from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import MIB
 from deltamq.mq.static.reading import StoredOffsets, Stretch
 from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.creation import check_no_data
 from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.snapshot import PartitionNotFound, load
 from deltamq.tables.delta.typed_stats import INVALID_MARK
@@ -100,15 +100,8 @@ class StoredTable:
         try:
             snapshot = load(store, folder)
         except PartitionNotFound:
-            if not any(name.endswith(".parquet") for name in store.names(folder)):
-                return None
-            try:
-                snapshot = load(store, folder)  # it may have been created between the two looks
-            except PartitionNotFound:
-                detail = (
-                    f"{store.uri(folder)} has data files and no log (_delta_log): `deltamq verify` shows the remedy"
-                )
-                raise Corrupt(detail) from None
+            check_no_data(store, folder)
+            return None
         return cls(
             partition,
             snapshot.min_offset,

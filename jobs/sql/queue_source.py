@@ -38,6 +38,7 @@ from deltamq.mq.errors import Refused
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.dead_letters import LetterMarks
 from deltamq.mq.queue.retry import RetryTopic
+from deltamq.tables.delta.creation import check_no_data
 from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.snapshot import PartitionNotFound, load
 from deltamq.tables.log.warehouse import refs
@@ -194,6 +195,7 @@ def _state(store: Store, ref: PartitionRef) -> dict[str, Any] | None:
     try:
         snapshot = load(store, ref.folder)
     except PartitionNotFound:
+        check_no_data(store, ref.folder)
         return None
     files = snapshot.files
     return {

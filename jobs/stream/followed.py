@@ -27,6 +27,7 @@ from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import NotFound
 from deltamq.mq.meta.fold import Meta
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
+from deltamq.tables.delta.creation import check_no_data
 from deltamq.tables.delta.snapshot import PartitionNotFound
 from deltamq.tables.log.follow import LogFollower
 from deltamq.tables.paths import PartitionRef
@@ -48,14 +49,19 @@ _FOLDERS_MS: Final = 1_000
 
 
 class FollowedTable:
-    """One table of one life of a topic; it may not exist yet."""
+    """One table of one life of a topic; it may not exist yet.
+
+    The constructor raises `Corrupt` if there are data files without a log: a topic whose log is gone is not empty.
+    """
 
     def __init__(self, store: Store, clock: Clock, partition: TopicPartition) -> None:
         self.partition = partition
         self._store = store
         self._clock = clock
         self._log: LogFollower | None = None
-        self._open()
+        if not self._open():
+            # Only here: a table that did not exist is looked for again and again, and has its log before any data.
+            check_no_data(store, partition.ref.folder)
 
     def _open(self) -> bool:
         try:

@@ -32,6 +32,7 @@ from deltamq.mq.errors import Corrupt, NotFound, Unavailable
 from deltamq.tables.backup.files import Backup, BackupFolder, StoredFile, walk
 from deltamq.tables.delta.actions import commit_name
 from deltamq.tables.delta.checkpoint import hint_key, write_checkpoint
+from deltamq.tables.delta.creation import check_no_data
 from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.snapshot import PartitionNotFound, load, log_versions
 from deltamq.tables.failpoints import failpoint
@@ -123,7 +124,7 @@ class _Making:
                 return None
             except (Corrupt, FileMissing) as error:
                 fault = error.detail
-        if self.store.folders(folder):  # else it was deleted in the meantime
+        if self.store.folders(folder) or self.store.names(folder):  # else it was deleted in the meantime
             self.damaged[folder] = fault
         return None
 
@@ -146,7 +147,11 @@ class _Making:
         present = self.tables.get(folder)
         if present is not None and log_versions(self.store, folder)[0][-1:] == [present.version]:
             return present
-        snapshot = load(self.store, folder)
+        try:
+            snapshot = load(self.store, folder)
+        except PartitionNotFound:
+            check_no_data(self.store, folder)
+            raise
         reader = FileReader(self.store, folder, RowCache(0))
         files = tuple(self.file(f"{folder}/{live.path}", partial(reader.whole, live)) for live in snapshot.files)
         log = f"{folder}/{LOG_FOLDER}"

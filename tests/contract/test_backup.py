@@ -212,6 +212,15 @@ def test_rely_12_a_damaged_table_is_named_and_the_others_are_in_the_backup(world
     assert bodies(world.restored(backup)) == [b"a"]
 
 
+def test_rely_12_a_table_whose_log_is_gone_is_named_as_damaged(world: World) -> None:
+    other = world.tables.topic("other")
+    world.tables.send(other, "x")
+    folder = world.tables.log(other).ref.folder
+    world.store.delete_tree(f"{folder}/_delta_log")
+    backup = world.back_up()
+    assert list(backup.damaged) == [folder] and "but no log" in backup.damaged[folder]
+
+
 @pytest.mark.parametrize("killed", ["backup.before_description", "restore.before_logs", "restore.before_end"])
 def test_rely_13_after_a_kill_nothing_half_made_is_used_and_the_next_run_goes_on(
     world: World, killed: str, failpoints: Callable[[str], None]

@@ -21,6 +21,7 @@ from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import Refused
 from deltamq.tables.log.batch import Batch
+from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.refs import retry_ref
 from tests.queue_tables import QueueTables
 from tests.unit.jobs.warehouses import Filled, rows
@@ -251,5 +252,22 @@ def test_spark_15_a_topic_whose_log_is_gone_is_no_empty_topic(spark: SparkSessio
     frame = spark.read.format("mq").options(topic="seen", warehouse=seen.uri).load()
     assert frame.count() == 120
     seen.warehouse.store.delete_tree("topics/seen/seen@broker-a/_delta_log")
-    with pytest.raises((PySparkException, Py4JJavaError), match="has data files and no log"):
+    with pytest.raises((PySparkException, Py4JJavaError), match=r"seen@broker-a has data .* but no log"):
         frame.count()
+
+
+@pytest.mark.parametrize("space", [Space.TOPICS, Space.RETRY])
+def test_spark_15_views_of_the_queue_do_not_leave_out_a_log_that_is_gone(
+    spark: SparkSession, filled: Filled, space: Space
+) -> None:
+    register_queue_sources(spark)
+    topics = space is Space.TOPICS
+    ref = PartitionRef(space, "seen", A) if topics else retry_ref("readers", 1, "seen", 0, "broker-a")
+    filled.warehouse.create(ref).append([Batch(rows([b"x"]))])
+    views = ["mq_partitions"] if topics else ["mq_partitions", "mq_space"]
+    frames = [spark.read.format(view).options(warehouse=filled.uri, space=space.value).load() for view in views]
+    assert [frame.count() for frame in frames] == [1] * len(views)
+    filled.warehouse.store.delete_tree(f"{ref.folder}/_delta_log")
+    for frame in frames:
+        with pytest.raises((PySparkException, Py4JJavaError), match=r"@broker-a.* has data .* but no log"):
+            frame.count()

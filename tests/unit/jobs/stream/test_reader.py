@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,17 @@ def _places(partition: str, *offsets: int) -> list[tuple[str, int]]:
 
 def _uri(tables: QueueTables) -> str:
     return tables.warehouse.uri
+
+
+def test_spark_15_a_stream_of_a_topic_whose_log_is_gone_does_not_begin(tables: QueueTables, orders: Topic) -> None:
+    """It ended well, with the messages of the other partition."""
+    stream = Stream(_uri(tables))
+    stream.batch()
+    folder = tables.log(orders, 1).ref.folder
+    tables.warehouse.store.delete_tree(f"{folder}/_delta_log")
+    for checkpoint in (None, stream.at):
+        with pytest.raises(Corrupt, match=f"{re.escape(folder)} has data .* but no log; restore its _delta_log folder"):
+            Stream(_uri(tables), checkpoint).batch()
 
 
 def test_spark_02_a_stream_reads_everything_once_and_goes_on_from_its_checkpoint(
