@@ -28,8 +28,9 @@ from deltamq.jobs.sink.open_sink import OpenSink
 from deltamq.jobs.sink.routing import NAMED, targets_again, token_of
 from deltamq.jobs.sink.staging import read_sections
 from deltamq.jobs.tasks.known_outcome import until_known
-from deltamq.mq.errors import Corrupt, Fenced
+from deltamq.mq.errors import Corrupt, DeltaMQError, Fenced
 from deltamq.mq.meta.topics import Topic
+from deltamq.tables.delta.snapshot import PartitionNotFound
 from deltamq.tables.delta.stamped import ProducerStamp, one_batch
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.batch import Batch
@@ -40,6 +41,7 @@ from deltamq.tables.queue.placement import FenceEpochs, Placement
 from deltamq.tables.queue.redelivery_rows import with_destination
 from deltamq.tables.queue.waiting_rows import to_wait
 from deltamq.tables.settings import Flush
+from deltamq.tables.store.store import FileMissing
 
 #: Partitions that are appended to in parallel.
 THREADS_MAX: Final = 4
@@ -198,9 +200,21 @@ class _Append:
         """Append the batches in one commit; raise `Fenced` if it is refused; then nothing is stored."""
         log, fence_epochs, flush = self._destination(topic, partition, request, placement)
         failpoint("sink.before_append")
-        until_known(lambda: log.append(batches, flush=flush, fence_epochs=fence_epochs))
+        try:
+            until_known(lambda: log.append(batches, flush=flush, fence_epochs=fence_epochs))
+        except (FileMissing, PartitionNotFound) as error:
+            raise self._explained(topic, log, error) from error
         failpoint("sink.after_append")
         self.touched.append(log)
+
+    def _explained(self, topic: Topic, log: PartitionLog, error: DeltaMQError) -> DeltaMQError:
+        """Stop a partition of a living topic whose log is gone, so that later batches pass it over."""
+        gone = log.gone()
+        present = self._sink.refresh().topics.topics.get(topic.name)
+        if gone is None or present is None or present.id != topic.id or log.ref.name not in present.route.index_of:
+            return error
+        log.stop(gone)
+        return gone
 
     def _destination(
         self, topic: Topic, partition: str, request: SinkRequest, placement: Placement

@@ -16,10 +16,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 from deltamq.jobs.sink.append import append_manifest
 from deltamq.jobs.sink.columns import SinkColumns, pieces
 from deltamq.jobs.sink.contents import check_done, check_lives, check_same, in_lives_of, topics_made_again
+from deltamq.jobs.sink.detour import around_stopped
 from deltamq.jobs.sink.manifest import Manifests, name_in_life, planned
 from deltamq.jobs.sink.open_sink import OpenSink
 from deltamq.jobs.sink.routing import route_rows
-from deltamq.jobs.sink.staging import StagedMessage, StagedRows, Stager
+from deltamq.jobs.sink.staging import StagedMessage, StagedRows, Stager, decoded_rows
 from deltamq.jobs.tasks.worker import keep_imports
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.limits import MIB
@@ -31,7 +32,6 @@ _log: Final = logging.getLogger("deltamq.jobs")
 _PIECE_BYTES_MAX: Final = 8 * MIB
 #: From this number of rows on, each piece starts to spread its rows without a key at another partition.
 _SMALL_ROWS: Final = 4_096
-_decode_staged: Final = msgspec.msgpack.Decoder(StagedRows)
 _tending: Final = threading.Lock()
 
 
@@ -95,7 +95,7 @@ def name_of(staged: Sequence[StagedRows], sink: OpenSink, topic: str | None) -> 
 
 def decoded(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
     """Return the staged rows of the tasks, from their messages."""
-    return [_decode_staged.decode(message.staged) for message in messages if isinstance(message, StagedMessage)]
+    return [decoded_rows(message) for message in messages if isinstance(message, StagedMessage)]
 
 
 def commit_staged(
@@ -140,7 +140,8 @@ def commit_staged(
         return  # a batch without rows
     topics = sink.refresh().topics.topics
     check_lives(contents, {topic: topics[topic].id for topic in contents if topic in topics})
-    manifest, is_new = manifests.put(plan)
+    around = around_stopped(sink, manifests.folder, staged)
+    manifest, is_new = manifests.put(planned(name, batch, plan.created_ms, around))
     if not (is_new or ignores_repeats):
         check_same(what, manifest.contents, contents)
     touched = append_manifest(sink, manifest, flush=flush, again=not is_new)

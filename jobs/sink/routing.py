@@ -225,6 +225,13 @@ def targets_again(
     return _served(kept, topic, placement)
 
 
+def are_free(rows: pa.RecordBatch, placement: Placement) -> NDArray[np.bool_]:
+    """Return which staged rows may go to any partition: those without a key that name no partition."""
+    at, named = (rows.schema.get_field_index(name) for name in ("key", NAMED))
+    free = np.ones(rows.num_rows, dtype=bool) if at < 0 else slots_of_keys(rows.column(at), placement) < 0
+    return free if named < 0 else free & ~np.asarray(rows.column(named))
+
+
 def _queue_of(partition: str, placement: Placement) -> str:
     """The logical queue of a partition that was staged before its topic was made again as a static topic."""
     segment = None if placement.queues is None else placement.queues.of_partition(partition)

@@ -6,7 +6,8 @@
 *Why rows are staged.* Rows that tasks append would stay even if the batch fails; and a batch that runs again may
 have its rows in other tasks, so some rows would be stored twice and others not at all. Staged rows are not in any topic
 until the batch's manifest exists, which then is the batch (`jobs.sink.manifest`). Staging also makes one commit for
-each partition and batch instead of one for each task, and a batch write that fails has stored nothing. Tasks do the
+each partition and batch instead of one for each task, and a batch write that fails has stored nothing. Until there is a
+manifest, rows that may go to any partition leave those that have stopped (`jobs.sink.detour`). Tasks do the
 work that grows with the rows (conversion, checks, routing, grouping); the driver encodes and commits, several
 partitions at once.
 

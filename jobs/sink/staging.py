@@ -87,6 +87,14 @@ class StagedMessage(WriterCommitMessage):
     run: StreamRun | None = None
 
 
+_decode: Final = msgspec.msgpack.Decoder(StagedRows)
+
+
+def decoded_rows(message: StagedMessage) -> StagedRows:
+    """Return what a task staged, from its message."""
+    return _decode.decode(message.staged)
+
+
 class Stager:
     """Collects and stages the routed parts of one task."""
 

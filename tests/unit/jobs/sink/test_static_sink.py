@@ -103,6 +103,20 @@ def test_static_22_rows_of_a_queue_that_cannot_be_had_go_nowhere_else() -> None:
     assert sorted(chain(*_by_queue(orders).values())) == ["anywhere", "there"]
 
 
+def test_rely_10_rows_without_a_key_go_to_queues_whose_partitions_have_not_stopped() -> None:
+    sink = Sink(schema=NAMED)
+    orders = _static(sink, 2)
+    sink.write(0, _named(("0", None, "first", None), ("1", None, "first", None)))
+    folder = orders.log(orders.queues[0].leader.partition).ref.folder
+    sink.store.delete_tree(f"{folder}/_delta_log")
+    for batch in range(1, 9):
+        sink.restart()
+        sink.write(batch, _named((None, None, f"m{batch}", None)))
+    log = sink.place.log(orders.topic, orders.queues[1].leader.partition)
+    stored = [row["body"].decode() for page in pages(log, 0) for row in page.rows.to_pylist()]
+    assert stored == ["first", *(f"m{batch}" for batch in range(1, 9))]
+
+
 def test_static_21_tokens_tell_placements_apart_that_differ_by_a_remapping() -> None:
     orders = _static(Sink(), 1)
     tokens = []
