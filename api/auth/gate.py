@@ -4,7 +4,7 @@
     Mq-Principal: ..., with another cluster's proof -> ^
 
 The decision for a credential, method and path is remembered until the rules or quotas change. A request that waits is
-watched: it ends when its credential or its access does.
+watched: it ends when its credential or its access does, or when nobody can tell whether they have (SPEC SEC-45).
 
 Whether a warehouse is guarded is a fact of the warehouse, not of one process's settings (SPEC SEC-44): `deltamq auth
 init` makes the first principal; from then on the metadata holds the access rules, and a process that does not
@@ -79,10 +79,19 @@ class Gate:
     """Admits requests, or refuses them; used on the event loop."""
 
     def __init__(
-        self, state: Callable[[], AuthState], now_ms: Callable[[], int], credentials: Credentials | None = None
+        self,
+        state: Callable[[], AuthState],
+        now_ms: Callable[[], int],
+        credentials: Credentials | None = None,
+        unread: Callable[[], Unavailable | None] = lambda: None,
     ) -> None:
-        """`state` returns the newest state that this process knows; `now_ms` is the clock by which credentials end."""
+        """`state` returns the newest state that this process knows; `now_ms` is the clock by which credentials end.
+
+        `unread` returns why that state may be out of date, None if it is not (`HostedMeta.unread`).
+        """
         self._newest = state
+        #: Why nobody may go on: revocations may have been missed; None if none were.
+        self.unread = unread
         self._now_ms = now_ms
         #: Checks keys and tokens.
         self.credentials = credentials or Credentials(state, now_ms)
@@ -98,7 +107,7 @@ class Gate:
         self._waiting: dict[Client, Admitted] = {}
         #: When it is next logged which keys end soon.
         self._warn_at_ms = 0
-        #: Called when rules or credentials have changed, and when time may have ended some: for other connections.
+        #: Called when rules or credentials have changed, and often, since time ends some: for other connections.
         self.followers: list[Callable[[], None]] = []
         #: How people sign in at an identity provider.
         self.sign_in: Callable[[], SignInInfo] = SignInInfo
@@ -202,15 +211,15 @@ class Gate:
                 follower()
 
     def end_waiting(self) -> None:
-        """End waiting requests whose credential has ended; called often."""
+        """End waiting requests whose credential has ended, all if revocations may have been missed; called often."""
         self.credentials.tend()
         self._warn_of_keys()
         if self._waiting:
-            now_ms = self._now_ms()
+            now_ms, is_unread = self._now_ms(), self.unread() is not None
             over = [
                 (client, admitted)
                 for client, admitted in self._waiting.items()
-                if admitted.credential and not admitted.credential.is_live(now_ms)
+                if is_unread or (admitted.credential and not admitted.credential.is_live(now_ms))
             ]
             self._end(over)
         for follower in self.followers:
@@ -325,6 +334,9 @@ class Gate:
 
     def _refusal(self, client: Client, admitted: Admitted) -> DeltaMQError | None:
         """Return why an admitted request would be refused now; None if it would not."""
+        unread = self.unread()
+        if unread is not None:
+            return unread
         credential = admitted.credential
         if credential is None:
             return None

@@ -32,6 +32,8 @@ log = logging.getLogger("deltamq.api")
 _UPKEEP_AFTER_S: Final = 1.0
 #: All processes refuse a revoked caller within 5 s (SPEC SEC-5), so metadata that was read earlier does not count.
 _READ_WITHIN_S: Final = 5.0
+#: So long before that metadata which is seldom read is read again, and so long the answer is waited for.
+_READ_AHEAD_S: Final = 1.0
 
 #: Most changes in one append: deciding each takes about half a millisecond.
 _CHANGES_MAX: Final = 200
@@ -96,11 +98,18 @@ class HostedMeta:
 
     def check_read(self) -> None:
         """Return if the metadata was read lately; raise `Unavailable` (`metadata_unread`) if not (SPEC SEC-45)."""
-        if self.unread_s > self._read_within_s:
-            raise Unavailable(
-                f"the metadata was not read for {self.unread_s:.0f} s, so revocations since then are unknown{self.why}",
-                code="metadata_unread",
-            )
+        unread = self.unread()
+        if unread is not None:
+            raise unread
+
+    def unread(self) -> Unavailable | None:
+        """Return the error that `check_read` raises; None if the metadata was read lately."""
+        if self.unread_s <= self._read_within_s:
+            return None
+        return Unavailable(
+            f"the metadata was not read for {self.unread_s:.0f} s, so revocations since then are unknown{self.why}",
+            code="metadata_unread",
+        )
 
     @property
     def unread_s(self) -> float:
@@ -117,10 +126,21 @@ class HostedMeta:
     async def ensure_read(self) -> None:
         """Read the metadata if that was long ago, as after a pause of the process; raises as `check_read` does."""
         if self.unread_s > self._read_within_s:
-            if self._reading is None:
-                self._reading = self._loop.create_task(self._read_again())
-            await asyncio.shield(self._reading)
+            await self._read()
             self.check_read()
+
+    async def keep_read(self) -> None:
+        """Read the metadata if that would soon be too long ago, or is; return after a second though it is not read."""
+        if self.unread_s > self._read_within_s - _READ_AHEAD_S:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_READ_AHEAD_S):
+                    await self._read()
+
+    async def _read(self) -> None:
+        """Read the metadata, once for all that wait for it."""
+        if self._reading is None:
+            self._reading = self._loop.create_task(self._read_again())
+        await asyncio.shield(self._reading)
 
     async def _read_again(self) -> None:
         try:

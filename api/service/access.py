@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from deltamq.api.auth.credentials import Credentials, KeyTimes
 from deltamq.api.auth.gate import Gate
 from deltamq.mq.auth.state import AuthState
+from deltamq.mq.errors import Unavailable
 from deltamq.tables.config import Config
 
 if TYPE_CHECKING:
@@ -25,8 +26,12 @@ class ServiceAccess:
         now_ms: Callable[[], int],
         boot_ms: Callable[[], int],
         key_times: KeyTimes,
+        unread: Callable[[], Unavailable | None],
     ) -> None:
-        """`now_ms` is the clock by which keys and tokens end, `boot_ms` a monotonic clock."""
+        """`now_ms` is the clock by which keys and tokens end, `boot_ms` a monotonic clock.
+
+        `unread` returns why `state` may be out of date, None if it is not.
+        """
         self.gate: Gate | None = None
         self._tokens: IssuerTokens | None = None
         if not config.service.auth:
@@ -36,7 +41,7 @@ class ServiceAccess:
             from deltamq.api.issuer import IssuerTokens
 
             self._tokens = IssuerTokens(config.oidc, now_ms=boot_ms, times=key_times)
-        self.gate = Gate(state, now_ms, Credentials(state, now_ms, self._tokens))
+        self.gate = Gate(state, now_ms, Credentials(state, now_ms, self._tokens), unread)
         if self._tokens is not None:
             self._tokens.keys.changed = self.gate.recheck
             self.gate.sign_in = self._tokens.sign_in

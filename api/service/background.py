@@ -3,7 +3,7 @@
     fence the taken brokers' own logs against earlier owners --> read their lanes from the tables --> adopt the lanes
 
 Brokers are served after that (SPEC META-3). The watch looks often where a reader waits, and now and then in other used
-partitions.
+partitions. Another watch ends what has lost its access.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
+from deltamq.api.auth.gate import Gate
 from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.log.partition import Partition, Partitions
@@ -28,6 +30,9 @@ from deltamq.tables.queue.recovery import recover
 from deltamq.tables.queue.refs import DELAY, DELAY_MARKS, LOST, OFFSETS, revive_refs, system_ref
 
 log = logging.getLogger("deltamq.api")
+
+#: Most seconds between two looks for access that is over.
+_ACCESS_S: Final = 1.0
 
 
 class Background(ABC):
@@ -61,15 +66,12 @@ class Watch(Background):
         lanes: Lanes,
         *,
         every_s: float,
-        end_waiting: Callable[[], None] | None = None,
     ) -> None:
-        """`end_waiting` ends waiting requests that have lost their access."""
         self._partitions = partitions
         self._topics = topics
         self._groups = groups
         self._lanes = lanes
         self._every_s = every_s
-        self._end_waiting = end_waiting
 
     async def _run(self) -> None:
         """Remove remains of deleted topics and groups that a kill left, then look at partitions for ever."""
@@ -80,8 +82,6 @@ class Watch(Background):
         while True:
             await asyncio.sleep(self._every_s)
             await _guarded(partial(settle_overdue, self._lanes, overdue.due(self._lanes)), None)
-            if self._end_waiting is not None:
-                self._end_waiting()
             awaited = [partition for partition in partitions.awaited if partition.has_waiters]
             partitions.awaited.intersection_update(awaited)
             due = (partition for partition in awaited if partition.is_look_due(self._every_s))
@@ -103,6 +103,29 @@ async def _guarded(refresh: Callable[[], Awaitable[None]], partition: Partition 
         return
     if partition is not None:
         partition.wake()
+
+
+class AccessWatch(Background):
+    """Ends requests and connections whose access is over, or not known (SPEC SEC-5, SEC-45); used on the event loop.
+
+    It waits for the store a second at most: a store that does not answer hides what was revoked.
+    """
+
+    def __init__(self, gate: Gate, meta: HostedMeta, *, every_s: float) -> None:
+        self._gate = gate
+        self._meta = meta
+        self._every_s = min(every_s, _ACCESS_S)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            await _guarded(self._look, None)
+
+    async def _look(self) -> None:
+        try:
+            await self._meta.keep_read()
+        finally:
+            self._gate.end_waiting()
 
 
 #: A broker's logs that its owner fences beside its revive logs.

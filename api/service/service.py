@@ -62,7 +62,7 @@ from deltamq.api.sending.letters import DeadLetterLogs, Marks
 from deltamq.api.sending.quarantine import Quarantines
 from deltamq.api.sending.replay import Replayer
 from deltamq.api.service.access import ServiceAccess
-from deltamq.api.service.background import Takeover, Watch
+from deltamq.api.service.background import AccessWatch, Takeover, Watch
 from deltamq.api.service.gauges import Gauges
 from deltamq.api.service.health import JobWatch, RequestRate, Stops, counters_of, gauges_of, gauges_of_stops
 from deltamq.api.service.looks import Looks
@@ -184,6 +184,7 @@ class Service:
             now_ms=self.now_ms,
             boot_ms=boot_ms,
             key_times=ports.key_times,
+            unread=self.meta.unread,
         )
         #: The check of all requests; None without authentication.
         self.gate = self._access.gate
@@ -323,10 +324,8 @@ class Service:
             auto_create=self.settings.auto_create_groups,
             now_ms=self.now_ms,
         )
-        end_waiting = None if self.gate is None else self.gate.end_waiting
-        self._watch = Watch(
-            self.partitions, self.topics, self.groups, self.lanes, every_s=self._refresh_s, end_waiting=end_waiting
-        )
+        self._watch = Watch(self.partitions, self.topics, self.groups, self.lanes, every_s=self._refresh_s)
+        self._access_watch = None if self.gate is None else AccessWatch(self.gate, self.meta, every_s=self._refresh_s)
 
     @classmethod
     async def start(cls, config: Config, ports: Ports = REAL, *, address: str = "", kafka: str = "") -> Service:
@@ -356,6 +355,8 @@ class Service:
             raise
         service._neighbours.start()
         service._watch.start()
+        if service._access_watch is not None:
+            service._access_watch.start()
         service.job_watch.start()
         service.looks.start()
         service.samples.start()
@@ -426,6 +427,7 @@ class Service:
         self.begin_stop()
         steps: tuple[Callable[[], Awaitable[None] | None], ...] = (
             self._watch.stop,
+            *(() if self._access_watch is None else (self._access_watch.stop,)),
             self.job_watch.stop,
             self.looks.stop,
             self.samples.stop,

@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from deltamq.api.first_start import make_administrator
+from deltamq.api.ports import Ports
 from deltamq.api.service.service import Service
 from deltamq.mq.errors import Unavailable
+from deltamq.tables.store.file_pool import PoolingFiles
+from deltamq.tables.store.local import LocalStore
+from tests.api.auth.test_guarded_service import request_that_waits
 from tests.api.guarded import guarded
-from tests.api.running import config_for, running, until
+from tests.api.running import Reply, config_for, running, until
+from tests.faulty_store import FaultyStore
 from tests.free_ports import free_port
 
 
@@ -70,6 +77,69 @@ def test_sec_45_after_a_pause_the_first_request_reads_the_metadata(tmp_path: Pat
         for _ in range(3):
             admin.service.meta._read_at -= 3_600
             assert admin.call("GET", "/v1/topics").status == 200
+
+
+class _Disk:
+    """The disk of a guarded service: its reads fail, or do not end, from `go` to `come_back`."""
+
+    def __init__(self, folder: Path, how: str) -> None:
+        folder.mkdir()
+        self.store = FaultyStore(LocalStore(folder, PoolingFiles(str(folder))), cheap_look=False)
+        self._is_silent = how == "silent"
+        self._is_back = threading.Event()
+
+    def go(self, service: Service) -> None:
+        """Let no read of the metadata end well from now on; 2 s without one are too long, for shorter tests."""
+        self.store.before["read"] = self._fail
+        service.meta._read_within_s = 2
+
+    def come_back(self) -> None:
+        self.store.before.clear()
+        self._is_back.set()
+
+    def _fail(self, key: str) -> None:
+        if self._is_silent:
+            self._is_back.wait(60)
+        elif key.startswith("sys/meta"):
+            raise Unavailable("the disk does not answer", code="storage_error")
+
+
+@pytest.fixture(params=["failing", "silent"])
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[_Disk]:
+    disk = _Disk(tmp_path / "warehouse", request.param)
+    yield disk
+    disk.come_back()
+
+
+def test_sec_45_requests_that_wait_end_where_the_metadata_cannot_be_read(tmp_path: Path, disk: _Disk) -> None:
+    with contextlib.ExitStack() as end:
+        admin = end.enter_context(guarded(tmp_path / "warehouse", Ports(store=disk.store)))
+        end.callback(disk.come_back)
+        waits: dict[str, threading.Thread] = {}
+        found: dict[str, Reply] = {}
+        # A wait for a pull lock is not among them: it reads the metadata itself before each answer.
+        for call in ("pop", "fetch", "stream", "heartbeat"):
+            admin.put_topic(call)
+            strategy = "exclusive" if call == "heartbeat" else "shared"
+            assert admin.call("PUT", f"/v1/groups/{call}", {"consume_strategy": strategy}).status == 201
+            path, body, accept = request_that_waits(admin, call, call)
+
+            def ask(call: str = call, path: str = path, body: object = body, accept: str = accept) -> None:
+                found[call] = admin.call("GET" if body is None else "POST", path, body, Accept=accept)
+
+            waits[call] = threading.Thread(target=ask)
+            waits[call].start()
+        gate = admin.service.gate
+        assert gate is not None
+        until(lambda: len(gate._waiting) == len(waits))
+        disk.go(admin.service)
+        for call, thread in waits.items():
+            thread.join(15)
+            assert not thread.is_alive(), call
+        stream = found.pop("stream")
+        assert stream.status == 200 and b'"code":"metadata_unread"' in stream.body.rpartition(b"event: refused")[2]
+        codes = {call: (reply.status, reply.json["code"]) for call, reply in found.items()}
+        assert codes == dict.fromkeys(found, (503, "metadata_unread"))
 
 
 def test_sec_44_kafkas_clients_are_put_out_too(tmp_path: Path) -> None:
