@@ -9,7 +9,8 @@
     SCRAM-SHA-*     user, proof           the key does not go over the wire, and the service proves that it knows it
 
 A user is the name of a principal, or the id of one of its keys. A refusal does not say whether the user exists.
-A connection whose credential is revoked or over is closed, whatever it waits for.
+A connection whose credential is revoked or over is closed, whatever it waits for. So is every one while nobody can tell
+whether it is (SPEC SEC-45); who then authenticates is told an error after which Kafka's clients try again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from deltamq.api.auth.gate import Gate
 from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.messages.cluster_messages import ApiVersionsRequest
 from deltamq.api.kafka.messages.codec import Message
-from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.messages.user_messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -60,13 +61,18 @@ class Session:
         self._credential: Credential | None = None
         #: Requests under way.
         self._asking: set[Asker] = set()
-        #: Whether authentication failed: there is one answer more.
-        self.is_refused = False
+        #: Why authentication failed, None if it did not: there is one answer more.
+        self.refusal: Unauthenticated | Unavailable | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether the client may call: it has authenticated, or need not."""
         return self._gate is None or self._credential is not None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nobody can tell if the client may still call: it may not, until that is known."""
+        return self._gate is not None and self._credential is not None and self._gate.unread() is not None
 
     @property
     def principal(self) -> str:
@@ -100,9 +106,11 @@ class Session:
         self._asking.discard(asker)
 
     def is_over(self) -> bool:
-        """Whether the connection must end: its credential has, or a request under way is not allowed any more."""
+        """Whether the connection must end: its access has, that of a request under way has, or nobody can tell."""
         if self._gate is None or self._credential is None:
             return False
+        if self.is_unknown:
+            return True
         if self._gate.credentials.refusal(self._credential) is not None:
             return True
         return not all(asker.is_allowed_still() for asker in self._asking)
@@ -126,12 +134,15 @@ class Session:
     async def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
         """Take the client's next message; what follows a refusal is not read any more."""
         if self._gate is None or self._exchange is None:
-            return self._refused(ErrorCode.ILLEGAL_SASL_STATE, "SaslHandshake must come first")
+            return self._refused(ErrorCode.ILLEGAL_SASL_STATE, Unauthenticated("SaslHandshake must come first"))
+        unread = self._gate.unread()
+        if unread is not None:
+            return self._refused(error_code_of(unread), unread)
         try:
             answer, credential = await self._exchange.step(bytes(request.auth_bytes))
             lifetime_ms = 0 if credential is None else self._known(credential)
         except (Unauthenticated, Unavailable) as error:
-            return self._refused(ErrorCode.SASL_AUTHENTICATION_FAILED, error.detail)
+            return self._refused(ErrorCode.SASL_AUTHENTICATION_FAILED, error)
         return SaslAuthenticateResponse(error_code=ErrorCode.NONE, auth_bytes=answer, session_lifetime_ms=lifetime_ms)
 
     def _known(self, credential: Credential) -> int:
@@ -151,10 +162,10 @@ class Session:
         if refusal is not None:
             raise Unauthenticated(refusal.detail, code=refusal.code)
 
-    def _refused(self, error: ErrorCode, detail: str) -> SaslAuthenticateResponse:
-        self.is_refused, self._exchange = True, None
-        log.info("event=kafka_authentication_refused mechanism=%r detail=%r", self._mechanism, detail)
-        return SaslAuthenticateResponse(error_code=error, error_message=detail)
+    def _refused(self, code: ErrorCode, error: Unauthenticated | Unavailable) -> SaslAuthenticateResponse:
+        self.refusal, self._exchange = error, None
+        log.info("event=kafka_authentication_refused mechanism=%r detail=%r", self._mechanism, error.detail)
+        return SaslAuthenticateResponse(error_code=code, error_message=error.detail)
 
     # Keys and tokens.
 

@@ -11,7 +11,8 @@ When the client goes, everything but its appends ends. These are in the queues o
 until they are stored. Requests that have arrived and want no answer are still begun in their turn.
 
 Bytes that are no request close the connection: the protocol has no answer to them. So do calls of a client that has not
-authenticated and must, and the end of its access (`Session.is_over`).
+authenticated and must, and the end of its access (`Session.is_over`). While nobody can tell whether it has ended, no
+request is begun: soon that is known, or the connection is closed.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ _WRITE_S: Final = 30.0
 _THROTTLE_MS_MAX: Final = 2**31 - 1
 #: The next request is begun after these: appends keep their order, and later calls need the caller.
 _IN_TURN: Final = (PRODUCE, 17, 36)
+#: Seconds between two looks whether the client may call, while nobody can tell; the watch of access ends this.
+_UNKNOWN_S: Final = 0.05
 #: Most seconds until the client has authenticated.
 _BEFORE_S: Final = 30.0
 
@@ -380,6 +383,9 @@ class Connection(asyncio.Protocol):
                 self._expect_more()
             return False
         self._read_by = math.inf
+        if self.session.is_unknown:
+            self._again = self._loop.call_later(_UNKNOWN_S, self._look_again)
+            return False
         self._next = None
         self._begin(wanted)
         return True
@@ -423,8 +429,9 @@ class Connection(asyncio.Protocol):
         """Begin a request, then let the next ones begin; return its answer."""
         answer = await self._door.begin(begun.frame, self.session, begun.asker, begun.ticket)
         self._beginning = None
-        if self.session.is_refused:  # the answer says why, and nothing follows it
-            self._refused(Unauthenticated(), begun.asker.call)
+        if self.session.refusal is not None:  # the answer says why, and nothing follows it
+            if isinstance(self.session.refusal, Unauthenticated):
+                self._refused(Unauthenticated(), begun.asker.call)
             self._is_last = True
         self._go_on()
         return await answer

@@ -142,9 +142,11 @@ class KafkaServer:
             self._service.audit.refused(principal, call, error.status, error.code, connection.address)
 
     def _look(self) -> None:
-        """End the connections of clients whose access was changed or is over."""
+        """End the connections of clients whose access was changed, is over, or is not known."""
+        unread = self._service.meta.unread()
+        detail = "access is over" if unread is None else unread.detail
         for connection in [opened for opened in self._connections if opened.session.is_over()]:
-            log.info("event=kafka_connection_ended principal=%r detail='access is over'", connection.session.principal)
+            log.info("event=kafka_connection_ended principal=%r detail=%r", connection.session.principal, detail)
             connection.end()
 
     def _end_open(self) -> None:

@@ -10,15 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from deltamq.api.first_start import make_administrator
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.log_messages import ProduceRequest
 from deltamq.api.ports import Ports
 from deltamq.api.service.service import Service
 from deltamq.mq.errors import Unavailable
 from deltamq.tables.store.file_pool import PoolingFiles
 from deltamq.tables.store.local import LocalStore
 from tests.api.auth.test_guarded_service import request_that_waits
-from tests.api.guarded import guarded
+from tests.api.guarded import Guarded, guarded
+from tests.api.kafka.access.calls import ANYTHING, errors_in, waiting_fetch
+from tests.api.kafka.raw_client import RawClient
 from tests.api.running import Reply, config_for, running, until
 from tests.faulty_store import FaultyStore
 from tests.free_ports import free_port
@@ -140,6 +145,72 @@ def test_sec_45_requests_that_wait_end_where_the_metadata_cannot_be_read(tmp_pat
         assert stream.status == 200 and b'"code":"metadata_unread"' in stream.body.rpartition(b"event: refused")[2]
         codes = {call: (reply.status, reply.json["code"]) for call, reply in found.items()}
         assert codes == dict.fromkeys(found, (503, "metadata_unread"))
+
+
+def _kafka_caller(admin: Guarded, name: str) -> str:
+    """A principal that may send to the topic of its name, and read it; return its key."""
+    admin.put_topic(name, partitions=1)
+    admin.put_principal(name)
+    admin.rule(name, "topic", name, "publish", "subscribe")
+    return str(admin.key(name)["key"])
+
+
+def test_sec_45_kafkas_clients_are_put_out_where_the_metadata_cannot_be_read(tmp_path: Path, disk: _Disk) -> None:
+    port = free_port()
+    with contextlib.ExitStack() as end:
+        admin = end.enter_context(guarded(tmp_path / "warehouse", Ports(store=disk.store), kafka_port=port))
+        end.callback(disk.come_back)
+        key = _kafka_caller(admin, "orders")
+        waiting, idle = (end.enter_context(RawClient(port)) for _ in range(2))
+        for client in (waiting, idle):
+            assert client.plain("orders", key).error_code == ErrorCode.NONE
+        waiting.send(waiting_fetch("orders"))
+        until(lambda: any(one.has_waiters for one in admin.service.partitions.awaited))
+        disk.go(admin.service)
+        assert waiting.is_closed(15) and idle.is_closed(15)
+        for way in ("plain", "bearer", "scram", "wrong"):
+            with RawClient(port) as client:
+                asked = {"bearer": (key,), "wrong": ("orders", "mqk_unknown")}.get(way, ("orders", key))
+                answer = getattr(client, "plain" if way == "wrong" else way)(*asked)
+                assert answer.error_code == ErrorCode.LEADER_NOT_AVAILABLE, "Kafka's clients try again"
+                assert "the metadata was not read" in answer.error_message
+                assert client.is_closed(5)
+        errors: list[str] = []
+        producer = Producer(
+            {
+                "bootstrap.servers": f"127.0.0.1:{port}",
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "orders",
+                "sasl.password": key,
+                "error_cb": lambda error: errors.append(error.str()),
+            }
+        )
+        producer.produce("orders", "later")
+        until(lambda: producer.poll(0.05) is not None and any("the metadata was not read" in one for one in errors))
+        disk.come_back()
+        assert producer.flush(30) == 0
+        assert admin.bodies("orders") == {"orders@broker-a": ["later"]}
+        refusals = admin.call("GET", "/v1/audit/refusals").json["refusals"]
+        assert not [one for one in refusals if one["call"].startswith("kafka")], "nobody is known to be refused"
+
+
+@pytest.mark.parametrize("disk", ["silent"], indirect=True)
+def test_sec_45_a_kafka_call_after_a_pause_waits_until_the_metadata_is_read(tmp_path: Path, disk: _Disk) -> None:
+    port = free_port()
+    with contextlib.ExitStack() as end:
+        admin = end.enter_context(guarded(tmp_path / "warehouse", Ports(store=disk.store), kafka_port=port))
+        end.callback(disk.come_back)
+        key = _kafka_caller(admin, "orders")
+        client = end.enter_context(RawClient(port))
+        assert client.plain("orders", key).error_code == ErrorCode.NONE
+        for _ in range(5):
+            admin.service.meta._read_at -= 3_600
+            assert errors_in(client.ask(ANYTHING[ProduceRequest]("orders"))) == {ErrorCode.INVALID_RECORD}
+        disk.go(admin.service)
+        admin.service.meta._read_at -= 3_600
+        client.send(ANYTHING[ProduceRequest]("orders"))
+        assert client.is_closed(15), "it gets no answer"
 
 
 def test_sec_44_kafkas_clients_are_put_out_too(tmp_path: Path) -> None:
