@@ -21,10 +21,10 @@ from deltamq.api.audit.acts import Act
 from deltamq.mq.audit import BY_FILES, ActBegun, AuditRecord, MetadataChange, bounded
 from deltamq.mq.auth.changes import decide_first_administrator
 from deltamq.mq.auth.keys import Key, new_key
-from deltamq.mq.auth.state import AuthEvent
 from deltamq.mq.errors import DeltaMQError, Unknown
 from deltamq.mq.limits import ACT_ID_BYTES, KEY_ID_BYTES, SECRET_BYTES
-from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.features import GUARDED, decide_use
+from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.config import Config, load
 from deltamq.tables.config_sections import AuditWhen
@@ -65,7 +65,7 @@ def make_administrator(config: Config, principal: str) -> tuple[str, str]:
     Raises
     ------
     Conflict
-        `principal_exists`.
+        `principal_exists`. `feature_waits`: a process of a release that would not guard the warehouse runs.
     """
     warehouse = Warehouse.open(config.warehouse.uri, settings=config.log)
     try:
@@ -96,8 +96,9 @@ def _make(meta: MetaLog, audit: PartitionLog | None, key: Key) -> None:
     _store(audit, begun)
     changes: list[MetadataChange] = []
 
-    def decide(meta: Meta) -> Sequence[AuthEvent]:
-        events = decide_first_administrator(meta.auth, key)
+    def decide(meta: Meta) -> Sequence[AnyEvent]:
+        features = decide_use(meta.features, meta.brokers.features, GUARDED)
+        events = (*features, *decide_first_administrator(meta.auth, key))
         changes[:] = [MetadataChange(meta, events)]
         return events
 

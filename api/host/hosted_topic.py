@@ -23,6 +23,7 @@ from deltamq.api.log.partition import Partition, Partitions
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
 from deltamq.mq.meta.access import AccessState
 from deltamq.mq.meta.access_changes import brokers_for_new, check_routes
+from deltamq.mq.meta.features import KAFKA_PARTITIONER, decide_use
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.moved_keys import MovedKeys, moves_of
 from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
@@ -393,6 +394,8 @@ class Topics:
             if request.routes is not None:
                 check_routes(meta, name, request.routes, self._now_ms())
             asked, before = with_schema(meta, name, request, schema)
+            if asked.partitioner == "kafka":
+                before += decide_use(meta.features, meta.brokers.features, KAFKA_PARTITIONER)
             events = decide_put_topic(meta.topics, name, asked, self.available(meta, name), new_id, now_ms)
             for event in events:
                 if check is not None and isinstance(event, TopicPut) and event.topic.id == new_id:

@@ -30,6 +30,7 @@ from deltamq.api.host.roles import Hooks, Roles
 from deltamq.mq.errors import DeltaMQError, Fenced, Unavailable
 from deltamq.mq.meta.brokers import (
     META_ROLE,
+    BrokersState,
     Host,
     LeaseWatch,
     OwnLease,
@@ -40,7 +41,7 @@ from deltamq.mq.meta.brokers import (
     decide_renew,
     decide_takeover,
 )
-from deltamq.mq.meta.features import KNOWN_FEATURES
+from deltamq.mq.meta.features import KNOWN_FEATURES, decide_upgrade
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.hearing import Hearing, neighbours_of
 from deltamq.mq.meta.topics import MetaState
@@ -301,7 +302,7 @@ class Hosting:
         if not await self._meta.run(partial(self._locks.hold, host.id)):
             host = self._life.host = replace(host, machine="")
         self._life.lease.renewed(self.now_ms())
-        await self._meta.submit_any(lambda meta: decide_register(meta.brokers, host))
+        await self._meta.submit_any(partial(_first_events, host))
         log.info("event=host_registered host=%s address=%s", host.id, host.address)
 
     async def stop(self) -> None:
@@ -489,6 +490,16 @@ class Hosting:
         except DeltaMQError:
             return False
         return True
+
+
+def _first_events(host: Host, meta: Meta) -> tuple[AnyEvent, ...]:
+    """Return the events with which a process begins; the first one of a warehouse switches all features on.
+
+    No older release ever ran there, so none has to be waited for, and none that is started later misreads anything.
+    """
+    is_first = meta.brokers == BrokersState()
+    features = decide_upgrade(meta.features, {}) if is_first else ()
+    return (*features, *decide_register(meta.brokers, host))
 
 
 def _routed(meta: Meta) -> set[str]:

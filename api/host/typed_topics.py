@@ -13,7 +13,7 @@ import msgspec
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.mq.errors import DeltaMQError, Unavailable, Unprocessable
-from deltamq.mq.meta.features import decide_use
+from deltamq.mq.meta.features import SCHEMAS, decide_use
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import MetaState, check_schema
@@ -23,7 +23,6 @@ from deltamq.mq.schemas.setting import Format, OnInvalid, SchemaSetting, Wire, s
 from deltamq.tables.queue import topic_codecs
 from deltamq.tables.typed.codec import codec_of
 
-FEATURE: Final = "schemas"
 #: How long an id that the newest metadata did not have is not looked for again.
 _LOOKED_S: Final = 1.0
 
@@ -121,7 +120,7 @@ def with_schema(
         return request, []
     wanted = schema(meta.topics)
     check_wanted(meta, name, wanted._replace(schema=None))
-    return replace(request, schema=wanted.setting), list(decide_use(meta.features, meta.brokers.features, FEATURE))
+    return replace(request, schema=wanted.setting), list(decide_use(meta.features, meta.brokers.features, SCHEMAS))
 
 
 def wanted_schema(

@@ -42,7 +42,8 @@ from deltamq.mq.auth.principals import (
 from deltamq.mq.auth.state import AuthEvent, AuthState
 from deltamq.mq.errors import Conflict, Unprocessable
 from deltamq.mq.limits import NAME_LENGTH_MAX, QUOTA_MAX
-from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.features import decide_use
+from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.wire.auth import AclInfo, AclList, Explained, QuotaInfo, QuotaList
 
 PrincipalName = Annotated[str, PathParameter(json_schema_extra={"pattern": PRINCIPAL_PATTERN}, examples=["reports"])]
@@ -70,9 +71,23 @@ class AuthChanges:
         self._meta = meta
         self._owners = owners
 
-    async def store(self, request: Request, decide: Callable[[AuthState], Sequence[AuthEvent]]) -> AuthState:
-        """Store what `decide` returns for the newest state, and let other processes read it; return the new state."""
-        meta = await self._meta.submit_any(lambda meta: decide(meta.auth))
+    async def store(
+        self,
+        request: Request,
+        decide: Callable[[AuthState], Sequence[AuthEvent]],
+        *,
+        uses: str | None = None,
+    ) -> AuthState:
+        """Store what `decide` returns for the newest state, and let other processes read it; return the new state.
+
+        `uses` is the feature that they need, which is switched on.
+        """
+
+        def decided(meta: Meta) -> Sequence[AnyEvent]:
+            features = () if uses is None else decide_use(meta.features, meta.brokers.features, uses)
+            return (*features, *decide(meta.auth))
+
+        meta = await self._meta.submit_any(decided)
         await self._owners.tell(meta.brokers.brokers, Call.of(request.scope))
         return meta.auth
 

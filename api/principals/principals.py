@@ -39,6 +39,7 @@ from deltamq.mq.auth.keys import Key, new_key
 from deltamq.mq.auth.principals import Principal
 from deltamq.mq.auth.state import AuthEvent, AuthState
 from deltamq.mq.limits import KEY_ID_BYTES, NOTE_LENGTH_MAX, RETENTION_MS_MAX, SECRET_BYTES
+from deltamq.mq.meta.features import GUARDED
 from deltamq.mq.wire.auth import KeyInfo, KeyList, NewKey, PrincipalInfo, PrincipalList
 
 log = logging.getLogger("deltamq.api")
@@ -135,7 +136,7 @@ async def disable_principal(
     principal: PrincipalName, service: Running, changes: Changes, caller: Asking, request: Request
 ) -> Response:
     now_ms = service.now_ms()
-    state = await changes.store(request, lambda state: decide_disable_principal(state, principal, now_ms))
+    state = await changes.store(request, lambda state: decide_disable_principal(state, principal, now_ms), uses=GUARDED)
     log.info("event=principal_disabled principal=%r by=%r", principal, caller.name)
     return json_answer(_principal(state, state.principal(principal), now_ms, Names(service.meta.now)))
 

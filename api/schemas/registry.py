@@ -19,11 +19,11 @@ from deltamq.api.auth.caller import Caller, permit_put
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Call
-from deltamq.api.host.typed_topics import FEATURE, WantedSchema, check_wanted
+from deltamq.api.host.typed_topics import WantedSchema, check_wanted
 from deltamq.api.schemas.outside import OutsideRegistry
 from deltamq.api.schemas.texts import given_form, incompatible, rules_of, stored_form, texts_of
 from deltamq.mq.errors import Conflict, Unprocessable
-from deltamq.mq.meta.features import decide_use
+from deltamq.mq.meta.features import SCHEMAS, decide_use
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.topic_settings import schema_of
 from deltamq.mq.meta.topics import MetaState
@@ -310,7 +310,7 @@ def _registration(
 
 
 def _with_feature(meta: Meta, events: Sequence[SchemaEvent]) -> Sequence[AnyEvent]:
-    return (*decide_use(meta.features, meta.brokers.features, FEATURE), *events) if events else ()
+    return (*decide_use(meta.features, meta.brokers.features, SCHEMAS), *events) if events else ()
 
 
 def _check_unused(meta: Meta, events: Sequence[SchemaEvent]) -> None:

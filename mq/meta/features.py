@@ -2,8 +2,10 @@
 
 A change that an older release would misread is a feature with a name. It is used only once it is switched on, which is
 an event of the metadata like others, and that happens only when every process of the cluster knows it (`deltamq
-upgrade`, or the first call that needs it). A release that does not know a feature which is on cannot go on, and says
-which it is; so a process that is rolled back refuses to start instead of deciding by half of the metadata.
+upgrade`, or the first call that needs it); the first process of a new warehouse switches on all. A release that does
+not know a feature which is on cannot go on, and says which it is; so a process that is rolled back refuses to start
+instead of deciding by half of the metadata. That goes for reading, too: a reader decides by the metadata who may see
+what and where a key lies, so there is no feature that stops writers alone, as Delta's tables have it.
 
     process 1 (new)   knows: a, b   --.
     process 2 (old)   knows: a      --+-- upgrade: a is switched on, b waits for process 2
@@ -18,8 +20,15 @@ from typing import Any, ClassVar, Final, NamedTuple
 from deltamq.mq.errors import Conflict, Unavailable
 from deltamq.mq.stored_json import Form, forms_of
 
+SCHEMAS: Final = "schemas"
+GUARDED: Final = "guarded"
+KAFKA_PARTITIONER: Final = "kafka-partitioner"
 #: The features that this release knows, and what each changes. A new one is added with the change that needs it.
-KNOWN_FEATURES: Final[dict[str, str]] = {"schemas": "the schema registry, and topics with a schema"}
+KNOWN_FEATURES: Final[dict[str, str]] = {
+    SCHEMAS: "the schema registry, and topics with a schema",
+    GUARDED: "a guarded warehouse, which no process without authentication serves, and disabled principals",
+    KAFKA_PARTITIONER: "topics with Kafka's partitioner",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

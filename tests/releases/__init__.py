@@ -12,20 +12,25 @@ import os
 import subprocess
 import sys
 import tarfile
+import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["ARCHIVE", "RELEASES", "START", "Release", "started"]
+from deltamq.mq.meta.brokers import Host, decide_leave, decide_register
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import MetaLog
+
+__all__ = ["ARCHIVE", "RELEASES", "START", "Release", "Start", "made_before_features", "started"]
 
 ARCHIVE: Final = Path(__file__).with_name("releases.tar.xz")
 
-#: Serve a warehouse until a signal, with authentication. Releases had their folders as packages of these names.
+#: Serve a warehouse until a signal, with authentication or open. Releases had their folders as packages of these names.
 START: Final = """
 import sys
 from api.serve import bind, run
 from tables.config import load
 
-config = load(None, {"warehouse.uri": sys.argv[1], "service.port": 0, "service.auth": True})
+config = load(None, {"warehouse.uri": sys.argv[1], "service.port": 0, "service.auth": sys.argv[2] == "auth"})
 sys.exit(run(config, bind(config)))
 """
 
@@ -40,7 +45,7 @@ class Release(NamedTuple):
 
 RELEASES: Final = {
     # the first that knows of features: it keeps every field or stops
-    "with-features": Release("d352bff4cbbc718093d6d81d6b23ca3bc371ec9c", "code=feature_unknown .*'schemas'"),
+    "with-features": Release("d352bff4cbbc718093d6d81d6b23ca3bc371ec9c", "code=feature_unknown .*'(schemas|guarded)'"),
     # passes over fields that it does not know; knows neither disabled principals nor Kafka's partitioner
     "before-features": Release(
         "0a28f45bbeee19b412de70c4447236b464de4ee2",
@@ -49,19 +54,51 @@ RELEASES: Final = {
 }
 
 
-def started(release: str, folder: Path, warehouse: Path) -> subprocess.CompletedProcess[str]:
-    """Unpack a release into `folder` and start its service on a warehouse; return how it ended, within a minute."""
+def made_before_features(warehouse: Path, *, runs: bool = False) -> None:
+    """Make a warehouse as a release from before features did, whose process has left it, or `runs`."""
+    opened = Warehouse.open(str(warehouse))
+    host = Host(id="before", address="http://before", brokers=("broker-a",), renewal=0, load=0)
+    meta = MetaLog(opened)
+    meta.submit_any(lambda state: decide_register(state.brokers, host))
+    if not runs:
+        meta.submit_any(lambda state: decide_leave(state.brokers, host.id))
+    opened.close()
+
+
+class Start(NamedTuple):
+    """What became of a start."""
+
+    serves: bool
+    returncode: int
+    stderr: str
+
+
+def started(release: str, folder: Path, warehouse: Path, *, auth: bool = True) -> Start:
+    """Unpack a release into `folder`, start its service on a warehouse, and stop it again; return what it did.
+
+    A start that takes longer than a minute is killed.
+    """
     with tarfile.open(ARCHIVE) as archive:
         members = [member for member in archive if member.name.startswith(f"{release}/")]
         archive.extractall(folder, members, filter="data")
-    tree = folder / release
+    tree, errors = folder / release, folder / "stderr.txt"
     environ = {key: value for key, value in os.environ.items() if not key.startswith("DELTAMQ_")}
-    return subprocess.run(
-        [sys.executable, "-c", START, str(warehouse)],
-        cwd=tree,
-        env=environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-u", "-c", START, str(warehouse), "auth" if auth else "open"],
+            cwd=tree,
+            env=environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as process,
+    ):
+        limit = threading.Timer(60, process.kill)
+        limit.start()
+        assert process.stdout is not None
+        serves = any(line.startswith("serving ") for line in process.stdout)
+        process.terminate()
+        returncode = process.wait()
+        limit.cancel()
+    return Start(serves, returncode, errors.read_text())

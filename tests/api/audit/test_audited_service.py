@@ -224,7 +224,7 @@ def test_sec_40_the_first_administrator_is_in_the_audit(tmp_path: Path) -> None:
         (act,) = acts(admin)
     assert (act["principal"], act["call"], act["name"]) == ("(files)", "deltamq auth init", "admin")
     assert act["outcome"] == "done"
-    assert act["before"] == {"auth/admin": None}
+    assert act["before"] == {"feature/guarded": None, "auth/admin": None}
     begun, ended = stored(tmp_path)
     assert isinstance(begun, ActBegun)
     assert isinstance(ended, ActEnded)

@@ -20,6 +20,7 @@ from google.rpc.status_pb2 import Status
 from tests.api.auth.test_two_processes import Two, two_in
 from tests.api.guarded import Guarded, guarded
 from tests.api.running import config_for, running
+from tests.releases import made_before_features
 
 
 @pytest.fixture(scope="module")
@@ -321,6 +322,7 @@ def test_type_24_other_refusals_are_confluents_too(admin: Guarded) -> None:
 
 
 def test_type_20_a_restart_knows_everything(tmp_path: Path) -> None:
+    made_before_features(tmp_path)
     with guarded(tmp_path) as api:
         id_ = client_of(api).register_schema("kept-value", V1)
         client_of(api).set_compatibility("kept-value", "FULL")
@@ -330,7 +332,7 @@ def test_type_20_a_restart_knows_everything(tmp_path: Path) -> None:
         client = client_of(api)
         assert client.get_schema(id_).schema_str and client.get_compatibility("kept-value") == "FULL"
         assert client.register_schema("kept-value", V1) == id_ and client.get_versions("kept-value") == [2]
-        assert [one.feature for one in api_features(api)] == ["schemas"]
+        assert [one.feature for one in api_features(api)] == ["guarded", "schemas"]
 
 
 def api_features(api: Guarded) -> Any:
