@@ -160,6 +160,8 @@ NOT_READABLE: Final = "not_readable"
 NOT_WRITABLE: Final = "not_writable"
 #: The code of `Unavailable` where this process may only read the storage; nothing is stored (SPEC RELY-17).
 READ_ONLY: Final = "storage_read_only"
+#: The code of `Unavailable` where a table has a feature that this release does not know; nothing is stored (META-9).
+TABLE_NEWER: Final = "table_newer"
 
 #: Codes of requests that the client did not send, or not to this service.
 _NOT_SENT: Final = frozenset(
@@ -184,7 +186,7 @@ class Unavailable(DeltaMQError):
     @property
     def outcome(self) -> Outcome:
         """Not known, unless the code says that the request was not sent, or not let in."""
-        is_certain = self.code in (NOT_WRITABLE, READ_ONLY) or self.code in _NOT_SENT
+        is_certain = self.code in (NOT_WRITABLE, READ_ONLY, TABLE_NEWER) or self.code in _NOT_SENT
         return "not_stored" if is_certain and not self._may_be_stored else super().outcome
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.producer import Part, part_from_json, part_to_json
 from deltamq.tables.delta.foreign import OUR_ENGINE, foreign_commit
-from deltamq.tables.delta.protocol import MESSAGE_PROTOCOL, is_guarded
+from deltamq.tables.delta.protocol import MESSAGE_FEATURES, MESSAGE_PROTOCOL, writer_features
 
 #: The `txn` application whose version is the partition's end offset.
 OFFSET_APP_ID: Final = "mq.offset"
@@ -71,8 +71,8 @@ class Commit:
     metadata: dict[str, object] | None = None
     #: Name and epoch of each fence that the commit puts up.
     fences: tuple[tuple[str, int], ...] = ()
-    #: Whether the commit makes other engines refuse to write to the table.
-    guards: bool = False
+    #: The table's writer features from this commit on; None if it does not say.
+    writer_features: frozenset[str] | None = None
     #: The other engine that made the commit, with operation and time; empty if it is ours.
     author: str = ""
     #: Whether rows of the removed files lost their content: what memory has of these rows is void.
@@ -215,7 +215,13 @@ def encode_guard(
     tags = {"mq.batch": batch_id, "mq.version": str(version)} | ({} if flushed else {"mq.flush": "async"})
     return NewCommit(
         _finish(table_id, info, lines, tags),
-        Commit(version=version, batch_id=batch_id, metadata=metadata, guards=True, flushed=flushed),
+        Commit(
+            version=version,
+            batch_id=batch_id,
+            metadata=metadata,
+            writer_features=MESSAGE_FEATURES,
+            flushed=flushed,
+        ),
     )
 
 
@@ -356,6 +362,8 @@ def parse_commit(raw: pa.Buffer | bytes, *, table_id: str | None, version: int, 
         The file is empty, cut, altered, or written for another version or table; the message names `source`.
     ForeignCommit
         Another engine wrote it, and it changes more than readers may ignore (`tables.delta.foreign`).
+    Unavailable
+        `table_newer`: from here on the table has a reader feature that this release does not know.
     """
     text = bytes(raw)
     try:
@@ -379,7 +387,7 @@ def _parse_ours(text: bytes, *, table_id: str | None, version: int, source: str)
         table_id = next((str(line.metaData.get("id")) for line in lines if line.metaData), "")
     _check_whole(text, tags, table_id=table_id, version=version, source=source)
     try:
-        return _commit(lines, tags, version=version)
+        return _commit(lines, tags, version=version, source=source)
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AssertionError) as error:
         raise Corrupt(f"{source}: the commit file cannot be parsed: {error!r}") from error
 
@@ -394,7 +402,7 @@ def _check_whole(text: bytes, tags: dict[str, str], *, table_id: str, version: i
         raise Corrupt(f"{source}: holds version {tags.get('mq.version')}; the file was moved")
 
 
-def _commit(lines: Sequence[_Line], tags: dict[str, str], *, version: int) -> Commit:
+def _commit(lines: Sequence[_Line], tags: dict[str, str], *, version: int, source: str) -> Commit:
     adds = [line.add for line in lines if line.add]
     txns = [line.txn for line in lines if line.txn]
     ends = [txn.version for txn in txns if txn.appId == OFFSET_APP_ID]
@@ -409,6 +417,6 @@ def _commit(lines: Sequence[_Line], tags: dict[str, str], *, version: int) -> Co
         flushed=tags.get("mq.flush") != "async",
         metadata=next((line.metaData for line in lines if line.metaData), None),
         fences=tuple(fence for fence in fences if fence is not None),
-        guards=any(is_guarded(line.protocol) for line in lines),
+        writer_features=next((writer_features(line.protocol, source) for line in lines if line.protocol), None),
         erases=lines[0].commitInfo is not None and lines[0].commitInfo.operation == ERASE,
     )

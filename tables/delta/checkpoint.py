@@ -23,7 +23,14 @@ import pyarrow.parquet as pq
 
 from deltamq.mq.errors import Corrupt
 from deltamq.tables.delta.actions import FENCE_APP_PREFIX, OFFSET_APP_ID, DataFile, data_file, fence_of, file_action
-from deltamq.tables.delta.protocol import MESSAGE_PROTOCOL, UNGUARDED_PROTOCOL, is_guarded
+from deltamq.tables.delta.protocol import (
+    MESSAGE_FEATURES,
+    MESSAGE_PROTOCOL,
+    UNGUARDED_PROTOCOL,
+    check_may_write,
+    is_guarded,
+    writer_features,
+)
 from deltamq.tables.paths import LOG_FOLDER
 from deltamq.tables.store.store import FileMissing, Store
 
@@ -88,7 +95,7 @@ class LogCheckpoint:
     files: Sequence[DataFile]
     metadata: dict[str, object]
     fences: Mapping[str, int] = field(default_factory=dict)
-    is_guarded: bool = True
+    writer_features: frozenset[str] = MESSAGE_FEATURES
 
 
 class ForeignCheckpoint(Corrupt):
@@ -118,14 +125,21 @@ def _checksum(data: bytes, at: int) -> bytes:
 
 
 def write_checkpoint(store: Store, folder: str, checkpoint: LogCheckpoint, *, now_ms: int) -> None:
-    """Store the checkpoint twice, then the hint that names it; without the hint, a listing finds the checkpoint."""
+    """Store the checkpoint twice, then the hint that names it; without the hint, a listing finds the checkpoint.
+
+    Raises
+    ------
+    Unavailable
+        `table_newer`: the checkpoint would not say all that the table's protocol does.
+    """
+    check_may_write(checkpoint.writer_features, folder)
     ends = {OFFSET_APP_ID: checkpoint.end_offset}
     ends |= {f"{FENCE_APP_PREFIX}{name}": epoch for name, epoch in checkpoint.fences.items()}
     txns: list[dict[str, object]] = [
         {"appId": app_id, "version": version, "lastUpdated": now_ms} for app_id, version in ends.items()
     ]
     adds = [file_action(f, data_change=False) for f in checkpoint.files]
-    protocol = dict(MESSAGE_PROTOCOL if checkpoint.is_guarded else UNGUARDED_PROTOCOL)
+    protocol = dict(MESSAGE_PROTOCOL if is_guarded(checkpoint.writer_features) else UNGUARDED_PROTOCOL)
     table = _table({"protocol": [protocol], "metaData": [checkpoint.metadata], "txn": txns, "add": adds})
     facts = {"mq.batch": checkpoint.batch_id, "mq.version": str(checkpoint.version), _CRC_KEY: _NO_CRC.decode()}
     sink = pa.BufferOutputStream()
@@ -220,6 +234,8 @@ def read_checkpoint(store: Store, folder: str, version: int) -> LogCheckpoint:
         Only a checkpoint of another engine exists.
     Corrupt
         The file cannot be parsed, or its content differs from what was written.
+    Unavailable
+        `table_newer`: the table has a reader feature that this release does not know.
     """
     own, shared = (f"{folder}/{LOG_FOLDER}/{name}" for name in checkpoint_names(version))
     with contextlib.suppress(FileMissing, Corrupt):
@@ -241,12 +257,12 @@ def read_checkpoint_file(store: Store, key: str, version: int) -> LogCheckpoint:
             facts = {k.decode(): v.decode() for k, v in (file.schema_arrow.metadata or {}).items()}
         if facts["mq.version"] != str(version):
             raise Corrupt(f"{key}: is the checkpoint of version {facts['mq.version']}; the file was moved")
-        return _checkpoint(table, version, facts["mq.batch"])
+        return _checkpoint(table, version, facts["mq.batch"], key)
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
         raise Corrupt(f"{key}: the checkpoint cannot be read: {error}") from error
 
 
-def _checkpoint(table: pa.Table, version: int, batch_id: str) -> LogCheckpoint:
+def _checkpoint(table: pa.Table, version: int, batch_id: str, source: str) -> LogCheckpoint:
     adds = [dict(a) for a in table.column("add").drop_null().to_pylist()]
     files = [data_file(a["path"], a["size"], a["modificationTime"], a["stats"], dict(a["tags"])) for a in adds]
     txns = [(t["appId"], t["version"]) for t in table.column("txn").drop_null().to_pylist()]
@@ -264,5 +280,5 @@ def _checkpoint(table: pa.Table, version: int, batch_id: str) -> LogCheckpoint:
         files=files,
         metadata=metadata,
         fences=dict(fences),
-        is_guarded=is_guarded(table.column("protocol").drop_null().to_pylist()[0]),
+        writer_features=writer_features(table.column("protocol").drop_null().to_pylist()[0], source),
     )

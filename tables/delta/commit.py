@@ -29,11 +29,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, Unavailable, Unknown
+from deltamq.mq.errors import TABLE_NEWER, Conflict, Corrupt, DeltaMQError, Unavailable, Unknown
 from deltamq.tables.clock import Clock
 from deltamq.tables.delta.actions import Commit, NewCommit, commit_name, encode_guard
 from deltamq.tables.delta.head import put_back
-from deltamq.tables.delta.protocol import MESSAGE_TABLE_SETTINGS
+from deltamq.tables.delta.protocol import MESSAGE_FEATURES, MESSAGE_TABLE_SETTINGS, check_may_write, is_guarded
 from deltamq.tables.delta.snapshot import (
     LOG_KEEP,
     CommitLost,
@@ -181,9 +181,14 @@ class CommitLog:
             Another writer committed first: nothing of this commit is stored, and `snapshot` includes the other commit.
         Unknown
             The commit may be stored. `NotDurable`: it is stored and in `snapshot`, but a power cut could lose it.
+        Unavailable
+            `table_newer`: the table has a writer feature that this release does not know; nothing is stored.
         """
-        if not self.snapshot.is_guarded:
-            await self._guard(durable=durable)
+        features = self.snapshot.writer_features
+        if features is not MESSAGE_FEATURES:
+            check_may_write(features, self._folder)
+            if not is_guarded(features):
+                await self._guard(durable=durable)
         return await self._commit(encode, batch_id=batch_id, durable=durable, file=file)
 
     async def _guard(self, *, durable: bool) -> None:
@@ -292,9 +297,9 @@ class CommitLog:
                 return self._read(version).batch_id
             except FileMissing:
                 return None
-            except Corrupt:
-                raise
             except DeltaMQError as error:
+                if isinstance(error, Corrupt) or error.code == TABLE_NEWER:  # then it is a later release's commit
+                    raise
                 last = error
         raise Unknown(f"version {version} could not be read back: {last.detail if last else ''}") from last
 

@@ -71,8 +71,8 @@ class Snapshot:
     checkpoint_version: int = -1
     #: The highest epoch of each fence; never modified.
     fences: Mapping[str, int] = field(default_factory=dict)
-    #: Whether other engines refuse to write to the table (SPEC TABLE-1).
-    is_guarded: bool = False
+    #: The table's writer features, by which other engines refuse to write to it (SPEC TABLE-1), and older releases.
+    writer_features: frozenset[str] = frozenset()
 
     @property
     def table_id(self) -> str:
@@ -124,7 +124,8 @@ class Snapshot:
             self._fence(commit)
         if commit.metadata is not None:
             self._alter(commit)
-        self.is_guarded = self.is_guarded or commit.guards
+        if commit.writer_features is not None:
+            self.writer_features = commit.writer_features
         self.version = commit.version
         self.batch_id = commit.batch_id
 
@@ -177,7 +178,7 @@ class Snapshot:
             files=list(self.files),
             metadata=self.metadata,
             fences=self.fences,
-            is_guarded=self.is_guarded,
+            writer_features=self.writer_features,
         )
 
 
@@ -220,6 +221,8 @@ def load(store: Store, folder: str, on_commit: Callable[[Commit], None] = lambda
         The newest commit's file is gone, but its content is in `.head`.
     Corrupt
         The log contradicts itself; the message names the file.
+    Unavailable
+        `table_newer`: the table has a reader feature that this release does not know.
     """
     foreign: set[int] = set()
     tries = 0
@@ -334,7 +337,7 @@ def _of_checkpoint(checkpoint: LogCheckpoint) -> Snapshot:
         files=sorted(checkpoint.files, key=lambda f: f.start),
         checkpoint_version=checkpoint.version,
         fences=checkpoint.fences,
-        is_guarded=checkpoint.is_guarded,
+        writer_features=checkpoint.writer_features,
     )
 
 
@@ -346,7 +349,7 @@ def _first(commit: Commit, folder: str) -> Snapshot:
         batch_id=commit.batch_id,
         end_offset=0,
         metadata=_shared(commit.metadata),
-        is_guarded=commit.guards,
+        writer_features=commit.writer_features or frozenset(),
     )
 
 

@@ -16,6 +16,7 @@ from deltamq.mq.errors import Corrupt
 from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.delta.checkpoint import LogCheckpoint
 from deltamq.tables.delta.commit import CommitLog
+from deltamq.tables.delta.protocol import may_write
 from deltamq.tables.delta.snapshot import Snapshot
 from deltamq.tables.delta.typed_stats import INVALID_MARK, fitting_of
 from deltamq.tables.paths import PartitionRef
@@ -64,6 +65,11 @@ class LogState:
     def table_id(self) -> str:
         """The table's own id: a partition that is deleted and created again gets another one."""
         return self._commits.snapshot.table_id
+
+    @property
+    def may_write(self) -> bool:
+        """Whether this release knows all writer features of the table (SPEC META-9)."""
+        return may_write(self._commits.snapshot.writer_features)
 
     @property
     def fences(self) -> Mapping[str, int]:

@@ -119,7 +119,11 @@ class Upkeep:
         self._swept_ms = clock.boot_ms()
 
     def run(self) -> bool:
-        """Do what is due; return whether anything was done. A second thread returns at once."""
+        """Do what is due; return whether anything was done.
+
+        A second thread returns at once, and so does one that may only read: this release does not know what the
+        table's files are for.
+        """
         return self._exclusively(self._all)
 
     def clean(self) -> bool:
@@ -128,6 +132,8 @@ class Upkeep:
 
     def due_in_ms(self) -> int:
         """Return after how many milliseconds `run` is due if nothing is appended; 0 if it is due now."""
+        if not self._state.may_write:
+            return self._sweep_every_ms
         now = self._clock.boot_ms()
         if self._old_log or self._checkpoint_is_due() or self._planned_rollup():
             return 0
@@ -147,7 +153,7 @@ class Upkeep:
         return [known[0] + self._log_keep_ms] if known else [self._sightings[-1][0] + self._log_keep_ms // 10]
 
     def _exclusively(self, work: Callable[[int], bool]) -> bool:
-        if not self._busy.acquire(blocking=False):
+        if not self._state.may_write or not self._busy.acquire(blocking=False):
             return False
         try:
             return work(self._clock.boot_ms())

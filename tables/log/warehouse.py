@@ -167,7 +167,6 @@ class Warehouse:
         if is_new or not self.exists(ref):
             typed = codec()
             configuration = {
-                "mq.format": "1",
                 "mq.topic": ref.topic,
                 "mq.partition": ref.name,
                 LOG_KEEP: str(self.settings.log_keep_ms),
@@ -201,6 +200,8 @@ class Warehouse:
             There is no such table.
         Corrupt
             The partition's log or files contradict each other.
+        Unavailable
+            `table_newer`: the table has a reader feature that this release does not know (SPEC META-9).
         """
         opened = self._logs.get(ref)
         if opened is not None:

@@ -86,7 +86,7 @@ def find_refill(store: Store, folder: str, good: Snapshot) -> Refill | None:
         end_offset=end,
         files=cover,
         fences=_fences(good, readable),
-        is_guarded=good.is_guarded or any(commit.guards for commit in readable),
+        writer_features=good.writer_features.union(*(commit.writer_features or () for commit in readable)),
     )
     return Refill(
         checkpoint=state,

@@ -18,7 +18,7 @@ import pytest
 from deltamq.tables.delta.checkpoint import checkpoint_name
 from deltamq.tables.delta.creation import create_table
 from deltamq.tables.delta.foreign import ForeignCommit
-from deltamq.tables.delta.protocol import UNGUARDED_PROTOCOL
+from deltamq.tables.delta.protocol import MESSAGE_FEATURES, UNGUARDED_PROTOCOL
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
@@ -54,12 +54,12 @@ def old_table(warehouse: Warehouse, count: int = 0) -> PartitionLog:
         REF.folder,
         schema=DELTA_SCHEMA,
         name=REF.name,
-        configuration={"mq.format": "1", "mq.topic": REF.topic, "mq.partition": REF.name},
+        configuration={"mq.topic": REF.topic, "mq.partition": REF.name},
         protocol=UNGUARDED_PROTOCOL,
         now_ms=1,
     )
     log = warehouse.open_partition(REF)
-    log._log.snapshot.is_guarded = True  # as a process of that time, which knows no guard
+    log._log.snapshot.writer_features = MESSAGE_FEATURES  # as a process of that time, which knows no guard
     for body in numbered_bodies("m", count):
         log.append([batch(body)])
     return log
