@@ -49,6 +49,22 @@ def test_sec_44_an_open_process_ends_its_service_when_the_warehouse_is_guarded(t
         assert api.call("GET", "/healthz").status == 200
 
 
+def test_sec_44_before_the_first_principal_a_process_with_authentication_lets_nobody_in_and_one_without_everybody(
+    tmp_path: Path,
+) -> None:
+    with (
+        running(config_for(tmp_path, auth=True, brokers=("broker-a",))) as guarding,
+        running(config_for(tmp_path, brokers=("broker-b",))) as open_,
+    ):
+        assert guarding.call("GET", "/readyz").status == 200
+        for path in ("/v1/topics", "/v1/auth/principals"):
+            assert guarding.call("GET", path).status == 401
+        assert open_.call("GET", "/v1/topics").status == 200
+        admin = Guarded(guarding.port, guarding.service, token=make_administrator(config_for(tmp_path), "admin")[1])
+        until(lambda: open_.call("GET", "/v1/topics").json.get("code") == "warehouse_guarded")
+        until(lambda: admin.call("GET", "/v1/topics").status == 200)
+
+
 def test_sec_45_who_was_put_out_is_not_known_where_the_metadata_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
