@@ -39,7 +39,7 @@ from deltamq.api.routes.produce import ProduceEndpoint
 from deltamq.api.schemas.confluent import as_confluent, is_registry
 from deltamq.api.schemas.endpoint import SchemasEndpoint
 from deltamq.api.wire.answer import Answer, answer_of, as_deltamq_error, method_not_allowed, send_answer
-from deltamq.api.wire.request import REFUSAL, ClientDisconnected, Receive, Scope, Send, body_too_slow
+from deltamq.api.wire.request import REFUSAL, WAITED, ClientDisconnected, Receive, Scope, Send, body_too_slow
 from deltamq.mq.errors import DeltaMQError, Forbidden, TooLarge, Unauthenticated, Unavailable
 from deltamq.mq.limits import ADMIN_BYTES_MAX
 from deltamq.tables.failpoints import armed, failpoint
@@ -52,6 +52,8 @@ HOT_CALLS: Final = (
     *(f"POST /v1/groups/{{group}}/{call.decode()}" for call in CALLS),
 )
 
+#: A request is checked again if its body was not there after this time, in seconds.
+_BODY_S: Final = 1.0
 #: Paths that need no key: health, and the console's files.
 _ALIVE: Final = (b"/healthz", b"/readyz")
 _CONSOLE: Final = b"/console/"
@@ -121,6 +123,7 @@ class Front:
                 await self._check_metadata(scope)
                 if not self._admit_remembered(scope):
                     receive, send = await self._admit(scope, receive, send)
+                receive = self._checked_again(scope, receive)
             except DeltaMQError as error:
                 await self._refuse(scope, send, error)
                 return
@@ -142,6 +145,30 @@ class Front:
         """Raise `Unavailable` if this process may have missed the latest revocations (SPEC SEC-45)."""
         if self.calls is not None and not _is_open(scope["raw_path"]):
             await self.calls.meta.ensure_read()
+
+    def _checked_again(self, scope: Scope, receive: Receive) -> Receive:
+        """Return `receive`, which checks the request again at the end of a slow body: access may have ended (SEC-5).
+
+        A request that waits is watched instead.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        async def checked() -> MutableMapping[str, Any]:
+            message = await receive()
+            is_late = loop.time() - began > _BODY_S and WAITED not in scope
+            if is_late and message["type"] == "http.request" and not message.get("more_body", False):
+                await self._check_metadata(scope)
+                await _admitted(self._guard().gate, scope)
+            return message
+
+        return checked
+
+    def _guard(self) -> Guard:
+        guard = None if self.calls is None else self.calls.guard
+        if guard is None:
+            raise Unavailable("the service is starting or stopping", code="starting")
+        return guard
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: list[bytes] = scope["raw_path"].split(b"/")
@@ -208,9 +235,7 @@ class Front:
 
         Return `receive` and `send`, which count if the caller has a quota (SPEC SEC-9).
         """
-        guard = None if self.calls is None else self.calls.guard
-        if guard is None:
-            raise Unavailable("the service is starting or stopping", code="starting")
+        guard = self._guard()
         if is_passed_on(scope["headers"]):
             counted = await self._admit_passed_on(guard, scope, receive)
             if counted is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -362,6 +363,41 @@ def test_sec_05_requests_that_wait_end_when_their_access_does(admin: Guarded, ca
     else:
         assert refused(reply) == code
     assert refused(caller.call("GET" if body is None else "POST", path, body)) == code
+
+
+@pytest.mark.parametrize("how", ["disabled", "unread"])
+@pytest.mark.parametrize(
+    ("line", "body"),
+    [
+        ("POST /v1/topics/{}/messages", {"messages": [{"body": "late"}]}),
+        ("PUT /v1/topics/{}.other", {"partitions": 1}),
+        ("PUT /v1/groups/{}/topics/{}/offsets", {"offsets": {}}),
+        ("POST /schemas/subjects/{}/versions", {"schema": '"string"'}),
+    ],
+)
+def test_sec_05_a_body_that_comes_after_the_end_of_its_access_is_refused(
+    admin: Guarded, monkeypatch: pytest.MonkeyPatch, line: str, body: dict[str, object], how: str
+) -> None:
+    name = f"slow.{line.count('/')}.{line[1]}.{how}"
+    admin.put_topic(name, partitions=1)
+    everything = ("publish", "subscribe", "create", "alter", "describe")
+    caller = admin.caller(name, ("topic", f"{name}*", *everything), ("group", name, "subscribe"))
+    sent = json.dumps(body).encode()
+    with socket.create_connection(("127.0.0.1", admin.port), timeout=60) as sock:
+        head = f"{line.format(name, name)} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {caller.token}\r\n"
+        sock.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(sent)}\r\n\r\n".encode())
+        began = time.monotonic()
+        until(lambda: time.monotonic() > began + 1.2)  # a body that is there within a second is not checked again
+        if how == "disabled":
+            assert admin.call("POST", f"/v1/auth/principals/{name}/disable").status == 200
+        else:
+            monkeypatch.setattr(admin.service.meta, "_read_within_s", -3_600)
+        sock.sendall(sent)
+        answer = sock.recv(65_536)
+    monkeypatch.undo()
+    status = b"403" if how == "disabled" else b"503"
+    assert answer.startswith(b"HTTP/1.1 " + status), answer
+    assert sum(admin.stored(name).values()) == 0 and not admin.stored(f"{name}.other")
 
 
 def test_sec_06_a_forged_header_of_a_process_is_refused(admin: Guarded) -> None:
