@@ -34,6 +34,8 @@ _UPKEEP_AFTER_S: Final = 1.0
 _READ_WITHIN_S: Final = 5.0
 #: So long before that metadata which is seldom read is read again, and so long the answer is waited for.
 _READ_AHEAD_S: Final = 1.0
+#: How long a request waits for metadata that was not read for too long, in seconds.
+_ANSWER_S: Final = 5.0
 
 #: Most changes in one append: deciding each takes about half a millisecond.
 _CHANGES_MAX: Final = 200
@@ -124,23 +126,26 @@ class HostedMeta:
         return f": the store has not answered for {self._loop.time() - self._asked[0]:.0f} s" if self._asked else ""
 
     async def ensure_read(self) -> None:
-        """Read the metadata if that was long ago, as after a pause of the process; raises as `check_read` does."""
+        """Read the metadata if that was long ago, as after a pause of the process; raises as `check_read` does.
+
+        It does so, too, if the store has not answered after a while.
+        """
         if self.unread_s > self._read_within_s:
-            await self._read()
+            await self._read(_ANSWER_S)
             self.check_read()
 
     async def keep_read(self) -> None:
         """Read the metadata if that would soon be too long ago, or is; return after a second though it is not read."""
         if self.unread_s > self._read_within_s - _READ_AHEAD_S:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_READ_AHEAD_S):
-                    await self._read()
+            await self._read(_READ_AHEAD_S)
 
-    async def _read(self) -> None:
-        """Read the metadata, once for all that wait for it."""
+    async def _read(self, within_s: float) -> None:
+        """Read the metadata, once for all that wait for it; return after `within_s` though it is not read."""
         if self._reading is None:
             self._reading = self._loop.create_task(self._read_again())
-        await asyncio.shield(self._reading)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await asyncio.shield(self._reading)
 
     async def _read_again(self) -> None:
         try:

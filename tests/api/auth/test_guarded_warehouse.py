@@ -161,6 +161,8 @@ def test_sec_45_requests_that_wait_end_where_the_metadata_cannot_be_read(tmp_pat
         assert stream.status == 200 and b'"code":"metadata_unread"' in stream.body.rpartition(b"event: refused")[2]
         codes = {call: (reply.status, reply.json["code"]) for call, reply in found.items()}
         assert codes == dict.fromkeys(found, (503, "metadata_unread"))
+        begun = admin.call("GET", "/v1/topics")
+        assert (begun.status, begun.json["code"]) == (503, "metadata_unread"), "whether the disk fails or is silent"
 
 
 def _kafka_caller(admin: Guarded, name: str) -> str:
