@@ -37,6 +37,7 @@ from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.mq.errors import Corrupt, DeltaMQError, NotFound, Unavailable
 from deltamq.mq.queue.retry import RetryTopic
 from deltamq.tables.config import Config
+from deltamq.tables.delta.creation import check_no_data
 from deltamq.tables.delta.snapshot import PartitionNotFound
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.warehouse import Warehouse, refs
@@ -420,9 +421,11 @@ def _in_each(item: EraseItem, work: Callable[[Eraser, PartitionRef, Done], None]
     done = Done()
     for ref in item.partitions:
         try:
-            work(Eraser(warehouse, ref, erasure), ref, done)
-        except PartitionNotFound:
-            continue  # its topic or group was deleted
+            try:
+                work(Eraser(warehouse, ref, erasure), ref, done)
+            except PartitionNotFound:
+                # Its topic or group was deleted, unless there is data: then that is not erased.
+                check_no_data(warehouse.store, ref.folder)
         except (DeltaMQError, OSError) as error:
             kind = Corrupt if isinstance(error, Corrupt) else type(error)
             done.errors.append(f"{kind.__name__}: {ref.folder}: {error}")

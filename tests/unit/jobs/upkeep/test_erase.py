@@ -231,6 +231,21 @@ def test_erase_1_a_kill_before_the_keys_are_deleted_is_finished_by_the_next_run(
     assert open_erasures(store) == [] and holding(filled.uri, ADA.encode()) == []
 
 
+def test_erase_1_a_partition_whose_log_is_gone_keeps_the_request_open(filled: Filled, tmp_path: Path) -> None:
+    for ref in (A, B):
+        filled.append("orders", ref.name, BODY, key=ADA)
+    erasure, conf = asked(filled, ADA), conf_of(filled)
+    filled.warehouse.close_partition(A)
+    log, away = Path(filled.uri, A.folder, "_delta_log"), tmp_path / "away"
+    log.rename(away)
+    with pytest.raises(Corrupt, match=r"1 tables failed.*orders@broker-a.*no log"):
+        erase(None, conf, NOW)
+    assert read_erasure(filled.warehouse.store, erasure.id).state == "waiting"
+    away.rename(log)
+    close_warehouses()
+    assert until_gone(filled, conf, erasure).rows == 2
+
+
 def test_erase_1_a_damaged_partition_spoils_no_other_and_the_request_stays_open(filled: Filled) -> None:
     for ref in (A, B):
         filled.append("orders", ref.name, BODY, key=ADA)
