@@ -19,9 +19,8 @@ from deltamq.jobs.read.topics import TopicPartition
 from deltamq.mq.limits import MIB
 from deltamq.mq.static.reading import StoredOffsets, Stretch
 from deltamq.tables.delta.actions import DataFile
-from deltamq.tables.delta.creation import check_no_data
 from deltamq.tables.delta.reader import FileReader, RowCache
-from deltamq.tables.delta.snapshot import PartitionNotFound, load
+from deltamq.tables.delta.snapshot import load_made
 from deltamq.tables.delta.typed_stats import INVALID_MARK
 from deltamq.tables.log.reader import offset_at
 from deltamq.tables.store.store import Store
@@ -97,10 +96,8 @@ class StoredTable:
             There are data files without a log: a topic whose log is gone is not empty.
         """
         folder = partition.ref.folder
-        try:
-            snapshot = load(store, folder)
-        except PartitionNotFound:
-            check_no_data(store, folder)
+        snapshot = load_made(store, folder)
+        if snapshot is None:
             return None
         return cls(
             partition,

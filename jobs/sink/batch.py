@@ -141,7 +141,9 @@ def commit_staged(
     topics = sink.refresh().topics.topics
     check_lives(contents, {topic: topics[topic].id for topic in contents if topic in topics})
     around = around_stopped(sink, manifests.folder, staged)
-    manifest, is_new = manifests.put(planned(name, batch, plan.created_ms, around))
+    if around is not staged:
+        plan = planned(name, batch, plan.created_ms, around)
+    manifest, is_new = manifests.put(plan)
     if not (is_new or ignores_repeats):
         check_same(what, manifest.contents, contents)
     touched = append_manifest(sink, manifest, flush=flush, again=not is_new)

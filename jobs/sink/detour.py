@@ -27,12 +27,12 @@ from deltamq.mq.routing import spread
 from deltamq.tables.queue.placement import Placement
 
 
-def around_stopped(sink: OpenSink, folder: str, staged: Sequence[StagedRows]) -> list[StagedRows]:
+def around_stopped(sink: OpenSink, folder: str, staged: Sequence[StagedRows]) -> Sequence[StagedRows]:
     """Return staged rows, those that may go to any partition in others than stopped ones; `folder` gets their files.
 
-    If all partitions of a topic have stopped, its rows stay.
+    If all partitions of a topic have stopped, its rows stay. Where none has, `staged` itself is returned.
     """
-    moved = list(staged)
+    moved = staged
     for name in sorted({section.topic for task in staged for section in task.sections if not section.waits}):
         topic, placement = sink.routed(name)
         used = {section.partition for task in staged for section in task.sections if section.topic == name}

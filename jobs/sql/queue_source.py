@@ -38,9 +38,8 @@ from deltamq.mq.errors import Refused
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.dead_letters import LetterMarks
 from deltamq.mq.queue.retry import RetryTopic
-from deltamq.tables.delta.creation import check_no_data
 from deltamq.tables.delta.reader import FileReader, RowCache
-from deltamq.tables.delta.snapshot import PartitionNotFound, load
+from deltamq.tables.delta.snapshot import PartitionNotFound, load, load_made
 from deltamq.tables.log.warehouse import refs
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.dead_marks import LETTER_STATES, add_marks, states_at
@@ -192,10 +191,8 @@ def _remainder(ref: PartitionRef, count: int) -> int:
 
 
 def _state(store: Store, ref: PartitionRef) -> dict[str, Any] | None:
-    try:
-        snapshot = load(store, ref.folder)
-    except PartitionNotFound:
-        check_no_data(store, ref.folder)
+    snapshot = load_made(store, ref.folder)
+    if snapshot is None:
         return None
     files = snapshot.files
     return {

@@ -18,14 +18,15 @@ from deltamq.mq.errors import TABLE_NEWER, Unavailable
 
 #: The writer feature that no other engine has.
 _FEATURE: Final = "deltamq"
+#: Spark reads no table whose metadata use a feature that is not listed; that the offset is not null is an invariant.
+_FEATURES: Final = ("appendOnly", "invariants", _FEATURE)
 MESSAGE_PROTOCOL: Final[Mapping[str, object]] = {
     "minReaderVersion": 1,
     "minWriterVersion": 7,
-    # Spark reads no table whose metadata use a feature that is not listed; that the offset is not null is an invariant.
-    "writerFeatures": ["appendOnly", "invariants", _FEATURE],
+    "writerFeatures": list(_FEATURES),
 }
 #: The writer features of message tables: all that this release knows.
-MESSAGE_FEATURES: Final = frozenset({"appendOnly", "invariants", _FEATURE})
+MESSAGE_FEATURES: Final = frozenset(_FEATURES)
 #: The protocol of state tables, and of message tables that were made before the feature.
 UNGUARDED_PROTOCOL: Final[Mapping[str, object]] = {"minReaderVersion": 1, "minWriterVersion": 2}
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from deltamq.mq.errors import Corrupt, NotFound, Unavailable
 from deltamq.tables.delta.actions import Commit, DataFile, commit_name, parse_commit
 from deltamq.tables.delta.checkpoint import ForeignCheckpoint, LogCheckpoint, read_checkpoint, read_checkpoint_file
+from deltamq.tables.delta.creation import check_no_data
 from deltamq.tables.delta.foreign import check_metadata
 from deltamq.tables.delta.head import can_put_back, head_key, read_head
 from deltamq.tables.paths import LOG_FOLDER, PartitionRef, Space, generation_of
@@ -208,6 +209,18 @@ def newest_own_copy(store: Store, folder: str) -> int:
     """Return the newest version with our own copy of a checkpoint, -1 if there is none."""
     matches = map(_OWN_COPY.fullmatch, store.names(f"{folder}/{LOG_FOLDER}"))
     return max((int(m[1]) for m in matches if m), default=-1)
+
+
+def load_made(store: Store, folder: str) -> Snapshot | None:
+    """Return the newest state, None if the table is not made yet or was deleted; raises as `load` does else.
+
+    Data without a log is no table that is not made: that raises `Corrupt`.
+    """
+    try:
+        return load(store, folder)
+    except PartitionNotFound:
+        check_no_data(store, folder)
+        return None
 
 
 def load(store: Store, folder: str, on_commit: Callable[[Commit], None] = lambda commit: None) -> Snapshot:

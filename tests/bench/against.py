@@ -24,6 +24,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.machine import git
 from tests.bench.report import number
 
 __all__ = ["Compared", "compare", "compared"]
@@ -108,10 +109,10 @@ def _worktree(commit: str, out: Path, console: Console) -> Path:
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise click.ClickException(f"git {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout.strip()
+    try:
+        return git(Path.cwd(), *arguments)
+    except subprocess.CalledProcessError as error:
+        raise click.ClickException(f"git {' '.join(arguments)}: {error.stderr.strip()}") from error
 
 
 def _figures(tree: Path, flags: Sequence[str], out: Path, console: Console) -> list[dict[str, Any]]:

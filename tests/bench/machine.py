@@ -18,7 +18,7 @@ from typing import Final
 
 import psutil
 
-__all__ = ["Gauge", "commit_of", "facts", "wait_until_quiet"]
+__all__ = ["Gauge", "commit_of", "facts", "git", "wait_until_quiet"]
 
 _PROC: Final = Path("/proc")
 _KTHREADD: Final = 2
@@ -138,11 +138,12 @@ def _file_system(folder: Path) -> str:
 def commit_of(folder: Path) -> str:
     """The commit of the code that is measured; `+` when files differ from it."""
     try:
-        head = _git(folder, "rev-parse", "--short=12", "HEAD")
-        return head + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+        head = git(folder, "rev-parse", "--short=12", "HEAD")
+        return head + ("+" if git(folder, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
 
-def _git(folder: Path, *args: str) -> str:
+def git(folder: Path, *args: str) -> str:
+    """Return what git prints in a folder; raises `CalledProcessError`."""
     return subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()

@@ -39,10 +39,9 @@ def play_kafka_go(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iter
     They take 1 for the number, 9092 for the port, and 9093 for another one where clients say who they are.
     """
     folder = cache.copy(cache.go_module(*_KAFKA_GO), "kafka-go")
+    number = {r"(\bID: |\bID != |\[\]int(?:32)?\{)1(?=\}| \{)": rf"\g<1>{broker.node_id()}"}
     for name in ("conn", "createpartitions", "createtopics", "dialer"):
-        change(
-            folder / f"{name}_test.go", {r"(\bID: |\bID != |\[\]int(?:32)?\{)1(?=\}| \{)": rf"\g<1>{broker.node_id()}"}
-        )
+        change(folder / f"{name}_test.go", number)
     with guarded_broker(log.with_suffix(".guarded.log"), _GUARDED) as guarded:
         changes = {
             '"adminplain"': '"admin"',
