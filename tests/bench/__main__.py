@@ -95,9 +95,9 @@ def main(
         effort = replace(effort, quiet_s=wait)
     console = Console(width=None if sys.stdout.isatty() else 180)
     if against:
-        flags = [*(["--only", only] if only else []), *(["--quick"] if quick else ["--long"] if long_ else [])]
+        flags = ["--quick"] if quick else ["--long"] if long_ else []
         flags += [] if wait is None else ["--wait", str(wait)]
-        sys.exit(1 if compare(against, pairs, flags, out.absolute(), console) else 0)
+        sys.exit(1 if compare(against, list(benches), pairs, flags, out.absolute(), console) else 0)
     # A part of the benchmarks seldom wants more than half of what all do.
     _check_space(out, effort, effort.disk_gib / 2 if only else effort.disk_gib)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")

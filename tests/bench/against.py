@@ -3,9 +3,9 @@
     before   a worktree of COMMIT below out/against, with an environment and benchmarks of its own
     now      this tree
 
-Windows alternate (before, now, now, before, ...): the speed of a machine varies within minutes by more than most
-changes gain. What both trees measure under one name is compared: the median of the ratios of the pairs, and their
-range. The exit code is 1 if a figure is slower in every pair.
+Windows of one benchmark alternate (before, now, now, before, ...), then those of the next: the speed of a machine
+varies within minutes by more than most changes gain. What both trees measure under one name is compared: the median of
+the ratios of the pairs, and their range. The exit code is 1 if a figure is slower in every pair.
 """
 
 from __future__ import annotations
@@ -67,23 +67,36 @@ def compared(
     ]
 
 
-def compare(commit: str, pairs: int, flags: Sequence[str], out: Path, console: Console) -> int:
-    """Run the benchmarks in both trees, print the table, and return how many figures are slower in all pairs."""
+def compare(commit: str, names: Sequence[str], pairs: int, flags: Sequence[str], out: Path, console: Console) -> int:
+    """Run these benchmarks in both trees, print the table, and return how many figures are slower in all pairs."""
     here, there = Path.cwd(), _worktree(commit, out, console)
+    found: list[Compared] = []
+    for name in names:
+        found += _compared_of(name, there, here, pairs, flags, out / "against-runs", console)
+    _print(console, found, commit)
+    return sum(one.is_slower for one in found)
+
+
+def _compared_of(
+    name: str, there: Path, here: Path, pairs: int, flags: Sequence[str], out: Path, console: Console
+) -> list[Compared]:
+    """Run one benchmark in both trees; what it measures, or nothing if it cannot be run in one of them."""
     windows: list[Window] = []
     units: dict[str, str] = {}
 
     def run(tree: Path) -> Mapping[str, float]:
-        figures = _figures(tree, flags, out / "against-runs", console)
+        figures = _figures(tree, ["--only", name, *flags], out)
         units.update({figure["name"]: figure["unit"] for figure in figures})
         return {figure["name"]: figure["median"] for figure in figures}
 
     for pair in range(pairs):
-        console.print(f"pair {pair + 1} of {pairs}")
-        windows.append(_in_turns(pair, run, there, here))
-    found = compared(windows, units)
-    _print(console, found, commit)
-    return sum(one.is_slower for one in found)
+        console.print(f"{name}: pair {pair + 1} of {pairs}")
+        try:
+            windows.append(_in_turns(pair, run, there, here))
+        except click.ClickException as error:
+            console.print(f"{name} is left out: {error.message}")
+            return []
+    return compared(windows, units)
 
 
 def _in_turns(pair: int, run: Callable[[Path], Mapping[str, float]], there: Path, here: Path) -> Window:
@@ -115,7 +128,7 @@ def _git(*arguments: str) -> str:
         raise click.ClickException(f"git {' '.join(arguments)}: {error.stderr.strip()}") from error
 
 
-def _figures(tree: Path, flags: Sequence[str], out: Path, console: Console) -> list[dict[str, Any]]:
+def _figures(tree: Path, flags: Sequence[str], out: Path) -> list[dict[str, Any]]:
     known = set(out.glob("bench-*.json"))
     python = tree / ".venv/bin/python" if tree != Path.cwd() else Path(sys.executable)
     log = out / "log.txt"

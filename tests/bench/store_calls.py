@@ -204,7 +204,7 @@ def run_job(job: str, uri: str, environment: Mapping[str, str]) -> None:
         [*command, "--warehouse", uri], env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
     if ran.returncode:
-        raise LoadError(f"job {job}: {ran.stdout}{ran.stderr}")
+        raise LoadError(f"job {job} ended with {ran.returncode}: {ran.stdout}{ran.stderr}")
 
 
 def _counted(proxy: StoreProxy, work: Callable[[], None]) -> Counts:
