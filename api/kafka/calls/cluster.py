@@ -54,6 +54,16 @@ from deltamq.api.kafka.messages.log_messages import (
     ReassignedTopic,
     ReassigningPartition,
 )
+from deltamq.api.kafka.messages.quorum_messages import (
+    METADATA_TOPIC,
+    DescribedQuorum,
+    DescribedQuorums,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    QuorumListener,
+    QuorumNode,
+    QuorumReplica,
+)
 from deltamq.api.log.partition import Partitions
 from deltamq.mq.auth.principals import CLUSTER
 from deltamq.mq.errors import DeltaMQError, NotFound, Unprocessable
@@ -63,6 +73,8 @@ from deltamq.mq.names import check_client_topic, is_system
 #: Seconds in which no metadata request makes a deleted topic again. Kafka makes topics after its answer, so that a
 #: client that deletes one, and asks then, learns that it is gone.
 _GONE_S: Final = 1.0
+#: The name of the one listener that each node has.
+_LISTENER: Final = "KAFKA"
 #: Most partitions in one answer to DescribeTopicPartitions, as in Kafka.
 _DESCRIBED_MAX: Final = 2_000
 
@@ -202,6 +214,42 @@ class Cluster:
             controller_id=self._layout.here.id,
             brokers=[ClusterNode(*node) for node in self._layout.nodes()],
             operations=operations(asker, "cluster", CLUSTER) if request.include_operations else NO_OPERATIONS,
+        )
+
+    def quorum(self, request: DescribeQuorumRequest, asker: Asker) -> DescribeQuorumResponse:
+        """Return who writes the metadata's log, the only voter, and the nodes that follow it (SPEC KAFKA-22)."""
+        try:
+            asker.check(DescribeQuorumRequest)
+        except DeltaMQError as error:
+            return DescribeQuorumResponse(error_code=error_code_of(error), error_message=error.detail)
+        topics = [
+            DescribedQuorums(topic.name, [self._quorum(topic.name, partition.index) for partition in topic.partitions])
+            for topic in request.topics
+        ]
+        nodes = [
+            QuorumNode(node.id, [QuorumListener(_LISTENER, node.host, node.port)]) for node in self._layout.nodes()
+        ]
+        return DescribeQuorumResponse(topics=topics, nodes=nodes)
+
+    def _quorum(self, topic: str, index: int) -> DescribedQuorum:
+        if topic != METADATA_TOPIC or index != 0:
+            detail = f"{topic}, partition {index}: there is a quorum of {METADATA_TOPIC}, partition 0, only"
+            return DescribedQuorum(index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error_message=detail)
+        leader, epoch, end_offset = self._layout.metadata()
+        if leader is None:
+            detail = "no process that Kafka's clients can reach decides about metadata at the moment"
+            return DescribedQuorum(index=index, error_code=ErrorCode.LEADER_NOT_AVAILABLE, error_message=detail)
+        return DescribedQuorum(
+            index=index,
+            error_code=ErrorCode.NONE,
+            leader_id=leader.id,
+            leader_epoch=epoch,
+            high_watermark=end_offset,
+            voters=[QuorumReplica(replica_id=leader.id, end_offset=end_offset)],
+            # What the others have read is known to them alone.
+            observers=[
+                QuorumReplica(replica_id=node.id, end_offset=-1) for node in self._layout.nodes() if node != leader
+            ],
         )
 
     async def log_dirs(self, request: DescribeLogDirsRequest, asker: Asker) -> DescribeLogDirsResponse:

@@ -18,6 +18,7 @@ from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.kafka.messages.codec import NO_TOPIC_ID
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unprocessable
+from deltamq.mq.meta.brokers import META_ROLE
 from deltamq.mq.meta.topics import MetaState, Topic
 from deltamq.mq.names import broker_of, check_client_topic
 from deltamq.mq.static.logical_queue import LogicalQueue
@@ -108,6 +109,15 @@ class Layout:
         """
         owner = self._hosting.owner(broker_of(partition))
         return address_of(owner.kafka) if owner is not None and owner.kafka else self.here
+
+    def metadata(self) -> tuple[Node | None, int, int]:
+        """Return the node that decides about metadata, the epoch since which it does, and the end of their log.
+
+        The node is None while no process with a Kafka port does.
+        """
+        owner, role = self._hosting.owner(META_ROLE), self._meta.now.brokers.roles.get(META_ROLE)
+        node = address_of(owner.kafka) if owner is not None and owner.kafka else None
+        return node, 0 if role is None else role.epoch, self._meta.offset
 
     def served(self, topic: Topic) -> bool:
         """Whether Kafka's clients can use the topic."""

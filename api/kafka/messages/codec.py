@@ -71,6 +71,7 @@ class _Raw:
 Bool: TypeAlias = Annotated[bool, _Number(">?")]
 Int8: TypeAlias = Annotated[int, _Number(">b")]
 Int16: TypeAlias = Annotated[int, _Number(">h")]
+UInt16: TypeAlias = Annotated[int, _Number(">H")]
 Int32: TypeAlias = Annotated[int, _Number(">i")]
 Int64: TypeAlias = Annotated[int, _Number(">q")]
 Float64: TypeAlias = Annotated[float, _Number(">d")]

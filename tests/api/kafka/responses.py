@@ -44,6 +44,7 @@ from deltamq.api.kafka.messages.log_messages import (
     OffsetForLeaderEpochResponse,
     ProduceResponse,
 )
+from deltamq.api.kafka.messages.quorum_messages import DescribeQuorumResponse
 from deltamq.api.kafka.messages.user_messages import (
     AlterClientQuotasResponse,
     AlterUserScramCredentialsResponse,
@@ -84,6 +85,7 @@ RESPONSES: Final[dict[int, type[Message]]] = {
     33: AlterConfigsResponse,
     44: IncrementalAlterConfigsResponse,
     47: OffsetDeleteResponse,
+    55: DescribeQuorumResponse,
     60: DescribeClusterResponse,
     34: AlterReplicaLogDirsResponse,
     43: ElectLeadersResponse,

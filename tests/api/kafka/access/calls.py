@@ -71,6 +71,12 @@ from deltamq.api.kafka.messages.log_messages import (
     WantedEpoch,
     WantedEpochs,
 )
+from deltamq.api.kafka.messages.quorum_messages import (
+    METADATA_TOPIC,
+    DescribeQuorumRequest,
+    QuorumPartition,
+    QuorumTopic,
+)
 from deltamq.api.kafka.messages.user_messages import (
     AlterClientQuotasRequest,
     AlteringQuota,
@@ -100,6 +106,7 @@ ANYTHING: dict[type[Message], Callable[[str], Message]] = {
     MetadataRequest: lambda name: MetadataRequest([MetadataRequestTopic(name=name)], False),
     DescribeClusterRequest: lambda name: DescribeClusterRequest(),
     DescribeLogDirsRequest: lambda name: DescribeLogDirsRequest(None),
+    DescribeQuorumRequest: lambda name: DescribeQuorumRequest([QuorumTopic(METADATA_TOPIC, [QuorumPartition(0)])]),
     InitProducerIdRequest: lambda name: InitProducerIdRequest(None, 1_000),
     CreateTopicsRequest: lambda name: CreateTopicsRequest([CreateTopic(name, 1, 1, [], [])], 1_000, True),
     DeleteTopicsRequest: lambda name: DeleteTopicsRequest(names=[name], timeout_ms=1_000),

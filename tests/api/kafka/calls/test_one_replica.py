@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -27,8 +28,16 @@ from deltamq.api.kafka.messages.log_messages import (
     ReassigningPartition,
     ReassigningTopic,
 )
-from tests.api.kafka.door import KafkaApi
+from deltamq.api.kafka.messages.quorum_messages import (
+    METADATA_TOPIC,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    QuorumPartition,
+    QuorumTopic,
+)
+from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.kafka.raw_client import RawClient
+from tests.api.running import until
 
 TIMEOUT_MS = 1_000
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -144,3 +153,39 @@ def test_kafka_22_resources_with_settings_are_listed(kafka: KafkaApi, raw: RawCl
     assert listed(nodes) == {(here, nodes)}
     assert listed(metrics) == listed(version=0) == set()
     assert raw.ask(ListConfigResourcesRequest([3]), 1).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def _quorum(raw: RawClient, name: str = METADATA_TOPIC, index: int = 0, version: int = 2) -> DescribeQuorumResponse:
+    asked = DescribeQuorumRequest([QuorumTopic(name, [QuorumPartition(index)])])
+    found = raw.ask(asked, version)
+    assert isinstance(found, DescribeQuorumResponse) and found.error_code == ErrorCode.NONE
+    return found
+
+
+def test_kafka_22_the_quorum_is_the_process_that_decides_about_metadata(tmp_path: Path, topic: str) -> None:
+    with (
+        kafka_running(tmp_path, brokers=("broker-a",)) as first,
+        kafka_running(tmp_path, brokers=("broker-b",)) as second,
+        RawClient(first.port) as one,
+        RawClient(second.port) as other,
+    ):
+        until(lambda: len(one.ask(MetadataRequest([])).brokers) == 2)
+        ids = {client: _node(client) for client in (one, other)}
+        for client in (one, other):
+            found = _quorum(client)
+            (shown,) = found.topics[0].partitions
+            assert (found.topics[0].name, shown.index, shown.error_code) == (METADATA_TOPIC, 0, ErrorCode.NONE)
+            assert shown.leader_id == ids[one] and shown.leader_epoch > 0
+            assert [voter.replica_id for voter in shown.voters] == [ids[one]]
+            assert [node.replica_id for node in shown.observers] == [ids[other]]
+            ports = {node.node_id: [(it.host, it.port) for it in node.listeners] for node in found.nodes}
+            assert ports == {ids[one]: [("127.0.0.1", first.port)], ids[other]: [("127.0.0.1", second.port)]}
+            for version in (0, 1):
+                (same,) = _quorum(client, version=version).topics[0].partitions
+                assert (same.leader_id, same.leader_epoch) == (shown.leader_id, shown.leader_epoch)
+        before = _quorum(one).topics[0].partitions[0].high_watermark
+        first.api.put_topic(topic, partitions=1)
+        assert _quorum(one).topics[0].partitions[0].high_watermark > before > 0
+        for name, index in ((METADATA_TOPIC, 1), (topic, 0)):
+            (wrong,) = _quorum(one, name, index).topics[0].partitions
+            assert (wrong.error_code, wrong.leader_id, wrong.voters) == (UNKNOWN, -1, [])
