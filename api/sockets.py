@@ -7,6 +7,9 @@ Handshakes count against the limit of connections from their first moment:
                                      └── failed, too slow, gone ──► closed
 
 The event loop's own server does not say when a handshake begins or fails, so it could not count them.
+
+A server may take connections without TLS, too: the first byte of a connection says what it is. That of a handshake
+would be the length of a Kafka request of more than 350 MiB, which nobody may send.
 """
 
 from __future__ import annotations
@@ -50,6 +53,8 @@ def listening(host: str, port: int, *, field: str) -> socket.socket:
 
 log = logging.getLogger("deltamq.api")
 
+#: The first byte of a handshake: the type of its record.
+_HANDSHAKE: Final = b"\x16"
 #: Seconds to wait after a failed accept: most often there are no file descriptors left.
 _AFTER_FAILURE_S: Final = 0.1
 
@@ -66,11 +71,12 @@ class TlsServer:
         room: Callable[[], int],
         within_s: float,
         farewell_s: float,
+        takes_plain: bool = False,
     ) -> None:
         """`make` makes the protocol of a connection after its handshake.
 
         `room` returns how many handshakes there may be now; `farewell_s` is how long a closing connection waits for the
-        other side.
+        other side. With `takes_plain`, a connection whose first byte begins no handshake goes on without TLS.
         """
         self._listener = listener
         self._context = context
@@ -78,6 +84,7 @@ class TlsServer:
         self._room = room
         self._within_s = within_s
         self._farewell_s = farewell_s
+        self._takes_plain = takes_plain
         self._under_way: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
 
@@ -117,6 +124,9 @@ class TlsServer:
     async def _agree(self, accepted: socket.socket) -> None:
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._takes_plain and not await self._begins_handshake(accepted):
+                await asyncio.get_running_loop().connect_accepted_socket(self._make, accepted)
+                return
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._make,
                 accepted,
@@ -131,3 +141,15 @@ class TlsServer:
         except asyncio.CancelledError:
             accepted.close()
             raise
+
+    async def _begins_handshake(self, accepted: socket.socket) -> bool:
+        """Wait for the first byte, and return whether TLS begins with it; the byte stays in the socket."""
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(accepted, readable.set)
+        try:
+            async with asyncio.timeout(self._within_s):
+                await readable.wait()
+        finally:
+            loop.remove_reader(accepted)
+        return accepted.recv(1, socket.MSG_PEEK) == _HANDSHAKE

@@ -86,6 +86,13 @@ class TlsClientAuth(enum.Enum):
     REQUIRED = "required"  #: a connection without one that `tls_client_ca` has signed is refused
 
 
+class KafkaTls(enum.Enum):
+    """Whether Kafka's clients speak TLS where the service has a certificate."""
+
+    REQUIRED = "required"  #: a connection without it is closed
+    OPTIONAL = "optional"  #: the first byte of a connection says; without it, keys are proved by SCRAM only
+
+
 class AuditWhen(enum.Enum):
     """When the service records administrative acts and refusals."""
 
@@ -133,6 +140,8 @@ class ServiceSettings:
     kafka_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
     #: HOST:PORT under which Kafka's clients reach the service; if empty, the address on which it listens for them.
     kafka_address: str = ""
+    #: Whether Kafka's clients must speak TLS if the service has a certificate; "optional" serves both on one port.
+    kafka_tls: KafkaTls = KafkaTls.REQUIRED
     #: Idle time after which a connection of a Kafka client is closed, in seconds.
     kafka_idle_s: Annotated[int, Meta(ge=1, le=86_400)] = 600
     #: Partitions of a topic that a Kafka client makes without a number, or by its first use; 0 for the default route.
@@ -283,6 +292,9 @@ class ServiceSettings:
         if not self.tls_cert or not self.tls_client_ca:
             needed = ("service.tls_cert", "service.tls_client_ca")
             raise SettingsDisagree(f"needs {' and '.join(needed)}", "service.tls_client_auth", *needed)
+        if self.tls_client_auth is TlsClientAuth.REQUIRED and self.kafka_tls is KafkaTls.OPTIONAL:
+            rule = "must be required if service.tls_client_auth is: a client without TLS shows no certificate"
+            raise SettingsDisagree(rule, "service.kafka_tls", "service.tls_client_auth")
 
 
 def _check_collector(url: str, key: str) -> None:

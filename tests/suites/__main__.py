@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tests.certificates import Authority
 from tests.suites.apicurio_suite import play_apicurio
-from tests.suites.broker import Broker, running_broker
+from tests.suites.broker import Broker, running_broker, tls_too
 from tests.suites.cache import Cache, CannotRun
 from tests.suites.debezium_suite import play_debezium
 from tests.suites.go_suites import play_kadm, play_kafka_go, play_kgo, play_sarama
@@ -42,13 +43,15 @@ class Suite:
     settings: Mapping[str, str] = field(default_factory=dict)
     #: The port that its tests take for a broker's; 0 for any.
     port: int = 0
+    #: Whether its tests want TLS, too, of the same broker.
+    has_tls: bool = False
     #: A variable of the environment without which it is played only if asked for by name, and then cannot run.
     needs: str = ""
 
 
 SUITES: Final = {
     "kafka-python": Suite(play_kafka_python, {"service_kafka_session_min_ms": "1000"}),
-    "aiokafka": Suite(play_aiokafka, {"service_kafka_partitions": "2"}, needs="AIOKAFKA"),
+    "aiokafka": Suite(play_aiokafka, {"service_kafka_partitions": "2"}, has_tls=True, needs="AIOKAFKA"),
     "kgo": Suite(play_kgo),
     "kafka-go": Suite(play_kafka_go, port=9092),
     "sarama": Suite(play_sarama),
@@ -114,7 +117,10 @@ def _outcomes(name: str, cache: Cache, pattern: str) -> dict[str, Outcome]:
     log = logs / f"{name}.log"
     log.write_text("")
     outcomes: dict[str, Outcome] = {}
-    with running_broker(logs / f"{name}.service.log", suite.settings, suite.port) as broker:
+    settings, tls = dict(suite.settings), cache.fresh("tls", name) if suite.has_tls else None
+    if tls is not None:
+        settings |= tls_too(Authority(tls))
+    with running_broker(logs / f"{name}.service.log", settings, suite.port, tls) as broker:
         for test, outcome in suite.play(cache, broker, log, pattern):
             # a test that passed fails if its cleanup does
             if outcomes.get(test) is not Outcome.FAIL:

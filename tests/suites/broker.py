@@ -15,9 +15,10 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient
 
+from tests.certificates import Authority
 from tests.free_ports import free_port
 
-__all__ = ["Broker", "guarded_broker", "running_broker"]
+__all__ = ["Broker", "guarded_broker", "running_broker", "tls_too"]
 
 _START_S: Final = 120
 _STOP_S: Final = 60
@@ -31,6 +32,8 @@ class Broker:
     port: int
     #: The key of an administrator, if the service wants one.
     key: str = ""
+    #: Where the authority's certificate and the client's with its key are, if it speaks TLS, too.
+    tls: Path | None = None
 
     @property
     def address(self) -> str:
@@ -44,13 +47,22 @@ class Broker:
 
 
 @contextlib.contextmanager
-def running_broker(log: Path, settings: Mapping[str, str], port: int = 0) -> Iterator[Broker]:
-    """Run a service until the block ends, on a free port if none is given; its own log goes into a file."""
+def running_broker(log: Path, settings: Mapping[str, str], port: int = 0, tls: Path | None = None) -> Iterator[Broker]:
+    """Run a service until the block ends, on a free port if none is given; its own log goes into a file.
+
+    `tls` is the folder of certificates that the broker names.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="deltamq-suites-") as folder,
         _running(log, settings, port or free_port(), f"{folder}/warehouse") as broker,
     ):
-        yield broker
+        yield replace(broker, tls=tls)
+
+
+def tls_too(authority: Authority) -> dict[str, str]:
+    """Return the settings of a service whose port for Kafka's clients takes those with TLS, too, and sign for both."""
+    pair, _ = authority.server(), authority.client("client")
+    return {"service_tls_cert": pair.cert, "service_tls_key": pair.key, "service_kafka_tls": "optional"}
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from deltamq.api.wire.request import Admission
 from deltamq.api.wire.steps import CallTrace
 from deltamq.mq.errors import Forbidden, Unauthenticated
 from deltamq.mq.limits import MIB
-from deltamq.tables.config_sections import ServiceSettings
+from deltamq.tables.config_sections import KafkaTls, ServiceSettings
 
 log = logging.getLogger("deltamq.api")
 
@@ -90,7 +90,15 @@ class KafkaServer:
         tls = server_context(self._service.settings, protocols=())
         if tls is None:
             return await self._service.loop.create_server(make, sock=listener.socket)
-        server = TlsServer(listener.socket, tls, make, room=self._room, within_s=_HANDSHAKE_S, farewell_s=_FAREWELL_S)
+        server = TlsServer(
+            listener.socket,
+            tls,
+            make,
+            room=self._room,
+            within_s=_HANDSHAKE_S,
+            farewell_s=_FAREWELL_S,
+            takes_plain=self._service.settings.kafka_tls is KafkaTls.OPTIONAL,
+        )
         server.start()
         return server
 

@@ -17,7 +17,7 @@ from deltamq.api.kafka.messages.cluster_messages import ApiVersionsRequest
 from deltamq.api.kafka.messages.log_messages import ProducePartition, ProduceRequest, ProduceTopic
 from deltamq.api.kafka.records.columns import Records
 from deltamq.api.kafka.records.encode import encode_records
-from deltamq.tables.config_sections import Secret, TlsClientAuth
+from deltamq.tables.config_sections import KafkaTls, Secret, TlsClientAuth
 from tests.api.guarded import SECRET, guarded
 from tests.api.kafka.access.callers import Door, consume, everything, send
 from tests.api.kafka.raw_client import RawClient, framed
@@ -120,6 +120,61 @@ def test_kafka_11_certificates_of_clients_may_be_asked_for_and_the_services_own_
         until(lambda: shown_now() == serial)
         send(caller.settings(**shown), topic, "three")
         assert admin.stored(topic) == {f"{topic}@broker-a": 2}
+
+
+def test_kafka_11_one_port_serves_clients_with_tls_and_without(tmp_path, topic) -> None:
+    authority, port = Authority(tmp_path / "tls"), free_port()
+    pair = authority.server()
+    more = {"kafka_tls": KafkaTls.OPTIONAL, "host": "0.0.0.0", "kafka_address": f"{_elsewhere()}:{port}"}
+    with guarded(
+        tmp_path / "w", ca=authority.ca, kafka_port=port, tls_cert=pair.cert, tls_key=pair.key, **more
+    ) as admin:
+        door = Door(admin, port, authority.ca)
+        admin.put_topic(topic, partitions=1)
+        caller = door.caller(topic, *everything(topic))
+        plain = {"security.protocol": "SASL_PLAINTEXT", "bootstrap.servers": f"{_elsewhere()}:{port}"}
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            send(caller.settings(mechanism, **plain), topic, f"plain by {mechanism}")
+        with pytest.raises(KafkaException):  # it would show the key to everybody on the way
+            send(caller.settings("PLAIN", **plain, **{"message.timeout.ms": 1_000, "log_level": 0}), topic, "shown")
+        with door.raw() as raw:
+            assert raw.plain(caller.name, caller.key).error_code == 0
+        with RawClient(port) as silent:
+            silent.socket.sendall(b"\x16")
+            silent.socket.shutdown(socket.SHUT_WR)
+            assert silent.is_closed(15)
+        found = consume(caller.settings(**plain), topic, topic, 2)
+        assert found == [b"plain by SCRAM-SHA-256", b"plain by SCRAM-SHA-512"]
+
+
+def _elsewhere() -> str:
+    """Return an address of this machine that is not the loopback's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect(("192.0.2.1", 9))  # nothing is sent
+        return str(asking.getsockname()[0])
+
+
+def test_sec_18_connections_without_tls_count_against_the_limit_before_their_first_byte(tmp_path) -> None:
+    authority, port, limit = Authority(tmp_path / "tls"), free_port(), 2
+    pair = authority.server()
+    tls = {"tls_cert": pair.cert, "tls_key": pair.key, "kafka_tls": KafkaTls.OPTIONAL}
+    with contextlib.ExitStack() as opened:
+
+        def silent() -> socket.socket:
+            return opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+
+        def answered() -> bool:
+            try:
+                return opened.enter_context(RawClient(port)).ask(ApiVersionsRequest()).error_code == 0
+            except OSError:
+                return False
+
+        with guarded(tmp_path / "w", ca=authority.ca, kafka_port=port, connections_max=limit, **tls):
+            waiting = [silent() for _ in range(limit)]
+            assert _is_cut(silent()), "one too many"
+            waiting[0].close()
+            until(answered)
+        assert all(map(_is_cut, waiting[1:])), "a service that stops waits for none of them"
 
 
 @pytest.mark.promise("PORT-4")
