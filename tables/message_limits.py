@@ -44,7 +44,7 @@ def check_column(name: str, column: pa.Array) -> None:
     if name == "body":
         if column.null_count:
             raise Refused("body: every message needs a body", code="missing_field", field="body")
-        _check_lengths(name, column, MESSAGE_BYTES_MAX, TooLarge)
+        check_bodies(column, MESSAGE_BYTES_MAX)
     elif name in _TEXT_LIMITS:
         _check_lengths(name, column, _TEXT_LIMITS[name], Unprocessable)
         if name == "tag":
@@ -55,6 +55,17 @@ def check_column(name: str, column: pa.Array) -> None:
             raise Unprocessable("born_time: must be from 1970 to before 2100", field=name)
     elif name == "headers":
         _check_headers(column)
+
+
+def check_bodies(column: pa.BinaryArray, limit: int) -> None:
+    """Check that no body has more bytes than `limit`.
+
+    Raises
+    ------
+    TooLarge
+        One has (`message_too_large`); `row` in `extra` is its row.
+    """
+    _check_lengths("body", column, limit, TooLarge)
 
 
 def _check_lengths(name: str, column: pa.Array, limit: int, kind: type[Refused]) -> None:

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from deltamq.api.kafka.records.columns import Int64s, Records
 from deltamq.api.kafka.records.native import DECODER_SOURCE, ENCODER_SOURCE, NativeDecoder, NativeEncoder
 from deltamq.mq.errors import Refused, TooLarge, Unprocessable
-from deltamq.mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
+from deltamq.mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, LARGE_MESSAGE_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
 from deltamq.tables.column_ends import ends_of
 from deltamq.tables.compiled import library_path
 from deltamq.tables.kafka_row import (
@@ -42,7 +42,7 @@ from deltamq.tables.kafka_row import (
     kafka_time_ms,
     kafka_value,
 )
-from deltamq.tables.message_limits import check_column
+from deltamq.tables.message_limits import check_bodies, check_column
 from deltamq.tables.schema import HEADERS, TIME
 
 #: The columns of MESSAGE_SCHEMA that records are made of, and their offset.
@@ -101,11 +101,11 @@ def _rows_of(records: Records) -> pa.RecordBatch:
     if value.null_count:
         extra = {at: {NULL_BODY: TRUE} for at in np.flatnonzero(np.asarray(value.is_null())).tolist()}
         value = pc.fill_null(value, b"")
-    _check_lengths("body", value, MESSAGE_BYTES_MAX)
+    check_bodies(value, LARGE_MESSAGE_BYTES_MAX)
     columns: dict[str, pa.Array] = {"body": value}
     if records.key.null_count < len(records.key):
         columns["key"] = key = _keys(records.key, extra)
-        _check_lengths("key", key, KEY_BYTES_MAX)
+        _check_keys(key)
     headers = _headers(records, extra)
     if headers is not None:
         columns["headers"] = headers
@@ -115,10 +115,10 @@ def _rows_of(records: Records) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _check_lengths(name: str, column: pa.Array, limit: int) -> None:
-    """Check a column's lengths, whose error names the row: for most columns one look at the offsets is enough."""
-    if int(np.diff(ends_of(column)).max(initial=0)) > limit:
-        check_column(name, column)
+def _check_keys(keys: pa.StringArray) -> None:
+    """Check the keys' lengths, whose error names the row: for most columns one look at the offsets is enough."""
+    if int(np.diff(ends_of(keys)).max(initial=0)) > KEY_BYTES_MAX:
+        check_column("key", keys)
 
 
 def _invalid(detail: str) -> Unprocessable:

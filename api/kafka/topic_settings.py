@@ -17,7 +17,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, cast
 
 from deltamq.api.kafka.records.batch import Compression
-from deltamq.mq.limits import COMMIT_WINDOW_MS_MAX, MESSAGE_BYTES_MAX, RETENTION_MS_DEFAULT, RETENTION_MS_MIN
+from deltamq.mq.limits import (
+    COMMIT_WINDOW_MS_MAX,
+    LARGE_MESSAGE_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    RETENTION_MS_DEFAULT,
+    RETENTION_MS_MIN,
+)
 from deltamq.mq.meta.topic_settings import (
     CLEANUP_POLICY,
     COMMIT_WINDOW,
@@ -188,6 +194,7 @@ _KEPT: Final = "Kept and shown. Nothing here depends on it."
 _MIN_LAG: Final = "min.compaction.lag.ms"
 _MAX_LAG: Final = "max.compaction.lag.ms"
 _COMPRESSION: Final = "compression.type"
+_MESSAGE_BYTES: Final = "max.message.bytes"
 _COMPRESSIONS: Final[Mapping[str, Compression | None]] = {
     "zstd": Compression.ZSTD,
     "lz4": Compression.LZ4,
@@ -290,12 +297,12 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = {
     "remote.storage.enable": _booleans(
         read=one_of("false", why=": the warehouse is the only store"), says="There is no second store."
     ),
-    "max.message.bytes": Setting(
+    _MESSAGE_BYTES: Setting(
         Kind.INT,
         str(MESSAGE_BYTES_MAX),
         whole(0, INT_MAX),
         "message.max.bytes",
-        f"Kept and shown. A value has at most {MESSAGE_BYTES_MAX} bytes, in every topic.",
+        f"Most bytes of a value from Kafka's clients, {LARGE_MESSAGE_BYTES_MAX} whatever is set; a batch has no limit.",
     ),
     "min.insync.replicas": Setting(
         Kind.INT,
@@ -309,7 +316,7 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = {
         "producer",
         one_of(*_COMPRESSIONS),
         "compression.type",
-        "How records go out to Kafka's clients; with producer as with uncompressed. The tables have their own.",
+        "How records go out to Kafka's clients; with producer as the newest batch came. The tables have their own.",
     ),
     "compression.gzip.level": _ints(-1, whole(1, 9, -1), "compression.gzip.level"),
     "compression.lz4.level": _ints(9, whole(1, 17), "compression.lz4.level"),
@@ -348,6 +355,11 @@ def clash(kept: Mapping[str, str]) -> tuple[str, str] | None:
 def compression_of(kept: Mapping[str, str]) -> Compression | None:
     """Return how clients get the records of a topic that keeps these settings of Kafka's; None for as they came."""
     return _COMPRESSIONS[kept.get(_COMPRESSION, "producer")]
+
+
+def value_bytes_of(kept: Mapping[str, str]) -> int:
+    """Return how many bytes a value from Kafka's clients may have, in a topic that keeps these settings of Kafka's."""
+    return min(int(kept.get(_MESSAGE_BYTES, MESSAGE_BYTES_MAX)), LARGE_MESSAGE_BYTES_MAX)
 
 
 def shown_of_topic(settings: TopicSettings, kept: Mapping[str, str]) -> list[Shown]:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from deltamq.api.kafka.records.columns import Records
 from deltamq.api.kafka.rows import records_of, rows_of
 from deltamq.jobs.sql.reader import read_topic
+from deltamq.mq.limits import HEADER_BYTES_MAX, HEADERS_MAX, KEY_BYTES_MAX, LARGE_MESSAGE_BYTES_MAX
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.schema import HEADERS, TIME
@@ -145,3 +146,15 @@ def _foreign(body: bytes) -> pa.RecordBatch:
 def _whole(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows with the columns that records are made of."""
     return rows.select(["key", "headers", "body", "born_time"])
+
+
+def test_kafka_26_spark_reads_the_largest_message(filled: Filled, read: Read) -> None:
+    headers = [(f"{n:04}".encode(), b"v" * (HEADER_BYTES_MAX - 4)) for n in range(HEADERS_MAX)]
+    largest: _Record = (b"k" * KEY_BYTES_MAX, b"v" * LARGE_MESSAGE_BYTES_MAX, headers, TIME_MS)
+    log = filled.warehouse.create(PartitionRef(Space.TOPICS, "orders", PARTITION))
+    for record in (largest, (b"next", b"one", None, TIME_MS)):
+        log.append([Batch(rows_of(_records([record])))])
+    one, two = read(includeHeaders="true").orderBy("offset").collect()
+    assert (bytes(one["key"]), bytes(one["value"])) == largest[:2]
+    assert [(name.encode(), bytes(value)) for name, value in one["headers"]] == headers
+    assert (bytes(two["key"]), bytes(two["value"])) == (b"next", b"one")

@@ -40,6 +40,7 @@ from deltamq.api.kafka.messages.log_messages import (
 from deltamq.api.kafka.records.batch import BatchHeader, Compression, batches_of
 from deltamq.api.kafka.records.decode import decode_batches, expanded_batch
 from deltamq.api.kafka.rows import native_decoder, rows_of
+from deltamq.api.kafka.topic_settings import value_bytes_of
 from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.log.parts import RecordRows
@@ -58,6 +59,7 @@ from deltamq.mq.producer import RANDOM_BITS, born_ms_of, new_producer_id
 from deltamq.mq.producer import Sequence as ProducerSequence
 from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.key_column import kafka_hashes_of_keys
+from deltamq.tables.message_limits import check_bodies
 
 _ACKS: Final = (-1, 0, 1)
 _PRODUCER: Final = "kafka-"
@@ -65,6 +67,14 @@ _PRODUCER: Final = "kafka-"
 _DECIDED_S: Final = 10.0
 #: Most bytes to which the batches of a request are expanded on the event loop, beyond what they were given as.
 _EXPANDED_AT_ONCE: Final = MIB
+
+
+class _Checks(NamedTuple):
+    """What is asked of the records of a batch before they are queued."""
+
+    #: Whether records with some keys may go to the partition; None if any may.
+    keys: Callable[[pa.BinaryArray], bool] | None
+    value_bytes_max: int
 
 
 class _Batch(NamedTuple):
@@ -262,7 +272,7 @@ class Producing:
         records = b"" if part.records is None else part.records
         batch = _checked_at_once(hosted, part) if len(records) <= INLINE_BYTES else None
         if batch is None or isinstance(batch, TooLarge):
-            check = partial(_checked, records, _key_check(hosted, part.index), room.left)
+            check = partial(_checked, records, _checks_of(hosted, part.index), room.left)
             batch = await self._partitions.run(check)
         if isinstance(batch, DeltaMQError):
             raise batch
@@ -379,8 +389,8 @@ def _no_transactions() -> Forbidden:
     return Forbidden("transactions are not supported: set no transactional.id", code="transactions_unsupported")
 
 
-def _key_check(hosted: HostedTopic, index: int) -> Callable[[pa.BinaryArray], bool] | None:
-    """Return the check whether records with some keys may go to a partition; None if any may (SPEC KAFKA-12)."""
+def _checks_of(hosted: HostedTopic, index: int) -> _Checks:
+    """Return what records must be to go to a partition (SPEC KAFKA-12, KAFKA-26)."""
     check: Callable[[pa.BinaryArray], bool] | None
     if hosted.settings.order_strategy != "strict":
         check = None
@@ -388,7 +398,9 @@ def _key_check(hosted: HostedTopic, index: int) -> Callable[[pa.BinaryArray], bo
         check = partial(_all_belong, index=index, partitions=len(hosted.route.partitions))
     else:
         check = _has_no_keys
-    return partial(_all_keyed, topic=hosted.name, check=check) if is_compacted(hosted.topic.kafka) else check
+    if is_compacted(hosted.topic.kafka):
+        check = partial(_all_keyed, topic=hosted.name, check=check)
+    return _Checks(check, value_bytes_of(hosted.topic.kafka))
 
 
 def _all_keyed(key: pa.BinaryArray, *, topic: str, check: Callable[[pa.BinaryArray], bool] | None) -> bool:
@@ -425,21 +437,26 @@ def _strict(hosted: HostedTopic) -> Conflict:
 def _checked_at_once(hosted: HostedTopic, part: ProducePartition) -> _Batch | DeltaMQError:
     """Do what `_checked` does, or return its error; `TooLarge` if that takes too long for an event loop."""
     try:
-        return _checked(part.records or b"", _key_check(hosted, part.index), INLINE_BYTES)
+        return _checked(part.records or b"", _checks_of(hosted, part.index), INLINE_BYTES)
     except DeltaMQError as error:
         return error
 
 
-def _checked(records: bytes | memoryview, key_check: Callable[[pa.BinaryArray], bool] | None, bytes_max: int) -> _Batch:
+def _checked(records: bytes | memoryview, checks: _Checks, bytes_max: int) -> _Batch:
     """Return the one batch that a partition gets in a request, uncompressed, with at most `bytes_max`.
 
-    Its header is checked, and with a `key_check` the keys of its records, but not the records.
+    Its header is checked, and of its records what `checks` asks; they are not decoded if nothing asks for it.
     """
     headers = list(batches_of(records))
     if len(headers) != 1:
         raise Refused(f"records: {len(headers)} batches for one partition; one is allowed", code="invalid_record")
     header = expanded_batch(headers[0], bytes_max)
-    is_in_place = key_check is None or key_check(decode_batches([header], native_decoder()).key)
+    is_in_place, may_be_long = True, len(header.records) > checks.value_bytes_max
+    if checks.keys is not None or may_be_long:
+        decoded = decode_batches([header], native_decoder())
+        is_in_place = checks.keys is None or checks.keys(decoded.key)
+        if may_be_long:
+            check_bodies(decoded.value, checks.value_bytes_max)
     return _Batch(header, headers[0].compression, is_in_place, len(header.records) - len(headers[0].records))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deltamq.api.kafka.records.columns import Records
 from deltamq.api.kafka.rows import records_of, rows_of
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX
+from deltamq.mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, LARGE_MESSAGE_BYTES_MAX
 from deltamq.tables.schema import HEADERS, MESSAGE_SCHEMA
 
 TIME_MS = 1_700_000_000_000
@@ -114,7 +114,7 @@ def test_kafka_04_a_header_that_is_too_deep_to_be_read_is_shown_as_it_is() -> No
     [
         ((b"k" * (KEY_BYTES_MAX + 1), b"", [], TIME_MS), "invalid_record"),
         ((b"\xff" * KEY_BYTES_MAX, b"", [], TIME_MS), "invalid_record"),
-        ((None, b"v" * (MESSAGE_BYTES_MAX + 1), [], TIME_MS), "message_too_large"),
+        ((None, b"v" * (LARGE_MESSAGE_BYTES_MAX + 1), [], TIME_MS), "message_too_large"),
         ((None, b"", [(b"h", b"x" * HEADER_BYTES_MAX)], TIME_MS), "invalid_record"),
         ((None, b"", [(b"\xff", b"x")], TIME_MS), "invalid_record"),
         ((None, b"", [], 2**62), "invalid_record"),
