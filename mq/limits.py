@@ -40,6 +40,8 @@ BROKERS_NAMED_MAX: Final = 1_024
 MESSAGE_BYTES_MAX: Final = 4 * MIB
 LARGE_MESSAGE_BYTES_MAX: Final = 16 * MIB
 KEY_BYTES_MAX: Final = 256 * KIB
+# A key in a URL.
+ASKED_KEY_BYTES_MAX: Final = 4 * KIB
 TAG_BYTES_MAX: Final = 127
 # Keys that one request erases.
 ERASED_KEYS_MAX: Final = 1_000

@@ -14,7 +14,7 @@ from deltamq.api.service.dependencies import Running
 from deltamq.api.wire.fields import json_answer, moment_us
 from deltamq.api.wire.openapi_parts import answers
 from deltamq.mq.errors import NotFound
-from deltamq.mq.limits import KEY_BYTES_MAX
+from deltamq.mq.limits import ASKED_KEY_BYTES_MAX
 from deltamq.mq.wire.stored import LatestValue
 from deltamq.tables.typed.json.rendering import rendered
 
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/v1/topics", tags=["messages"])
 )
 async def show_latest(
     topic: TopicName,
-    key: Annotated[str, PathParameter(description="The messages' key.", max_length=KEY_BYTES_MAX)],
+    key: Annotated[str, PathParameter(description="The messages' key.", max_length=ASKED_KEY_BYTES_MAX)],
     service: Running,
 ) -> Response:
     hosted = await service.topics.require(topic)

@@ -32,6 +32,7 @@ from deltamq.api.wire.json_rows import decoded_of, refusal
 from deltamq.api.wire.request import Headers, Scope, preferred
 from deltamq.api.wire.rows import Decoded
 from deltamq.mq.errors import Refused, Unprocessable
+from deltamq.mq.limits import KIB
 from deltamq.mq.wire.pop import PopAnswer, PoppedMessage
 from deltamq.mq.wire.produce import Message
 from deltamq.mq.wire.stored import FetchAnswer, StoredMessage
@@ -41,6 +42,9 @@ BATCHED: Final = "application/cloudevents-batch+json"
 #: By this name `Accept` asks for binary mode, in which the answer has the media type of the data.
 BINARY: Final = "application/cloudevents"
 _MODES: Final = (STRUCTURED, BATCHED, BINARY)
+#: Most attributes, and their bytes, of an event that goes out in binary mode.
+_ATTRIBUTES_MAX: Final = 64
+_ATTRIBUTES_BYTES_MAX: Final = 16 * KIB
 _JSON: Final = "application/json"
 #: All that fetch and pop answer.
 _OFFERED: Final = (_JSON, "application/vnd.apache.arrow.stream", "text/event-stream", *_MODES)
@@ -294,6 +298,8 @@ def _whole(answer: Answer) -> bytes | memoryview:
 def _answer(events: list[_Event], kind: str, headers: list[Header]) -> Answer:
     if kind != BATCHED and not events:
         return Answer(204, headers, b"")
+    if kind == BINARY and not _fits_headers(events[0]):
+        kind = STRUCTURED
     if kind == BINARY:
         body, attributes = _data(events[0]), dict(events[0].attributes)
         if body:
@@ -304,6 +310,13 @@ def _answer(events: list[_Event], kind: str, headers: list[Header]) -> Answer:
         body = msgspec.json.encode(shown if kind == BATCHED else shown[0])
         headers.append((b"content-type", f"{kind}; charset=utf-8".encode()))
     return Answer(200, [*headers, (b"content-length", b"%d" % len(body))], body)
+
+
+def _fits_headers(event: _Event) -> bool:
+    """Whether clients of HTTP read the event's attributes as headers: the least of their limits are about twice."""
+    attributes = event.attributes
+    nbytes = sum(len(name) + len(value) for name, value in attributes.items())
+    return len(attributes) <= _ATTRIBUTES_MAX and nbytes <= _ATTRIBUTES_BYTES_MAX
 
 
 def _event_of(message: StoredMessage | PoppedMessage, topic: str, partition: str) -> _Event:

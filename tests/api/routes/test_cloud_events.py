@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from deltamq.api.wire.cloud_events import BATCHED, BINARY, STRUCTURED
+from deltamq.mq.limits import HEADER_BYTES_MAX, HEADER_SECTION_BYTES_MAX, HEADERS_MAX, KEY_BYTES_MAX
 from tests.api.running import JSON, Api
 
 EVENT: dict[str, Any] = {
@@ -95,6 +96,16 @@ def test_send_12_binary_mode_stores_the_body_as_it_is(
     assert (fetched.headers["ce-id"], fetched.headers["ce-region"]) == ("7f-1", "Z%C3%BCrich%20%22West%22")
 
 
+@pytest.mark.parametrize("more", [{f"a{n}": "1" for n in range(60)}, {"region": "r" * 17_000}], ids=["many", "long"])
+def test_send_12_an_event_with_more_than_headers_hold_goes_out_structured(
+    api: Api, topic: str, home: str, more: dict[str, str]
+) -> None:
+    assert api.produce(topic, json.dumps({**EVENT, **more}), STRUCTURED).status == 200
+    fetched = api.fetch(topic, home, accept=BINARY)
+    assert fetched.headers["content-type"].startswith(STRUCTURED)
+    assert {name: fetched.json[name] for name in more} == more
+
+
 @pytest.mark.parametrize(
     ("given", "body", "kind"),
     [
@@ -134,9 +145,9 @@ def test_send_12_data_is_the_body_and_comes_back_as_it_was(
         ({"time": "yesterday"}, 400, "invalid_type", "time"),
         ({"time": "0001-01-01T00:00:00Z"}, 422, "invalid_value", "time"),
         ({"id": "i" * 256}, 422, "invalid_value", "id"),
-        ({"subject": "s" * 5_000}, 422, "invalid_value", "subject"),
-        ({"region": "r" * 2_000}, 422, "invalid_value", "region"),
-        ({f"a{n}": "" for n in range(64)}, 422, "invalid_value", "attributes"),
+        ({"subject": "s" * (KEY_BYTES_MAX + 1)}, 422, "invalid_value", "subject"),
+        ({"region": "r" * HEADER_BYTES_MAX}, 422, "invalid_value", "region"),
+        ({f"a{n}": "" for n in range(HEADERS_MAX)}, 422, "invalid_value", "attributes"),
         ({"data_base64": "AA=="}, 400, "invalid_body", "data"),
         ({"data": 1, "datacontenttype": "text/plain"}, 400, "invalid_type", "data"),
     ],
@@ -149,7 +160,7 @@ def test_send_12_a_refusal_names_the_attribute(
     answers[f"[1].{field}"] = api.produce(topic, json.dumps([EVENT, wrong]), BATCHED)
     if not field.startswith("data") and all(isinstance(value, str) for value in change.values()):
         name = f"ce-{field.lower()}"
-        if field not in ("Region", "attributes"):
+        if field not in ("Region", "attributes") and len(json.dumps(wrong)) < HEADER_SECTION_BYTES_MAX:
             answers[name] = api.call("POST", f"/v1/topics/{topic}/messages", b"", None, **as_headers(wrong))
     for named, answer in answers.items():
         assert (answer.status, answer.json["code"], answer.json["field"]) == (status, code, named), answer
