@@ -176,6 +176,7 @@ def test_erase_6_exports_lose_the_rows_of_erased_messages_and_go_on(
     assert places(spark, gold) == [(A.name, 2), (A.name, 4)] and sound(filled)
 
 
+@pytest.mark.long
 def test_erase_6_a_batch_that_had_read_before_is_looked_through_when_it_is_done(
     spark: SparkSession, filled: Filled, tmp_path: Path, exported: Callable[..., dict[str, int]]
 ) -> None:
@@ -209,6 +210,7 @@ def test_erase_6_a_batch_that_had_read_before_is_looked_through_when_it_is_done(
     assert holding(tmp_path, b"SECRET-of-ada", ADA.encode()) == []
 
 
+@pytest.mark.long
 def test_erase_6_an_export_of_a_static_topic_loses_rows_by_their_logical_queues(
     spark: SparkSession, filled: Filled, tmp_path: Path, exported: Callable[..., dict[str, int]]
 ) -> None:
