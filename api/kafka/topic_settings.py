@@ -302,7 +302,7 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = {
         str(MESSAGE_BYTES_MAX),
         whole(0, INT_MAX),
         "message.max.bytes",
-        f"Most bytes of a value from Kafka's clients, {LARGE_MESSAGE_BYTES_MAX} whatever is set; a batch has no limit.",
+        f"Most bytes of a value from Kafka's clients, at most {LARGE_MESSAGE_BYTES_MAX}. A batch has no limit.",
     ),
     "min.insync.replicas": Setting(
         Kind.INT,

@@ -117,8 +117,8 @@ def play_aiokafka(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iter
     shutil.copytree(checkout / "tests", folder / "tests")
     shutil.copy(checkout / "pyproject.toml", folder / "pyproject.toml")
     assert broker.tls is not None
+    (folder / "tests/ssl_cert").mkdir(exist_ok=True)
     for name, wanted in (("ca.pem", "ca.crt"), ("client.pem", "client.crt"), ("client.key", "client.key")):
-        (folder / "tests/ssl_cert").mkdir(exist_ok=True)
         shutil.copy(broker.tls / name, folder / "tests/ssl_cert" / wanted)
     with (folder / "tests/conftest.py").open("a") as conftest:
         conftest.write(f"import unittest.mock\n{_BROKER}")

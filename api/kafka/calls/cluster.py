@@ -14,15 +14,20 @@ from deltamq.api.kafka.calls.layout import EPOCH, Layout, Node, topic_id_of
 from deltamq.api.kafka.messages.cluster_messages import (
     BROKERS,
     CONTROLLERS,
+    METADATA_TOPIC,
     NO_OPERATIONS,
     BrokerNode,
     ClusterNode,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribedPartition,
+    DescribedQuorum,
+    DescribedQuorums,
     DescribedTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     LogDir,
@@ -34,6 +39,9 @@ from deltamq.api.kafka.messages.cluster_messages import (
     MetadataResponse,
     MetadataTopic,
     PartitionCursor,
+    QuorumListener,
+    QuorumNode,
+    QuorumReplica,
 )
 from deltamq.api.kafka.messages.codec import NO_TOPIC_ID, Message
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
@@ -53,16 +61,6 @@ from deltamq.api.kafka.messages.log_messages import (
     ReassignedPartition,
     ReassignedTopic,
     ReassigningPartition,
-)
-from deltamq.api.kafka.messages.quorum_messages import (
-    METADATA_TOPIC,
-    DescribedQuorum,
-    DescribedQuorums,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    QuorumListener,
-    QuorumNode,
-    QuorumReplica,
 )
 from deltamq.api.log.partition import Partitions
 from deltamq.mq.auth.principals import CLUSTER

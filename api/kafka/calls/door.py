@@ -23,7 +23,6 @@ from deltamq.api.kafka.calls.users import Users
 from deltamq.api.kafka.messages import cluster_messages as cluster
 from deltamq.api.kafka.messages import group_messages as group
 from deltamq.api.kafka.messages import log_messages as log
-from deltamq.api.kafka.messages import quorum_messages as quorum
 from deltamq.api.kafka.messages import user_messages as user
 from deltamq.api.kafka.messages.apis import Frame, offered, unknown_version
 from deltamq.api.kafka.messages.codec import Message
@@ -135,7 +134,7 @@ class Door:
                 return await self._cluster.metadata(request, frame.version, asker)
             case cluster.DescribeClusterRequest() as request:
                 return self._cluster.describe(request, asker)
-            case quorum.DescribeQuorumRequest() as request:
+            case cluster.DescribeQuorumRequest() as request:
                 return self._cluster.quorum(request, asker)
             case cluster.DescribeLogDirsRequest() as request:
                 return await self._cluster.log_dirs(request, asker)

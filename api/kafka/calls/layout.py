@@ -18,7 +18,7 @@ from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.kafka.messages.codec import NO_TOPIC_ID
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unprocessable
-from deltamq.mq.meta.brokers import META_ROLE
+from deltamq.mq.meta.brokers import META_ROLE, Host
 from deltamq.mq.meta.topics import MetaState, Topic
 from deltamq.mq.names import broker_of, check_client_topic
 from deltamq.mq.static.logical_queue import LogicalQueue
@@ -41,6 +41,11 @@ def address_of(text: str) -> Node:
     """Return the node of an address `HOST:PORT`."""
     host, _, port = text.rpartition(":")
     return Node(zlib.crc32(text.encode()) & _NODE_MAX, host.strip("[]"), int(port))
+
+
+def node_of(host: Host | None) -> Node | None:
+    """Return a process as a node; None if there is none, or it has no Kafka door."""
+    return address_of(host.kafka) if host is not None and host.kafka else None
 
 
 def check_epoch(current: int) -> None:
@@ -107,17 +112,15 @@ class Layout:
 
         Any process may append and read: the others' nodes are named so that clients spread over processes.
         """
-        owner = self._hosting.owner(broker_of(partition))
-        return address_of(owner.kafka) if owner is not None and owner.kafka else self.here
+        return node_of(self._hosting.owner(broker_of(partition))) or self.here
 
     def metadata(self) -> tuple[Node | None, int, int]:
         """Return the node that decides about metadata, the epoch since which it does, and the end of their log.
 
         The node is None while no process with a Kafka port does.
         """
-        owner, role = self._hosting.owner(META_ROLE), self._meta.now.brokers.roles.get(META_ROLE)
-        node = address_of(owner.kafka) if owner is not None and owner.kafka else None
-        return node, 0 if role is None else role.epoch, self._meta.offset
+        role = self._meta.now.brokers.roles.get(META_ROLE)
+        return node_of(self._hosting.owner(META_ROLE)), 0 if role is None else role.epoch, self._meta.offset
 
     def served(self, topic: Topic) -> bool:
         """Whether Kafka's clients can use the topic."""

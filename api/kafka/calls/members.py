@@ -14,7 +14,7 @@ from typing import Final
 from deltamq.api.host.hosted_group import Groups
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.kafka.access.needs import Asker
-from deltamq.api.kafka.calls.layout import address_of
+from deltamq.api.kafka.calls.layout import node_of
 from deltamq.api.kafka.messages.apis import Frame
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of, group_code_of
 from deltamq.api.kafka.messages.group_messages import (
@@ -103,10 +103,9 @@ class Members:
             asker.check(FindCoordinatorRequest, group=key)
         except DeltaMQError as error:
             return FoundCoordinator(key=key, error_code=error_code_of(error), error_message=error.detail)
-        owner = self._hosting.owner(META_ROLE)
-        if owner is None or not owner.kafka:
+        node = node_of(self._hosting.owner(META_ROLE))
+        if node is None:
             return FoundCoordinator(key=key, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        node = address_of(owner.kafka)
         return FoundCoordinator(key=key, node_id=node.id, host=node.host, port=node.port, error_code=ErrorCode.NONE)
 
     def _now_ms(self) -> int:

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 from deltamq.api.kafka.messages import cluster_messages as cluster
 from deltamq.api.kafka.messages import group_messages as group
 from deltamq.api.kafka.messages import log_messages as log
-from deltamq.api.kafka.messages import quorum_messages as quorum
 from deltamq.api.kafka.messages import user_messages as user
 from deltamq.api.kafka.messages.codec import Message, Parts, Reader, malformed, read_message, write_message
 from deltamq.api.kafka.messages.errors import ErrorCode
@@ -86,7 +85,7 @@ APIS: Final = {
         Api(49, 0, 1, 1, user.AlterClientQuotasRequest, "cluster admin"),
         Api(50, 0, 0, 0, user.DescribeUserScramCredentialsRequest, "cluster admin"),
         Api(51, 0, 0, 0, user.AlterUserScramCredentialsRequest, "cluster admin"),
-        Api(55, 0, 2, 0, quorum.DescribeQuorumRequest, "any"),
+        Api(55, 0, 2, 0, cluster.DescribeQuorumRequest, "any"),
         Api(60, 0, 2, 0, cluster.DescribeClusterRequest, "any"),
         Api(74, 0, 1, 0, cluster.ListConfigResourcesRequest, "any"),  # it shows what may be described
         Api(75, 0, 0, 0, cluster.DescribeTopicPartitionsRequest, "topic describe"),

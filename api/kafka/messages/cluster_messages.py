@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata, DescribeCluster, and what administrators ask: topics and their settings."""
+"""ApiVersions, Metadata, DescribeCluster, DescribeQuorum, and what administrators ask: topics and their settings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from deltamq.api.kafka.messages.codec import (
     Message,
     NullableString,
     String,
+    UInt16,
     Uuid,
 )
 
 #: The answer to a question for permissions: not asked, or not known.
 NO_OPERATIONS: Final = -(2**31)
+#: The topic of Kafka's own metadata, the only one that has a quorum.
+METADATA_TOPIC: Final = "__cluster_metadata"
 #: The kinds of nodes that clients ask for.
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
@@ -159,6 +162,61 @@ class DescribeClusterResponse(Message, kw_only=True):
     controller_id: Int32
     brokers: list[ClusterNode]
     operations: Int32 = NO_OPERATIONS
+
+
+class QuorumPartition(Message):
+    index: Int32
+
+
+class QuorumTopic(Message):
+    name: String
+    partitions: list[QuorumPartition]
+
+
+class DescribeQuorumRequest(Message):
+    topics: list[QuorumTopic]
+
+
+class QuorumReplica(Message, kw_only=True):
+    replica_id: Int32
+    directory_id: Annotated[Uuid, At(2)] = NO_TOPIC_ID
+    end_offset: Int64
+    fetch_time_ms: Annotated[Int64, At(1)] = -1
+    caught_up_time_ms: Annotated[Int64, At(1)] = -1
+
+
+class DescribedQuorum(Message, kw_only=True):
+    index: Int32
+    error_code: Int16
+    error_message: Annotated[NullableString, At(2)] = None
+    leader_id: Int32 = -1
+    leader_epoch: Int32 = -1
+    high_watermark: Int64 = -1
+    voters: list[QuorumReplica] = field(default_factory=list)
+    observers: list[QuorumReplica] = field(default_factory=list)
+
+
+class DescribedQuorums(Message):
+    name: String
+    partitions: list[DescribedQuorum]
+
+
+class QuorumListener(Message):
+    name: String
+    host: String
+    port: UInt16
+
+
+class QuorumNode(Message):
+    node_id: Int32
+    listeners: list[QuorumListener]
+
+
+class DescribeQuorumResponse(Message, kw_only=True):
+    error_code: Int16 = 0
+    error_message: Annotated[NullableString, At(2)] = None
+    topics: list[DescribedQuorums] = field(default_factory=list)
+    nodes: Annotated[list[QuorumNode], At(2)] = field(default_factory=list)
 
 
 class DescribableLogs(Message):

@@ -13,6 +13,7 @@ from deltamq.api.kafka.messages.cluster_messages import (
     DescribeClusterResponse,
     DescribeConfigsResponse,
     DescribeLogDirsResponse,
+    DescribeQuorumResponse,
     DescribeTopicPartitionsResponse,
     IncrementalAlterConfigsResponse,
     ListConfigResourcesResponse,
@@ -44,7 +45,6 @@ from deltamq.api.kafka.messages.log_messages import (
     OffsetForLeaderEpochResponse,
     ProduceResponse,
 )
-from deltamq.api.kafka.messages.quorum_messages import DescribeQuorumResponse
 from deltamq.api.kafka.messages.user_messages import (
     AlterClientQuotasResponse,
     AlterUserScramCredentialsResponse,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from deltamq.api.kafka.messages.cluster_messages import (
+    METADATA_TOPIC,
     AlterConfigsRequest,
     AlteringConfigs,
     ConfigResource,
@@ -15,6 +16,7 @@ from deltamq.api.kafka.messages.cluster_messages import (
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
+    DescribeQuorumRequest,
     DescribeTopicPartitionsRequest,
     IncrementalAlterConfigsRequest,
     IncrementallyAltering,
@@ -22,6 +24,8 @@ from deltamq.api.kafka.messages.cluster_messages import (
     MetadataRequest,
     MetadataRequestTopic,
     NewPartitions,
+    QuorumPartition,
+    QuorumTopic,
     WantedTopic,
 )
 from deltamq.api.kafka.messages.codec import Message
@@ -70,12 +74,6 @@ from deltamq.api.kafka.messages.log_messages import (
     ReassigningTopic,
     WantedEpoch,
     WantedEpochs,
-)
-from deltamq.api.kafka.messages.quorum_messages import (
-    METADATA_TOPIC,
-    DescribeQuorumRequest,
-    QuorumPartition,
-    QuorumTopic,
 )
 from deltamq.api.kafka.messages.user_messages import (
     AlterClientQuotasRequest,

@@ -17,6 +17,7 @@ from deltamq.api.kafka.messages.cluster_messages import ApiVersionsRequest
 from deltamq.api.kafka.messages.log_messages import ProducePartition, ProduceRequest, ProduceTopic
 from deltamq.api.kafka.records.columns import Records
 from deltamq.api.kafka.records.encode import encode_records
+from deltamq.tables.config import ConfigInvalid, load
 from deltamq.tables.config_sections import KafkaTls, Secret, TlsClientAuth
 from tests.api.guarded import SECRET, guarded
 from tests.api.kafka.access.callers import Door, consume, everything, send
@@ -145,6 +146,12 @@ def test_kafka_11_one_port_serves_clients_with_tls_and_without(tmp_path, topic) 
             assert silent.is_closed(15)
         found = consume(caller.settings(**plain), topic, topic, 2)
         assert found == [b"plain by SCRAM-SHA-256", b"plain by SCRAM-SHA-512"]
+
+
+def test_kafka_11_a_client_without_tls_cannot_show_the_certificate_that_it_must() -> None:
+    files = {"service.tls_cert": "a.pem", "service.tls_client_ca": "ca.pem"}
+    with pytest.raises(ConfigInvalid, match=r"service.kafka_tls.* must be required"):
+        load(None, {**files, "service.tls_client_auth": "required", "service.kafka_tls": "optional"}, environ={})
 
 
 def _elsewhere() -> str:

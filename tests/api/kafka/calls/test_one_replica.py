@@ -8,13 +8,18 @@ from pathlib import Path
 import pytest
 
 from deltamq.api.kafka.messages.cluster_messages import (
+    METADATA_TOPIC,
     DescribeLogDirsRequest,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     ListConfigResourcesRequest,
     MetadataRequest,
     MetadataRequestTopic,
     PartitionCursor,
+    QuorumPartition,
+    QuorumTopic,
     WantedTopic,
 )
 from deltamq.api.kafka.messages.errors import ErrorCode
@@ -27,13 +32,6 @@ from deltamq.api.kafka.messages.log_messages import (
     NamedPartitions,
     ReassigningPartition,
     ReassigningTopic,
-)
-from deltamq.api.kafka.messages.quorum_messages import (
-    METADATA_TOPIC,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    QuorumPartition,
-    QuorumTopic,
 )
 from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.kafka.raw_client import RawClient
