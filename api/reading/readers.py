@@ -120,8 +120,8 @@ class PartitionReader:
             partition.check_there()
 
     async def look(self, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int) -> Fetched:
-        """Read once without waiting, after `_brought_up` has refreshed the log."""
-        await self._brought_up(partition, log, query, offset)
+        """Read once without waiting, after `bring_up` has refreshed the log."""
+        await self.bring_up(partition, log, query, offset)
         if query.filter is not None or log.has_invalid(offset, offset + query.max_messages):
             return await self._partitions.run(partial(_filtered, log, query.filter, query, offset))
         work = partial(
@@ -129,7 +129,7 @@ class PartitionReader:
         )
         return work() if log.in_memory(offset, query.max_messages) else await self._partitions.run(work)
 
-    async def _brought_up(self, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int) -> None:
+    async def bring_up(self, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int) -> None:
         """See other processes' commits before the answer says where the log ends.
 
         Jobs append to any partition, and so do processes that serve other brokers. A reader near the end waits for a

@@ -196,6 +196,16 @@ class PartitionLog:
         """Return whether a read of at most `rows_max` rows at `offset` is cheap enough for an event loop."""
         return self._reader.in_memory(offset, rows_max)
 
+    def in_tail(self, offset: int) -> bool:
+        """Return whether the row at `offset` and all after it are in memory, and there for readers.
+
+        Raises the error for which the partition has stopped, if it has.
+        """
+        self._stop.check()
+        self._used = True
+        pieces = self._tail.pieces
+        return bool(pieces) and max(pieces[0].start, self.min_offset) <= offset < pieces[-1].end
+
     def read(self, offset: int, *, max_messages: int, max_bytes: int, columns: Sequence[str] | None = None) -> Fetched:
         """Read rows from `offset` on: at most `max_messages`, about `max_bytes`, and at least one if there is any.
 

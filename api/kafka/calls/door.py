@@ -240,7 +240,7 @@ def _fetching(service: Service, layout: Layout, producing: Producing) -> Fetchin
         service.reader,
         service.queue_reader,
         service.metrics,
-        producing.sent_as,
+        producing.sent,
     )
 
 

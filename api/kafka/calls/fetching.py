@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
 from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.calls.layout import Layout, check_epoch
+from deltamq.api.kafka.calls.sent_batches import SentBatch, SentBatches
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.messages.log_messages import (
     FetchedPartition,
@@ -42,6 +43,7 @@ from deltamq.mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, KIB, MIB, WAI
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.reading import read_start
 from deltamq.tables.log.fetch import Fetched, FetchStatus
+from deltamq.tables.log.log import PartitionLog
 
 #: Errors after which consumers should try again, but with these numbers would not.
 _TRY_AGAIN: Final = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE)
@@ -98,10 +100,10 @@ class Fetching:
         reader: PartitionReader,
         queues: QueueReader,
         metrics: Metrics,
-        sent_as: Mapping[HostedTopic, Compression],
+        sent: SentBatches,
     ) -> None:
-        """`metrics` shows how much was read ahead; `sent_as` is how the newest batch of each topic was compressed."""
-        self._sent_as = sent_as
+        """`metrics` shows how much was read ahead and what is kept; `sent` are the newest batches as they came."""
+        self._sent = sent
         self._layout = layout
         self._topics = topics
         self._partitions = partitions
@@ -113,6 +115,8 @@ class Fetching:
         metrics.counters.append(Gauge("deltamq_kafka_read_ahead", text, lambda: ahead.taken))
         text = "Bytes reserved for reading ahead for Kafka's consumers."
         metrics.gauges.append(Gauge("deltamq_kafka_read_ahead_bytes", text, lambda: ahead.bytes))
+        text = "Bytes of batches that are kept as Kafka's producers sent them."
+        metrics.gauges.append(Gauge("deltamq_kafka_sent_bytes", text, lambda: sent.bytes))
         self._loop = asyncio.get_running_loop()
 
     def begin_stop(self) -> None:
@@ -229,21 +233,24 @@ class Fetching:
         """Read and encode about `bytes_max` of a partition, nothing for 0; `ticket` holds `held` bytes already."""
         count = FETCH_MESSAGES_MAX if bytes_max else 1
         query = FetchQuery(max(offset, 0), count, bytes_max or 1, 0, None, RECORD_COLUMNS)
-        queue = asked.queue
+        queue, compression = asked.queue, compression_of(asked.topic.topic.kafka)
         try:
             if queue is not None:
                 fetched, queue = await self._queues.look(asked.topic, queue.name, query)
             else:
                 log = await asked.partition.opened()
+                await self._reader.bring_up(asked.partition, log, query, query.offset)
+                found = self._sent.find(log, query.offset, bytes_max, compression)
+                if found:
+                    return _as_sent(found, query.offset, log)
                 fetched = await self._reader.look(asked.partition, log, query, query.offset)
         except GONE as error:
             raise await self._topics.explained(asked.topic, error) from error
         records = b""
         if fetched.rows.num_rows and bytes_max:
             ticket.grow(max(0, held + fetched.rows.nbytes - ticket.bytes))
-            compression = compression_of(asked.topic.topic.kafka)
             if compression is None:
-                compression = self._sent_as.get(asked.topic, Compression.NONE)
+                compression = self._sent.compression_of.get(asked.topic, Compression.NONE)
             encode = partial(_encoded, fetched, compression)
             is_short = fetched.rows.nbytes <= (_COMPRESSED_INLINE if compression else INLINE_BYTES)
             records = encode() if is_short else await self._partitions.run(encode)
@@ -297,6 +304,11 @@ def _code_of(error: DeltaMQError) -> ErrorCode:
     """
     code = error_code_of(error)
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _TRY_AGAIN else code
+
+
+def _as_sent(batches: list[SentBatch], offset: int, log: PartitionLog) -> Chunk:
+    end, records = batches[-1].end, b"".join([batch.data for batch in batches])
+    return Chunk(FetchStatus.FOUND, records, end - offset, end, log.min_offset, log.end_offset, None)
 
 
 def _encoded(fetched: Fetched, compression: Compression) -> bytes:

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,7 @@ import pyarrow as pa
 from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
 from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.calls.layout import Layout
+from deltamq.api.kafka.calls.sent_batches import SentBatch, SentBatches
 from deltamq.api.kafka.messages.codec import Message
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.messages.log_messages import (
@@ -37,7 +37,7 @@ from deltamq.api.kafka.messages.log_messages import (
     ProduceTopic,
     RecordError,
 )
-from deltamq.api.kafka.records.batch import BatchHeader, Compression, batches_of
+from deltamq.api.kafka.records.batch import BatchHeader, Compression, batches_of, has_no_flags, with_offset
 from deltamq.api.kafka.records.decode import decode_batches, expanded_batch
 from deltamq.api.kafka.rows import native_decoder, rows_of
 from deltamq.api.kafka.topic_settings import value_bytes_of
@@ -53,12 +53,13 @@ from deltamq.api.wire.rows import Misfits
 from deltamq.api.wire.steps import CallTrace
 from deltamq.mq.errors import Conflict, DeltaMQError, Forbidden, Refused, TooLarge
 from deltamq.mq.limits import MIB, REQUEST_BYTES_MAX
-from deltamq.mq.meta.topic_settings import is_compacted
+from deltamq.mq.meta.topic_settings import is_compacted, schema_of
 from deltamq.mq.names import check_client_topic
 from deltamq.mq.producer import RANDOM_BITS, born_ms_of, new_producer_id
 from deltamq.mq.producer import Sequence as ProducerSequence
 from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.key_column import kafka_hashes_of_keys
+from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.message_limits import check_bodies
 
 _ACKS: Final = (-1, 0, 1)
@@ -86,6 +87,8 @@ class _Batch(NamedTuple):
     is_in_place: bool
     #: How many bytes it takes more than it was given as.
     expanded: int
+    #: All of it, as the client sent it.
+    sent: bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ class _Queued:
     count: int
     nbytes: int
     placed: InLine | InQueue
+    batch: _Batch
 
 
 class _Room:
@@ -193,8 +197,8 @@ class Producing:
         self._metrics = metrics
         self._defaults = defaults
         self._now_ms = now_ms
-        #: How the newest batch of each topic was compressed, of those that have come since the start.
-        self.sent_as: WeakKeyDictionary[HostedTopic, Compression] = WeakKeyDictionary()
+        #: The newest batches as they came, for readers.
+        self.sent = SentBatches()
 
     def begin_at_once(self, request: ProduceRequest, asker: Asker, ticket: Ticket, reply: Reply) -> bool:
         """Queue all batches, if they are small and their topics plain and known; else queue none, and return False."""
@@ -294,7 +298,7 @@ class Producing:
         flush = self._defaults.flush_of(hosted.settings)
         window_s = self._defaults.window_of(hosted.settings) / 1000
         header = batch.header
-        self.sent_as[hosted] = batch.compression
+        self.sent.compression_of[hosted] = batch.compression
         rows = RecordRows([header], _rows, count=header.count, nbytes=len(header.records))
         stamp = _stamp(header)
         steps = None if trace is None else trace.steps_of(hosted.name, header.records)
@@ -308,7 +312,7 @@ class Producing:
             placed = self._queues.begin(
                 hosted, index, rows, flush, stamp, window_s=window_s, now_ms=now_ms, wait_s=wait_s, steps=steps
             )
-        return _Queued(hosted, index, partition, rows.count, rows.nbytes, placed)
+        return _Queued(hosted, index, partition, rows.count, rows.nbytes, placed, batch)
 
     async def answer(self, request: ProduceRequest, topics: _Topics) -> ProduceResponse | None:
         """Return the answer when all batches have their outcome; None for `acks=0`.
@@ -362,7 +366,20 @@ class Producing:
         self._metrics.produced_bytes[topic.name] += queued.nbytes
         log = topic.partition(queued.partition).log if queued.partition else None
         start = -1 if not queued.partition else 0 if log is None else log.min_offset
+        if log is not None and queued.batch.compression:
+            self._keep(queued, log, offset)
         return ProducedPartition(queued.index, ErrorCode.NONE, offset, log_start_offset=start)
+
+    def _keep(self, queued: _Queued, log: PartitionLog, offset: int) -> None:
+        """Keep a compressed batch for readers, if what they get of it is what came: all of its records, as they are."""
+        batch, placed = queued.batch, queued.placed
+        part = placed.part if isinstance(placed, InLine) else None
+        if part is None or part.appended is None or part.appended.duplicate:
+            return
+        is_whole = schema_of(queued.topic.settings) is None
+        if is_whole and batch.header.first_time_ms >= 0 and has_no_flags(batch.sent):
+            data = with_offset(batch.sent, offset)
+            self.sent.keep(log, SentBatch(offset, offset + queued.count, batch.compression, data))
 
     def init_producer_id(self, request: InitProducerIdRequest, asker: Asker) -> InitProducerIdResponse:
         """Return a new producer id; its first epoch is 0, whatever the client had before."""
@@ -457,7 +474,8 @@ def _checked(records: bytes | memoryview, checks: _Checks, bytes_max: int) -> _B
         is_in_place = checks.keys is None or checks.keys(decoded.key)
         if may_be_long:
             check_bodies(decoded.value, checks.value_bytes_max)
-    return _Batch(header, headers[0].compression, is_in_place, len(header.records) - len(headers[0].records))
+    expanded = len(header.records) - len(headers[0].records)
+    return _Batch(header, headers[0].compression, is_in_place, expanded, records)
 
 
 def _rows(batches: Sequence[BatchHeader]) -> pa.RecordBatch:

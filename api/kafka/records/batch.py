@@ -159,6 +159,16 @@ def pack_header(
     return _HEADER.pack(base_offset, length, 0, _MAGIC, crc, *values)
 
 
+def has_no_flags(batch: bytes | memoryview) -> bool:
+    """Whether a batch's attributes are its compression alone."""
+    return not int.from_bytes(batch[_CRC_END : _CRC_END + 2], "big") & ~_COMPRESSION
+
+
+def with_offset(batch: bytes | memoryview, offset: int) -> bytes:
+    """Return a batch whose records begin at this offset, of no leader's epoch; its checksum does not cover either."""
+    return b"".join((offset.to_bytes(8, "big"), batch[8:_LENGTH_END], bytes(4), batch[_MAGIC_AT:]))
+
+
 #: A control record that says "committed", without a time, at the first offset: consumers pass over it.
 _COMMITTED: Final = bytes([2 * 16, 0, 0, 0, 2 * 4, 0, 0, 0, 1, 2 * 6, 0, 0, 0, 0, 0, 0, 0])
 
