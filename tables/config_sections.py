@@ -142,6 +142,14 @@ class ServiceSettings:
     kafka_address: str = ""
     #: Whether Kafka's clients must speak TLS if the service has a certificate; "optional" serves both on one port.
     kafka_tls: KafkaTls = KafkaTls.REQUIRED
+    #: The service's keys for Kerberos, a keytab; if empty, Kafka's clients show no tickets. It may be replaced while
+    #: the service runs.
+    kafka_kerberos_keytab: str = ""
+    #: The service's own Kerberos principal, as kafka/broker.example.com@EXAMPLE.COM; if empty, kafka on any host that
+    #: the keytab has.
+    kafka_kerberos_principal: str = ""
+    #: Realms of Kerberos whose clients are principals by the first part of their name; if empty, the service's own.
+    kafka_kerberos_realms: tuple[str, ...] = ()
     #: Idle time after which a connection of a Kafka client is closed, in seconds.
     kafka_idle_s: Annotated[int, Meta(ge=1, le=86_400)] = 600
     #: Partitions of a topic that a Kafka client makes without a number, or by its first use; 0 for the default route.
@@ -256,6 +264,7 @@ class ServiceSettings:
         host, _, port = self.kafka_address.rpartition(":")
         if self.kafka_address and not (host and port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
             raise SettingsDisagree("must be HOST:PORT, with a port from 1 to 65535", "service.kafka_address")
+        self._check_kerberos()
         if self.lease_renew_ms + 2 * self.lease_margin_ms >= self.lease_ms:
             parts = ("service.lease_renew_ms", "service.lease_margin_ms")
             rule = "must be greater than lease_renew_ms + 2 * lease_margin_ms"
@@ -275,6 +284,14 @@ class ServiceSettings:
             raise SettingsDisagree("must be at least service.request_bytes_max", *keys)
         _check_collector(self.traces_url, "service.traces_url")
         self._check_tls()
+
+    def _check_kerberos(self) -> None:
+        keytab = "service.kafka_kerberos_keytab"
+        if self.kafka_kerberos_keytab and not self.auth:
+            raise SettingsDisagree("needs service.auth", keytab, "service.auth")
+        for name, value in (("principal", self.kafka_kerberos_principal), ("realms", self.kafka_kerberos_realms)):
+            if value and not self.kafka_kerberos_keytab:
+                raise SettingsDisagree(f"needs {keytab}", f"service.kafka_kerberos_{name}", keytab)
 
     def _check_tls(self) -> None:
         if self.tls_principal is not TlsPrincipal.NONE and (

@@ -7,6 +7,7 @@
     PLAIN           user, key             the key goes over the wire: with TLS only, or on the machine itself
     OAUTHBEARER     key or token          as HTTP's `Authorization: Bearer`; likewise
     SCRAM-SHA-*     user, proof           the key does not go over the wire, and the service proves that it knows it
+    GSSAPI          Kerberos ticket       its key does not go over the wire (`kerberos.py`); if there is a keytab
 
 A user is the name of a principal, or the id of one of its keys. A refusal does not say whether the user exists.
 A connection whose credential is revoked or over is closed, whatever it waits for. So is every one while nobody can tell
@@ -48,14 +49,23 @@ _NONCE_BYTES: Final = 18
 class Session:
     """The caller of one connection; used on the event loop."""
 
-    def __init__(self, gate: Gate | None, now_ms: Callable[[], int], *, is_private: bool) -> None:
+    def __init__(
+        self,
+        gate: Gate | None,
+        now_ms: Callable[[], int],
+        *,
+        is_private: bool,
+        kerberos: Callable[[], Exchange] | None = None,
+    ) -> None:
         """`gate` is None without authentication; `now_ms` is its clock.
 
-        `is_private`: the connection cannot be overheard, so that keys may be sent as they are.
+        `is_private`: the connection cannot be overheard, so that keys may be sent as they are. `kerberos` begins an
+        exchange by GSSAPI; None if that is not offered.
         """
         self._now_ms = now_ms
         self._gate = gate
-        self._mechanisms = [mechanism for mechanism in MECHANISMS if is_private or mechanism not in (PLAIN, BEARER)]
+        self._kerberos = kerberos
+        self._mechanisms = mechanisms_of(is_private=is_private, has_kerberos=kerberos is not None)
         self._mechanism = ""
         self._exchange: Exchange | None = None
         self._credential: Credential | None = None
@@ -125,7 +135,10 @@ class Session:
         if wanted not in self._mechanisms or (self._credential is not None and wanted != self._mechanism):
             return self._shaken(ErrorCode.UNSUPPORTED_SASL_MECHANISM)
         self._mechanism = wanted
-        self._exchange = exchange_of(wanted, self, lambda: secrets.token_urlsafe(_NONCE_BYTES))
+        if wanted == GSSAPI and self._kerberos is not None:
+            self._exchange = self._kerberos()
+        else:
+            self._exchange = exchange_of(wanted, self, lambda: secrets.token_urlsafe(_NONCE_BYTES))
         return self._shaken(ErrorCode.NONE)
 
     def _shaken(self, error: ErrorCode) -> SaslHandshakeResponse:
@@ -182,12 +195,19 @@ class Session:
 
 PLAIN: Final = "PLAIN"
 BEARER: Final = "OAUTHBEARER"
-#: All mechanisms, the best first.
+GSSAPI: Final = "GSSAPI"
+#: The mechanisms for keys and tokens, the best first.
 MECHANISMS: Final = (*reversed(SCRAM_HASHES), BEARER, PLAIN)
 #: Most bytes of one message: a token has at most half of it.
 MESSAGE_BYTES_MAX: Final = 16 * 1024
 _KEY_VALUE_END: Final = b"\x01"
 _WRONG: Final = "the user or the key is wrong: unknown, revoked or over"
+
+
+def mechanisms_of(*, is_private: bool, has_kerberos: bool) -> list[str]:
+    """Return the mechanisms that a connection is offered, the best first."""
+    for_keys = [mechanism for mechanism in MECHANISMS if is_private or mechanism not in (PLAIN, BEARER)]
+    return [GSSAPI, *for_keys] if has_kerberos else for_keys
 
 
 class Identities(Protocol):
@@ -232,7 +252,7 @@ class _Plain:
     async def step(self, message: bytes) -> Step:
         parts = _text(message).split("\0")
         if len(parts) != 3:
-            raise _malformed(PLAIN)
+            raise malformed(PLAIN)
         as_whom, user, token = parts
         credential = await self._identities.of_token(token)
         key_id = None if credential.key is None else credential.key.id
@@ -251,12 +271,12 @@ class _Bearer:
         head, _, rest = message.partition(_KEY_VALUE_END)
         binding, _, as_whom = _text(head).partition(",")
         if binding not in ("n", "y"):
-            raise _malformed(BEARER)
+            raise malformed(BEARER)
         pairs = [_text(pair).partition("=") for pair in rest.split(_KEY_VALUE_END) if pair]
         sent = [value for name, _, value in pairs if name == "auth"]
         scheme, _, token = sent[0].partition(" ") if len(sent) == 1 else ("", "", "")
         if scheme.lower() != "bearer":
-            raise _malformed(BEARER)
+            raise malformed(BEARER)
         credential = await self._identities.of_token(token.strip())
         if as_whom.rstrip(",") not in ("", f"a={credential.principal}"):
             raise Unauthenticated("a caller can act only for itself: send no other authorization id")
@@ -283,7 +303,7 @@ class _Scram:
         said = _pairs(bare, self._mechanism)
         user, theirs = said.get("n", ""), said.get("r", "")
         if binding not in ("n", "y") or not user or not theirs or "m" in said or "tokenauth" in said:
-            raise _malformed(self._mechanism)
+            raise malformed(self._mechanism)
         user = user.replace("=2C", ",").replace("=3D", "=")
         if as_whom not in ("", f"a={user}"):
             raise Unauthenticated("a caller can act only for itself: send no other authorization id")
@@ -307,7 +327,7 @@ class _Scram:
             header = b64decode(said.get("c", ""), validate=True)
             proof = b64decode(said.get("p", ""), validate=True)
         except binascii.Error:
-            raise _malformed(self._mechanism) from None
+            raise malformed(self._mechanism) from None
         is_ours = header == self._header.encode() and hmac.compare_digest(said.get("r", ""), self._nonce)
         for key, scram in keys if is_ours else ():
             if is_proof(self._mechanism, scram, signed, proof):
@@ -330,9 +350,10 @@ def _pairs(message: str, mechanism: str) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in message.split(",")]
     values = {name: value for name, _, value in pairs}
     if len(values) != len(pairs) or not message.isascii():
-        raise _malformed(mechanism)
+        raise malformed(mechanism)
     return values
 
 
-def _malformed(mechanism: str) -> Unauthenticated:
+def malformed(mechanism: str) -> Unauthenticated:
+    """Return the error for what is no message of a mechanism."""
     return Unauthenticated(f"SASL: this is no message of {mechanism}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from deltamq.api.kafka.access.needs import Asker
-from deltamq.api.kafka.access.session import MECHANISMS, Session
+from deltamq.api.kafka.access.session import Session, mechanisms_of
 from deltamq.api.kafka.calls.cluster import Cluster, Replicas
 from deltamq.api.kafka.calls.fetching import Fetching
 from deltamq.api.kafka.calls.group_lists import GroupLists
@@ -71,7 +71,8 @@ class Door:
         self._topics = TopicCalls(
             layout, topics, delete, audit, service.registry, default_partitions=settings.kafka_partitions
         )
-        node = shown_of_node(service.settings, layout.here.id, advertised, MECHANISMS)
+        offered = mechanisms_of(is_private=True, has_kerberos=bool(settings.kafka_kerberos_keytab))
+        node = shown_of_node(settings, layout.here.id, advertised, offered)
         self._configs = Configs(layout, topics, audit, service.registry, node)
         self._members = Members(groups, service.hosting, session_ms_min=settings.kafka_session_min_ms)
         self._lists = GroupLists(self._members, groups, service.hosting, audit)

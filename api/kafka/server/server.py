@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from deltamq.api.kafka.access.kerberos import Kerberos, kerberos_of
 from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.access.session import Session
 from deltamq.api.kafka.calls.door import Door
@@ -46,10 +47,11 @@ _CALLS_BYTES_MAX: Final = 64 * MIB
 
 @dataclass(frozen=True, slots=True)
 class KafkaListener:
-    """A listening socket, and the address that clients get."""
+    """A listening socket, the address that clients get, and what takes their Kerberos tickets, if anything does."""
 
     socket: socket.socket
     advertised: str
+    kerberos: Kerberos | None
 
     def close(self) -> None:
         """Close the socket."""
@@ -63,6 +65,7 @@ class KafkaServer:
         self._service = service
         self._traces = traces
         self._door = Door(service, listener.advertised)
+        self._kerberos = listener.kerberos
         self._connections: set[Connection] = set()
         self._meters = KafkaMeters(lambda: len(self._connections))
         service.metrics.labelled.append(self._meters.families)
@@ -122,7 +125,8 @@ class KafkaServer:
             or _is_here(transport.get_extra_info("peername"))
             or service.settings.allow_open_access
         )
-        return Session(service.gate, service.now_ms, is_private=is_private)
+        kerberos = None if self._kerberos is None else partial(self._kerberos.exchange, service.now_ms)
+        return Session(service.gate, service.now_ms, is_private=is_private, kerberos=kerberos)
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
@@ -173,6 +177,8 @@ class KafkaServer:
             connection.stop()
         await asyncio.gather(*(connection.gone for connection in ending))
         await self._server.wait_closed()
+        if self._kerberos is not None:
+            self._kerberos.close()
 
 
 def _is_here(peer: object) -> bool:
@@ -191,12 +197,13 @@ def bind_kafka(settings: ServiceSettings) -> KafkaListener | None:
     Raises
     ------
     Refused
-        The address is taken or does not exist.
+        The address is taken or does not exist, or the keytab cannot be used.
     """
     if not settings.kafka_port:
         return None
+    kerberos = kerberos_of(settings)
     listener = listening(settings.host, settings.kafka_port, field="service.kafka_port")
-    return KafkaListener(listener, settings.kafka_address or _reachable(listener))
+    return KafkaListener(listener, settings.kafka_address or _reachable(listener), kerberos)
 
 
 def _reachable(listener: socket.socket) -> str:
