@@ -66,13 +66,20 @@ def tls_too(authority: Authority) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def guarded_broker(log: Path, port: int) -> Iterator[Broker]:
-    """Run a service that lets nobody in without a key, until the block ends."""
+def guarded_broker(log: Path, port: int, keytab: str = "") -> Iterator[Broker]:
+    """Run a service that lets nobody in without a key, until the block ends.
+
+    With the keytab of its service the administrator `client` may show a Kerberos ticket instead.
+    """
     with tempfile.TemporaryDirectory(prefix="deltamq-suites-") as folder:
         warehouse = f"{folder}/warehouse"
-        command = [_DELTAMQ, "auth", "init", "--warehouse", warehouse]
-        key = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-        with _running(log, {"service_auth": "true"}, port, warehouse) as broker:
+        command = [_DELTAMQ, "auth", "init", "--warehouse", warehouse, "--principal"]
+        key, _ = (
+            subprocess.run([*command, name], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+            for name in ("admin", "client")
+        )
+        settings = {"service_auth": "true", "service_kafka_kerberos_keytab": keytab}
+        with _running(log, settings, port, warehouse) as broker:
             yield replace(broker, key=key)
 
 

@@ -63,6 +63,18 @@ class Cache:
             mark.write_text(wanted)
         return folder / "bin/python"
 
+    def gssapi(self) -> Path:
+        """Return a folder with the package gssapi, which is built against the machine's MIT Kerberos."""
+        pins = PINS / "gssapi.txt"
+        folder = self.folder / f"gssapi-{_sha256(pins)[:12]}"
+        if not folder.exists():
+            print("  gssapi is built", flush=True)
+            uv, new = str(Path(sys.executable).with_name("uv")), self.fresh("new")
+            pinned = ["--require-hashes", "--build-constraints", str(pins), "--requirement", str(pins)]
+            run([uv, "pip", "install", "--quiet", "--python", str(self.python()), "--target", str(new), *pinned])
+            new.rename(folder)
+        return folder
+
     def sdist(self, pin: str) -> Path:
         """Return the unpacked source of a Python package; a file of pins has its version and checksum."""
         pins = PINS / f"{pin}.txt"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from tests.certificates import Authority
 from tests.free_ports import free_port
+from tests.kerberos import MISSING, the_realm
 from tests.suites.broker import Broker, guarded_broker, running_broker
 from tests.suites.cache import Cache, CannotRun
 from tests.suites.outcomes import Outcome
@@ -62,7 +65,11 @@ def kafka_server():
 
 @pytest.fixture(scope="class")
 def kerberos_utils():
-    return None
+    if "SUITE_KEYTAB" not in os.environ:
+        return unittest.mock.Mock(kinit=lambda _: pytest.skip("needs a KDC, and the headers of MIT Kerberos"))
+    utils = KerberosUtils(None)
+    utils.keytab = pathlib.Path(os.environ["SUITE_KEYTAB"])
+    return utils
 
 @pytest.fixture(scope="class")
 def kafka_config():
@@ -123,12 +130,27 @@ def play_aiokafka(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iter
     with (folder / "tests/conftest.py").open("a") as conftest:
         conftest.write(f"import unittest.mock\n{_BROKER}")
     change(folder / "tests/test_sender.py", {r"\.do\(node_id=0\)": f".do(node_id={broker.node_id()})"})
-    with guarded_broker(log.with_suffix(".guarded.log"), free_port()) as guarded:
+    with (
+        _kerberos(cache) as (keytab, kerberos),
+        guarded_broker(log.with_suffix(".guarded.log"), free_port(), keytab) as guarded,
+    ):
         user = {r"_username=user\b": '_username="admin"', r"_password=user\b": f'_password="{guarded.key}"'}
         change(folder / "tests/test_sasl.py", user)
-        env = {"SUITE_BROKER": broker.address, "SUITE_GUARDED": str(guarded.port)}
+        env = {"SUITE_BROKER": broker.address, "SUITE_GUARDED": str(guarded.port), **kerberos}
         flags = ["tests", "--docker-image=aiolibs/kafka:2.13_2.8.1", "--override-ini=filterwarnings=default"]
         yield from _pytest(python, folder, env, flags, log, pattern)
+
+
+@contextlib.contextmanager
+def _kerberos(cache: Cache) -> Iterator[tuple[str, dict[str, str]]]:
+    """Run a realm; return its service's keytab, and the environment of its clients; nothing if there can be none."""
+    if MISSING or not shutil.which("krb5-config"):
+        yield "", {}
+        return
+    with tempfile.TemporaryDirectory(prefix="deltamq-suites-") as folder, the_realm(Path(folder)) as realm:
+        service, clients = (realm.keytab(f"{name}.keytab", f"{name}/localhost") for name in ("kafka", "client"))
+        tickets = {"KRB5CCNAME": f"{folder}/tickets", "SUITE_KEYTAB": clients}
+        yield service, {**tickets, "PYTHONPATH": str(cache.gssapi())}
 
 
 def _pytest(
@@ -137,7 +159,7 @@ def _pytest(
     shutil.copy(Path(__file__).with_name("pytest_results.py"), folder / "suite_results.py")
     command = [str(python), "-m", "pytest", "-p", "suite_results", "-p", "no:cacheprovider", f"--timeout={_TEST_S}"]
     command += [*flags, *(["-k", pattern] if pattern else [])]
-    whole = {**os.environ, "PYTHONPATH": str(folder), **env}
+    whole = {**os.environ, **env, "PYTHONPATH": f"{folder}:{env.get('PYTHONPATH', '')}"}
     for line in lines_of(command, cwd=folder, env=whole, log=log, limit_s=_LIMIT_S):
         outcome, test = line.rstrip("\n").split(" ", 1)
         yield test, _OUTCOMES[outcome]
