@@ -32,7 +32,7 @@ MISSING: Final = ", ".join(one for one in _PROGRAMS if shutil.which(one, path=_P
 _CONFIG: Final = """\
 [libdefaults]
     default_realm = {realm}
-    clockskew = 1
+    clockskew = {skew_s}
     dns_lookup_kdc = false
     dns_lookup_realm = false
     dns_canonicalize_hostname = false
@@ -60,7 +60,10 @@ _INITIATE, _MUTUAL = 1, 2
 
 @dataclass(frozen=True)
 class Realm:
-    """A realm; `env` is the environment of programs that use it."""
+    """A realm; `env` is the environment of programs that use it.
+
+    With `strict.conf` in its folder as `KRB5_CONFIG` clocks may differ by 2 s, not 5 minutes, until a ticket is over.
+    """
 
     name: str
     folder: Path
@@ -93,7 +96,8 @@ class Realm:
 def the_realm(folder: Path, name: str = "EXAMPLE") -> Iterator[Realm]:
     """Run a KDC until the block ends; this process' own calls are of its realm meanwhile."""
     port = free_port()
-    (folder / "krb5.conf").write_text(_CONFIG.format(realm=name, port=port))
+    for file, skew_s in (("krb5.conf", 300), ("strict.conf", 2)):
+        (folder / file).write_text(_CONFIG.format(realm=name, port=port, skew_s=skew_s))
     (folder / "kdc.conf").write_text(_KDC.format(realm=name, port=port, folder=folder))
     env = {"KRB5_CONFIG": str(folder / "krb5.conf"), "KRB5_KDC_PROFILE": str(folder / "kdc.conf")}
     realm = Realm(name, folder, {**env, "KRB5RCACHEDIR": str(folder)})

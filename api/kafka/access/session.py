@@ -127,8 +127,10 @@ class Session:
 
     # Authentication.
 
-    def handshake(self, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+    def handshake(self, request: SaslHandshakeRequest, version: int) -> SaslHandshakeResponse:
         """Begin to authenticate by a mechanism; on the same connection again only by the same one."""
+        if not version:  # it would be followed by messages without frames of their own
+            return self._shaken(ErrorCode.UNSUPPORTED_VERSION)
         if self._gate is None:
             return self._shaken(ErrorCode.ILLEGAL_SASL_STATE)
         wanted = request.mechanism

@@ -114,7 +114,7 @@ class Door:
             case log.ProduceRequest() as request:
                 return await self._producing.begin(request, asker, ticket)
             case user.SaslHandshakeRequest() as request:
-                return _at_once(session.handshake(request))
+                return _at_once(session.handshake(request, frame.version))
             case user.SaslAuthenticateRequest() as request:
                 return _at_once(await session.authenticate(request))
         raise AssertionError(f"call {frame.api.key} may be overtaken")

@@ -61,8 +61,8 @@ APIS: Final = {
         Api(14, 0, 5, 4, group.SyncGroupRequest, "group subscribe"),
         Api(15, 0, 6, 5, group.DescribeGroupsRequest, "group describe"),
         Api(16, 0, 5, 3, group.ListGroupsRequest, "any"),
-        # Version 0 would be followed by messages without frames of their own.
-        Api(17, 1, 1, _NEVER, user.SaslHandshakeRequest, "open"),
+        # Version 0 is refused (`Session.handshake`); librdkafka 2.0 takes a service without it for one without SASL.
+        Api(17, 0, 1, _NEVER, user.SaslHandshakeRequest, "open"),
         Api(API_VERSIONS, 0, 4, 3, cluster.ApiVersionsRequest, "open"),
         Api(19, 2, 7, 5, cluster.CreateTopicsRequest, "topic create"),
         Api(20, 1, 6, 4, cluster.DeleteTopicsRequest, "topic delete"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import ssl
+import subprocess
 import threading
 import time
 from dataclasses import replace
@@ -46,6 +48,24 @@ def test_kafka_11_librdkafka_sends_and_reads_by_every_mechanism(door, topic, mec
     assert consume(settings, topic, topic, 2) == [b"one", b"two"]
     path = f"/v1/groups/{topic}/topics/{topic}/offsets"
     assert door.admin.call("GET", path).json["offsets"] == {f"{topic}@broker-a": 2}
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (apt-get install kcat)")
+def test_kafka_11_an_older_librdkafka_finds_the_handshake(door, topic) -> None:
+    """That of Debian 12 shows a key only to a service that offers version 0, and then takes version 1."""
+    door.admin.put_topic(topic, partitions=1)
+    caller = door.caller(topic, *everything(topic))
+    options = (f"{name}={value}" for name, value in caller.settings("PLAIN").items())
+    command = ["kcat", *(part for one in options for part in ("-X", one)), "-t", topic, "-P"]
+    done = subprocess.run(command, input="one\n", capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sum(door.admin.stored(topic).values()) == 1
+
+
+def test_kafka_11_a_handshake_of_version_0_is_refused(door) -> None:
+    with door.raw() as client:
+        answer = client.ask(SaslHandshakeRequest("PLAIN"), 0)
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION, "what follows it would have no frames"
 
 
 class _Token(AbstractTokenProvider):
@@ -210,7 +230,7 @@ def test_kafka_11_a_service_without_authentication_asks_nobody(tmp_path) -> None
 def test_kafka_11_keys_go_in_the_clear_on_the_machine_alone() -> None:
     gate = Gate(AuthState, lambda: 1)
     here, elsewhere = (Session(gate, lambda: 1, is_private=one) for one in (True, False))
-    answers = [one.handshake(SaslHandshakeRequest("PLAIN")) for one in (here, elsewhere)]
+    answers = [one.handshake(SaslHandshakeRequest("PLAIN"), 1) for one in (here, elsewhere)]
     assert [one.error_code for one in answers] == [0, ErrorCode.UNSUPPORTED_SASL_MECHANISM]
     assert answers[1].mechanisms == ["SCRAM-SHA-512", "SCRAM-SHA-256"]
 
