@@ -1,6 +1,6 @@
 """The functions of GSS-API (RFC 2744) by which a service takes a client's Kerberos ticket, in MIT's library.
 
-    Service    what a keytab holds for this service         Context    one client's ticket, message by message
+    Keytab    the keys of this service in a file        Context    one client's ticket, message by message
 
 The library is the system's (Debian: `libgssapi-krb5-2`), loaded when a keytab is named. Its calls may read files, and
 release the interpreter's lock meanwhile: they belong into threads. A context may be used by one thread at a time.
@@ -136,7 +136,7 @@ def _taken(buffer: _Buffer) -> bytes:
     return data
 
 
-class Service:
+class Keytab:
     """The keys of one service in a keytab, which the library reads again whenever a client comes."""
 
     def __init__(self, keytab: str, principal: str) -> None:
@@ -168,8 +168,8 @@ class Service:
 class Context:
     """One client's ticket: `accept` its messages until it `is_complete`, then `wrap` and `unwrap` by its key."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, keys: Keytab) -> None:
+        self._keys = keys
         self._handle = _HANDLE()
         self.is_complete = False
 
@@ -183,7 +183,7 @@ class Context:
         try:
             status = _call(
                 "gss_accept_sec_context",
-                *(self._handle, self._service.handle, _buffer(token), None, None, None, answer, None, None, None),
+                *(self._handle, self._keys.handle, _buffer(token), None, None, None, answer, None, None, None),
             )
         finally:
             said = _taken(answer)

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, Protocol
 
-from deltamq.api.kafka.access.gssapi import LIBRARY, Context, GssapiError, Peers, Service
+from deltamq.api.kafka.access.gssapi import LIBRARY, Context, GssapiError, Keytab, Peers
 from deltamq.api.kafka.access.session import GSSAPI, Step, malformed
 from deltamq.mq.auth.callers import Credential
 from deltamq.mq.auth.principals import check_caller
@@ -91,7 +91,7 @@ def kerberos_of(settings: ServiceSettings) -> Kerberos | None:
         return None
     keytab, principal = settings.kafka_kerberos_keytab, settings.kafka_kerberos_principal
     try:
-        service = Service(keytab, principal)
+        keys = Keytab(keytab, principal)
     except OSError as error:
         raise ConfigInvalid(
             f"service.kafka_kerberos_keytab: this system has no MIT Kerberos (Debian: apt-get install libgssapi-krb5-2;"
@@ -104,7 +104,7 @@ def kerberos_of(settings: ServiceSettings) -> Kerberos | None:
             f" {principal or 'kafka/HOST'}: {error}",
             field="service.kafka_kerberos_keytab",
         ) from error
-    return Kerberos(partial(Context, service), settings.kafka_kerberos_realms)
+    return Kerberos(partial(Context, keys), settings.kafka_kerberos_realms)
 
 
 class KerberosExchange:
