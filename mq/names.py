@@ -33,6 +33,8 @@ _BROKER: Final = re.compile(r"[A-Za-z0-9._\-]{1,127}")
 TAG_NOT_IN: Final = r"[\x00-\x20\x7f*|&,]"
 _NOT_IN_TAG: Final = re.compile(TAG_NOT_IN)
 _SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "sys/")
+#: What Kafka's clients call the committed offsets of all groups (SPEC KAFKA-30).
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
 #: Folders that are remembered by name: each access to a table asks for one.
 _FOLDERS_KEPT: Final = 4_096
 _SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
@@ -80,9 +82,9 @@ def check_topic(name: str) -> str:
 
 def check_client_topic(name: str) -> str:
     """Return `name` if a client may create it and produce to it, else raise `Refused` (SPEC MODEL-5)."""
-    if is_system(name):
+    if is_system(name) or name == CONSUMER_OFFSETS:
         raise Refused(
-            "names that start with %RETRY%, %DLQ%, rmq_sys_ or sys/ belong to the system",
+            f"names that start with %RETRY%, %DLQ%, rmq_sys_ or sys/, and {CONSUMER_OFFSETS}, belong to the system",
             code="system_name",
             field="topic",
         )

@@ -58,12 +58,15 @@ _RECENT_MS: Final = 60_000
 class HostedTopic:
     """One life of a topic: its newest metadata, its partitions and its producers' requests under way."""
 
-    def __init__(self, topic: Topic, partitions: Partitions, tables: Tables) -> None:
+    def __init__(
+        self, topic: Topic, partitions: Partitions, tables: Tables, named: Mapping[str, Partition] | None = None
+    ) -> None:
+        """`named` are partitions that are not in folders of this life of the topic."""
         self.topic = topic
         self._tables = tables
         self.gate = ProducerGate()
         self._partitions = partitions
-        self._named: dict[str, Partition] = {}
+        self._named: dict[str, Partition] = {**(named or {})}
         self._logs: dict[str, PartitionLog] = {}
         #: The route to which `_logs` belongs.
         self._logs_of: Route | None = None
@@ -267,6 +270,10 @@ class Topics:
         """Return the topic, as far as this process knows."""
         topic = self.state.topics.get(name)
         return None if topic is None else self._host(topic)
+
+    def over(self, topic: Topic, logs: Mapping[str, Partition]) -> HostedTopic:
+        """Return logs of the service's own, by partition, as a topic that is not in the metadata."""
+        return HostedTopic(topic, self._partitions, self._tables, logs)
 
     def placement(self, hosted: HostedTopic) -> Placement:
         """Return where messages of the topic go now, as far as this process knows.

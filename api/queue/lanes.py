@@ -21,7 +21,7 @@ from deltamq.api.queue.ordered_pop import OrderedLanes
 from deltamq.api.queue.unordered_pop import UnorderedPop
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable
 from deltamq.mq.limits import BUCKET_MS
-from deltamq.mq.meta.group import Group, GroupsState
+from deltamq.mq.meta.group import NO_OFFSET, Group, GroupsState
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of, member_name, split_member
 from deltamq.mq.queue.buffer import Buffer
@@ -93,6 +93,8 @@ class Lanes:
         self._offsets.adopt(recovered.committed)
         self._states.update(recovered.states)
         self._epochs[broker] = epoch
+        resets = (lane for lane in self.groups.resets if broker_of(lane.partition) == broker)
+        self._record_ends({lane: recovered.committed.get(lane) for lane in chain(recovered.committed, resets)})
 
     def drop(self, broker: str) -> None:
         """Forget the lanes of a broker that another process serves."""
@@ -311,6 +313,28 @@ class Lanes:
         log = await self.partition_of(lane, topic).look()
         return None if log is None else Bounds(log.min_offset, log.end_offset)
 
+    def void(self, lanes: Iterable[LaneKey]) -> None:
+        """Forget lanes whose epoch is over (SPEC POP-18), and record it for readers of offsets logs (SPEC KAFKA-30)."""
+        stored = {lane: self._offsets.get(lane) for lane in lanes}
+        self.forget(stored)
+        self._record_ends(stored)
+
+    def _record_ends(self, stored: Mapping[LaneKey, Committed | None]) -> None:
+        """Note where groups are in lanes whose epoch is over, as the offsets logs do not say so yet.
+
+        A reset is known from the metadata, and so is the end of a group; these records change nothing but what a reader
+        of an offsets log sees. After a kill between the event and its record, the next process that serves the broker
+        notes it.
+        """
+        groups = self.groups
+        for lane, at in stored.items():
+            reset = groups.resets.get(lane)
+            now = reset or Committed(groups.epoch_of(lane) or groups.epoch, NO_OFFSET)
+            is_said = reset is None if at is None else at.offset == NO_OFFSET == now.offset or _place(at) > _place(now)
+            topic = None if is_said or broker_of(lane.partition) not in self._epochs else self._topic_name(lane)
+            if topic is not None:
+                self._offsets.note(lane, topic, now)
+
     def forget(self, lanes: Iterable[LaneKey]) -> None:
         """Forget lanes whose epoch is over (SPEC POP-18), and let waiting pops look again.
 
@@ -485,6 +509,10 @@ async def _logged(work: Awaitable[None]) -> None:
         log.warning("event=queue_log_failed code=%s detail=%r", error.code, error.detail)
     except Exception as error:
         log.error("event=queue_log_failed kind=%s", type(error).__name__, exc_info=error)
+
+
+def _place(committed: Committed) -> tuple[int, int]:
+    return committed.epoch, committed.offset
 
 
 def _lane_of_group(lane: LaneKey) -> LaneKey:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -16,7 +17,7 @@ from deltamq.api.log.partition import Partition, Partitions
 from deltamq.api.log.record_log import RecordLog
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.limits import REVIVE_QUEUES
-from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.group import NO_OFFSET, Group
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.handle import HandleKeys
@@ -238,7 +239,9 @@ class OffsetLog:
             return
         by_broker: dict[str, list[OffsetRecord]] = {}
         for lane, record in records.items():
-            by_broker.setdefault(broker_of(lane.partition), []).append(record)
+            # A commit may have been stored since: a reader of the log is not put back.
+            newest = replace(record, committed=self._known.get(lane, record.committed))
+            by_broker.setdefault(broker_of(lane.partition), []).append(newest)
         appends = [self._flush(part) for part in by_broker.values()]
         failed = [error for error in await asyncio.gather(*appends, return_exceptions=True) if error is not None]
         if failed:
@@ -252,6 +255,9 @@ class OffsetLog:
                 if record.lane in self._known:
                     self._unsaved.setdefault(record.lane, record)
             raise
+        for record in records:
+            if record.committed.offset == NO_OFFSET and self._known.get(record.lane) == record.committed:
+                del self._known[record.lane]
 
     async def _append(self, records: list[OffsetRecord]) -> None:
         broker = broker_of(records[0].lane.partition)

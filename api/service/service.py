@@ -414,7 +414,7 @@ class Service:
 
     def _void(self, lanes: Iterable[LaneKey]) -> None:
         ended = list(lanes)
-        self.lanes.forget(ended)
+        self.lanes.void(ended)
         self.moved.forget(ended)
         self.locks.void(ended)
 

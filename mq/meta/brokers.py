@@ -182,6 +182,11 @@ class BrokersState:
         return tuple(sorted(role for role in self.roles if role != META_ROLE))
 
     @property
+    def numbered(self) -> tuple[str, ...]:
+        """All brokers in the order in which they came: a broker keeps its place for ever."""
+        return tuple(role for role in self.roles if role != META_ROLE)
+
+    @property
     def available(self) -> tuple[str, ...]:
         """The brokers that are hosted now: new partitions go to these."""
         return tuple(broker for broker in self.brokers if self.roles[broker].host is not None)

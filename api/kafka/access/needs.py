@@ -26,6 +26,11 @@ from deltamq.mq.errors import Forbidden
 
 _NEEDS: Final = {api.request: needs_of(api.needs) for api in APIS.values()}
 
+#: What the offsets that all groups have committed show.
+_EVERYTHING: Final[Sequence[tuple[Resource, Verb]]] = (("topic", "describe"), ("group", "describe"))
+#: No topic or group is called so: rules about all names cover it, and no others do.
+_ANY_NAME: Final = "*"
+
 
 class Asker:
     """The sender of a request, and what it was allowed so far: if that is revoked while the request waits, it ends."""
@@ -88,6 +93,20 @@ class Asker:
         except Forbidden as error:
             raise self._refused(error) from None
         self._allowed.add((resource, name, verb))
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the caller may describe every topic and every group."""
+        return all(self.caller.filter(*grant) is None for grant in _EVERYTHING)
+
+    def require_all(self) -> None:
+        """Return if the caller `sees_all`, else raise `Forbidden`, about a topic."""
+        if self.is_anybody:
+            return
+        if not self.sees_all:
+            detail = f"principal {self.caller.name} may not describe all topics and groups"
+            raise self._refused(Forbidden(detail, field="topic"))
+        self._allowed.update((resource, _ANY_NAME, verb) for resource, verb in _EVERYTHING)
 
     def shown(self, resource: Resource) -> Callable[[str], bool]:
         """Return a function that says of a topic's or group's name whether the caller sees it in lists."""

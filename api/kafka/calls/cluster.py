@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from deltamq.api.auth.caller import permit_put
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.kafka.access.needs import Asker, operations
-from deltamq.api.kafka.calls.layout import EPOCH, Layout, Node, topic_id_of
+from deltamq.api.kafka.calls.layout import EPOCH, Layout, Node, check_asked, topic_id_of
 from deltamq.api.kafka.messages.cluster_messages import (
     BROKERS,
     CONTROLLERS,
@@ -66,7 +67,7 @@ from deltamq.api.log.partition import Partitions
 from deltamq.mq.auth.principals import CLUSTER
 from deltamq.mq.errors import DeltaMQError, NotFound, Unprocessable
 from deltamq.mq.meta.topics import Topic
-from deltamq.mq.names import check_client_topic, is_system
+from deltamq.mq.names import CONSUMER_OFFSETS
 
 #: Seconds in which no metadata request makes a deleted topic again. Kafka makes topics after its answer, so that a
 #: client that deletes one, and asks then, learns that it is gone.
@@ -106,8 +107,7 @@ class Cluster:
     async def metadata(self, request: MetadataRequest, version: int, asker: Asker) -> MetadataResponse:
         """Return the nodes, and the topics that are asked for: all for null, in version 0 for an empty list."""
         if request.topics is None or (version == 0 and not request.topics):
-            is_shown, known = asker.shown("topic"), self._topics.state.topics.values()
-            topics = [self._shown(topic) for topic in known if self._layout.served(topic) and is_shown(topic.name)]
+            topics = [self._shown(topic) for topic in self._layout.listed(asker)]
         else:
             create = self._create and request.allow_auto_topic_creation
             once = {(topic.name, topic.topic_id): topic for topic in request.topics}.values()
@@ -130,19 +130,19 @@ class Cluster:
         try:
             if name is None or not is_named:
                 name = await self._layout.ids.name(wanted.topic_id)
-            check_client_topic(name)
-            asker.check(MetadataRequest, topic=name)
-            if create and is_named and not self._is_gone(name):
+            check_asked(name)
+            if create and is_named and name != CONSUMER_OFFSETS and not self._is_gone(name):
+                asker.check(MetadataRequest, topic=name)
                 await self._topics.for_produce(
                     name, lambda _: None, permit_put(asker.caller, name), self._made_partitions
                 )
-            return self._shown((await self._layout.topic(name)).topic)
+            return self._shown((await self._layout.readable(MetadataRequest, name, asker)).topic)
         except DeltaMQError as error:
             return MetadataTopic(error_code_of(error), name if is_named else None, wanted.topic_id)
 
     def _shown(self, topic: Topic) -> MetadataTopic:
         partitions = [_partition(index, leader) for index, leader in enumerate(self._layout.shown(topic))]
-        return MetadataTopic(ErrorCode.NONE, topic.name, topic_id_of(topic), is_system(topic.name), partitions)
+        return MetadataTopic(ErrorCode.NONE, topic.name, topic_id_of(topic), topic.name == CONSUMER_OFFSETS, partitions)
 
     async def partitions(
         self, request: DescribeTopicPartitionsRequest, asker: Asker
@@ -153,8 +153,7 @@ class Cluster:
         """
         names = sorted({wanted.name for wanted in request.topics})
         if not names:
-            is_shown, known = asker.shown("topic"), self._topics.state.topics.values()
-            names = sorted(topic.name for topic in known if self._layout.served(topic) and is_shown(topic.name))
+            names = sorted(topic.name for topic in self._layout.listed(asker))
         at = request.cursor or PartitionCursor("", 0)
         room = max(1, min(request.partitions_max, _DESCRIBED_MAX))
         topics: list[DescribedTopic] = []
@@ -173,9 +172,7 @@ class Cluster:
     async def _described(self, name: str, first: int, room: int, asker: Asker) -> tuple[DescribedTopic, int]:
         """Return at most `room` partitions of a topic, from `first` on, and how many it has."""
         try:
-            check_client_topic(name)
-            asker.check(DescribeTopicPartitionsRequest, topic=name)
-            topic = (await self._layout.topic(name)).topic
+            topic = (await self._layout.readable(DescribeTopicPartitionsRequest, check_asked(name), asker)).topic
         except DeltaMQError as error:
             return DescribedTopic(error_code=error_code_of(error), name=name), 0
         shown = self._shown(topic)
@@ -256,7 +253,7 @@ class Cluster:
             asker.check(DescribeLogDirsRequest)
         except DeltaMQError as error:
             return DescribeLogDirsResponse(error_code=error_code_of(error), results=[])
-        is_shown, known = asker.shown("topic"), self._topics.state.topics
+        known = {topic.name: topic for topic in self._layout.listed(asker)}
         wanted: dict[str, Sequence[int]]
         if request.topics is None:
             wanted = {name: range(self._layout.count(topic)) for name, topic in known.items()}
@@ -264,9 +261,8 @@ class Cluster:
             wanted = {topic.name: topic.partitions for topic in request.topics if topic.name in known}
         topics = []
         for name, indexes in wanted.items():
-            if self._layout.served(known[name]) and is_shown(name):
-                sized = [await self._sized(known[name], index) for index in indexes]
-                topics.append(LogDirTopic(name, [partition for partition in sized if partition is not None]))
+            sized = [await self._sized(known[name], index) for index in indexes]
+            topics.append(LogDirTopic(name, [partition for partition in sized if partition is not None]))
         shown = [topic for topic in topics if topic.partitions]
         return DescribeLogDirsResponse(results=[LogDir(log_dir=self._warehouse, topics=shown)])
 
@@ -278,8 +274,10 @@ class Cluster:
         queues = self._topics.queues_of(topic)
         queue = None if queues is None else queues.served.get(index)
         names = [topic.route.partitions[index]] if queue is None else [segment.partition for segment in queue.readable]
+        offsets = self._layout.offsets.hosted
+        find = offsets.partition if topic is offsets.topic else partial(self._logs.get, topic)
         try:
-            logs = [await self._logs.get(topic, name).opened() for name in names]
+            logs = [await find(name).opened() for name in names]
         except DeltaMQError:
             return None  # it was deleted just now, or cannot be read
         return LogDirPartition(index, sum(log.stats().bytes for log in logs))

@@ -16,6 +16,7 @@ from deltamq.api.kafka.calls.group_lists import GroupLists
 from deltamq.api.kafka.calls.group_offsets import OffsetChanges, OffsetFetches
 from deltamq.api.kafka.calls.layout import Layout
 from deltamq.api.kafka.calls.members import Members
+from deltamq.api.kafka.calls.offsets_topic import OffsetsTopic
 from deltamq.api.kafka.calls.partition_bounds import OffsetLists, Removal
 from deltamq.api.kafka.calls.producing import Producing, Reply
 from deltamq.api.kafka.calls.topics import Configs, TopicCalls
@@ -39,7 +40,8 @@ class Door:
     def __init__(self, service: Service, advertised: str) -> None:
         """`advertised` is the address, `HOST:PORT`, under which clients reach this process."""
         topics, groups, audit = service.topics, service.groups, service.audit
-        layout = Layout(topics, service.hosting, service.meta, here=advertised)
+        offsets = OffsetsTopic(topics, service.meta, service.partitions, service.config.warehouse.cluster)
+        layout = Layout(topics, service.hosting, service.meta, offsets, here=advertised)
         self._producing = _producing(service, layout)
         self._fetching = _fetching(service, layout, self._producing)
         self._offset_lists = OffsetLists(layout, topics, service.partitions, service.progress)

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
 from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.calls.layout import Layout, check_epoch
+from deltamq.api.kafka.calls.offsets_topic import COLUMNS
 from deltamq.api.kafka.calls.sent_batches import SentBatch, SentBatches
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.messages.log_messages import (
@@ -30,6 +31,7 @@ from deltamq.api.kafka.messages.log_messages import (
     FetchResponse,
 )
 from deltamq.api.kafka.records.batch import Compression, gap_batch
+from deltamq.api.kafka.records.columns import Int64s, Records
 from deltamq.api.kafka.records.encode import encode_records
 from deltamq.api.kafka.rows import RECORD_COLUMNS, native_encoder, records_of
 from deltamq.api.kafka.topic_settings import compression_of
@@ -40,6 +42,7 @@ from deltamq.api.sending.request_appender import INLINE_BYTES
 from deltamq.api.wire.request import Admission, Ticket
 from deltamq.mq.errors import DeltaMQError, Overloaded
 from deltamq.mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, KIB, MIB, WAIT_MS_MAX
+from deltamq.mq.names import CONSUMER_OFFSETS
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.reading import read_start
 from deltamq.tables.log.fetch import Fetched, FetchStatus
@@ -169,8 +172,7 @@ class Fetching:
             self._metrics.fetched_bytes[asked.topic.name] += asked.size
 
     async def _asked(self, name: str, wanted: FetchPartition, asker: Asker) -> _Asked:
-        asker.check(FetchRequest, topic=name)
-        topic = await self._layout.topic(name)
+        topic = await self._layout.readable(FetchRequest, name, asker)
         queue = self._layout.queue(topic, wanted.partition)
         partition = "" if queue is not None else self._layout.partition(topic, wanted.partition)
         check_epoch(wanted.current_leader_epoch)
@@ -232,7 +234,9 @@ class Fetching:
     async def _chunk(self, asked: _Asked, offset: int, bytes_max: int, ticket: Ticket, held: int = 0) -> Chunk:
         """Read and encode about `bytes_max` of a partition, nothing for 0; `ticket` holds `held` bytes already."""
         count = FETCH_MESSAGES_MAX if bytes_max else 1
-        query = FetchQuery(max(offset, 0), count, bytes_max or 1, 0, None, RECORD_COLUMNS)
+        is_of_offsets = asked.topic.name == CONSUMER_OFFSETS
+        columns = COLUMNS if is_of_offsets else RECORD_COLUMNS
+        query = FetchQuery(max(offset, 0), count, bytes_max or 1, 0, None, columns)
         queue, compression = asked.queue, compression_of(asked.topic.topic.kafka)
         try:
             if queue is not None:
@@ -251,7 +255,11 @@ class Fetching:
             ticket.grow(max(0, held + fetched.rows.nbytes - ticket.bytes))
             if compression is None:
                 compression = self._sent.compression_of.get(asked.topic, Compression.NONE)
-            encode = partial(_encoded, fetched, compression)
+            if is_of_offsets:
+                offsets, made = await self._layout.offsets.records(fetched.rows)
+                encode = partial(_sparse, fetched, offsets, made)
+            else:
+                encode = partial(_encoded, fetched, compression)
             is_short = fetched.rows.nbytes <= (_COMPRESSED_INLINE if compression else INLINE_BYTES)
             records = encode() if is_short else await self._partitions.run(encode)
         elif bytes_max and query.offset < fetched.next_offset and fetched.status is FetchStatus.FOUND:
@@ -313,10 +321,20 @@ def _as_sent(batches: list[SentBatch], offset: int, log: PartitionLog) -> Chunk:
 
 def _encoded(fetched: Fetched, compression: Compression) -> bytes:
     """Return rows as one batch; their offsets are dense, unless some between them did not fit their schema."""
-    offsets = fetched.rows.column("offset").to_numpy()
+    return _batch(fetched.rows.column("offset").to_numpy(), records_of(fetched.rows), compression)
+
+
+def _sparse(fetched: Fetched, offsets: Int64s, records: Records) -> bytes:
+    """Return the records of some rows as one batch; one that brings consumers on if there are none."""
+    if records.count:
+        return _batch(offsets, records, Compression.NONE)
+    return gap_batch(fetched.rows.column("offset")[0].as_py(), fetched.next_offset)
+
+
+def _batch(offsets: Int64s, records: Records, compression: Compression) -> bytes:
     base_offset, last = int(offsets[0]), int(offsets[-1])
     return encode_records(
-        records_of(fetched.rows),
+        records,
         base_offset=base_offset,
         deltas=None if last - base_offset < len(offsets) else offsets - base_offset,
         compression=compression,

@@ -342,8 +342,7 @@ class OffsetFetches:
     async def _named(self, group: str, asked: OffsetFetchTopic, version: int, asker: Asker) -> FetchedOffsets:
         try:
             name = await self._layout.ids.name(asked.topic_id) if version >= BY_ID else asked.name
-            asker.check(OffsetFetchRequest, topic=name)
-            topic = await self._layout.topic(name)
+            topic = await self._layout.readable(OffsetFetchRequest, name, asker)
         except DeltaMQError as error:
             # In a topic that does not exist nothing is committed.
             code = ErrorCode.NONE if error.code == "topic_not_found" else offset_code_of(error)

@@ -102,11 +102,10 @@ class OffsetLists:
 
     async def _listed(self, name: str, wanted: ListOffsetsPartition, version: int, asker: Asker) -> ListedOffset:
         try:
-            asker.check(ListOffsetsRequest, topic=name)
+            topic = await self._layout.readable(ListOffsetsRequest, name, asker)
             if wanted.timestamp < 0 and version < _SINCE.get(wanted.timestamp, version + 1):
                 detail = f"time: version {version} of ListOffsets has no offset named {wanted.timestamp}"
                 raise Unprocessable(detail, code="offset_name_unknown")
-            topic = await self._layout.topic(name)
             try:
                 timed = await self._offset(topic, wanted)
             except GONE as error:
@@ -157,7 +156,7 @@ class OffsetLists:
 
     async def _end_of_epoch(self, name: str, wanted: WantedEpoch, asker: Asker) -> OffsetOfEpoch:
         try:
-            asker.check(OffsetForLeaderEpochRequest, topic=name)
+            await self._layout.readable(OffsetForLeaderEpochRequest, name, asker)
             check_epoch(wanted.current_leader_epoch)
         except DeltaMQError as error:
             return OffsetOfEpoch(error_code_of(error), wanted.index)

@@ -12,7 +12,7 @@ from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.peers import Call
 from deltamq.api.host.typed_topics import WantedSchema, wanted_schema
 from deltamq.api.kafka.access.needs import Asker, recorded
-from deltamq.api.kafka.calls.layout import Layout, topic_id_of
+from deltamq.api.kafka.calls.layout import Layout, check_asked, topic_id_of
 from deltamq.api.kafka.messages.cluster_messages import (
     CLIENT_METRICS,
     AlterConfigsRequest,
@@ -63,7 +63,7 @@ from deltamq.api.schemas.registry import Registry
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
 from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, schema_of, settings_after
 from deltamq.mq.meta.topics import MetaState, check_may_grow, check_partitioner
-from deltamq.mq.names import check_client_topic
+from deltamq.mq.names import CONSUMER_OFFSETS, check_client_topic
 from deltamq.mq.schemas.setting import Format, OnInvalid, SchemaSetting, Wire
 
 M = TypeVar("M", bound=Message)
@@ -101,6 +101,7 @@ class TopicCalls:
     ) -> CreatedTopic:
         try:
             _check_once(asked.name, twice)
+            _check_new(asked.name, asked.name != CONSUMER_OFFSETS)
             name = check_client_topic(asked.name)
             asker.check(CreateTopicsRequest, topic=name)
             wanted, schema = self._wanted_new(name, asked)
@@ -289,8 +290,7 @@ class Configs:
 
     async def _shown(self, kind: int, name: str, asker: Asker) -> Sequence[Shown]:
         if kind == _TOPIC:
-            asker.check(DescribeConfigsRequest, topic=name)
-            topic = await self._layout.topic(check_client_topic(name))
+            topic = await self._layout.readable(DescribeConfigsRequest, check_asked(name), asker)
             return shown_of_topic(topic.settings, topic.topic.kafka)
         asker.check(DescribeClusterRequest)
         if kind in _WITHOUT or (kind == _NODE and not name):  # no name: what was set for all nodes by Kafka's calls
@@ -310,9 +310,8 @@ class Configs:
                 raise Unprocessable(f"there are no resources of type {unknown[0]}", code="resource_type_unknown")
         except DeltaMQError as error:
             return ListConfigResourcesResponse(error_code=error_code_of(error), resources=[])
-        is_shown, nodes = asker.shown("topic"), [str(node.id) for node in self._layout.nodes()]
-        topics = [topic.name for topic in self._topics.state.topics.values() if self._layout.served(topic)]
-        names = {_TOPIC: [name for name in topics if is_shown(name)], _NODE: nodes, _LOGGERS: nodes}
+        nodes = [str(node.id) for node in self._layout.nodes()]
+        names = {_TOPIC: [topic.name for topic in self._layout.listed(asker)], _NODE: nodes, _LOGGERS: nodes}
         listed = [ListedResource(name, kind) for kind in dict.fromkeys(kinds) for name in names.get(kind, ())]
         return ListConfigResourcesResponse(resources=listed)
 
