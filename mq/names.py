@@ -33,8 +33,10 @@ _BROKER: Final = re.compile(r"[A-Za-z0-9._\-]{1,127}")
 TAG_NOT_IN: Final = r"[\x00-\x20\x7f*|&,]"
 _NOT_IN_TAG: Final = re.compile(TAG_NOT_IN)
 _SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "sys/")
-#: What Kafka's clients call the committed offsets of all groups (SPEC KAFKA-30).
+#: What Kafka's clients call the committed offsets of all groups (SPEC KAFKA-30), and the id of that topic, which is in
+#: no metadata.
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
+CONSUMER_OFFSETS_ID: Final = "af72274a-507a-52f1-85a9-632330fe7fe0"
 #: Folders that are remembered by name: each access to a table asks for one.
 _FOLDERS_KEPT: Final = 4_096
 _SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")

@@ -28,8 +28,8 @@ from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.moved_keys import MovedKeys, moves_of
 from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
 from deltamq.mq.meta.topics import MetaState, Topic, TopicPut, decide_delete_topic, decide_put_topic
-from deltamq.mq.names import broker_of, check_topic
-from deltamq.mq.routing import Route
+from deltamq.mq.names import CONSUMER_OFFSETS, CONSUMER_OFFSETS_ID, broker_of, check_topic
+from deltamq.mq.routing import Route, equal_ranges
 from deltamq.mq.schemas.registry import RegistryState
 from deltamq.mq.static.global_queues import shown_queue
 from deltamq.mq.static.logical_queue import LogicalQueue, ShownQueue, TopicQueues
@@ -40,7 +40,7 @@ from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.stored_requests import REMEMBERED_MS
 from deltamq.tables.paths import Space
 from deltamq.tables.queue.placement import Placement
-from deltamq.tables.queue.refs import quarantine_life
+from deltamq.tables.queue.refs import OFFSETS, quarantine_life, system_ref
 from deltamq.tables.store.store import FileMissing
 
 log = logging.getLogger("deltamq.api")
@@ -229,6 +229,7 @@ class Topics:
         partitions: Partitions,
         tables: Tables,
         *,
+        cluster: str,
         brokers: tuple[str, ...],
         auto_create: bool,
         now_ms: Callable[[], int],
@@ -244,6 +245,30 @@ class Topics:
         self._now_ms = now_ms
         self._hosted: dict[str, HostedTopic] = {}
         self._in_force = AccessInForce(now_ms)
+        self._cluster = cluster
+        self._offsets: HostedTopic | None = None
+
+    @property
+    def offsets(self) -> HostedTopic:
+        """The offsets logs as a topic, which Kafka's clients read (SPEC KAFKA-30): each broker's log is a partition."""
+        refs = [system_ref(OFFSETS, self._cluster, broker) for broker in self._meta.now.brokers.numbered]
+        if self._offsets is None or len(self._offsets.route.partitions) != len(refs):
+            named = {ref.name: self._partitions.of(ref) for ref in refs}
+            topic = Topic(
+                name=CONSUMER_OFFSETS,
+                id=CONSUMER_OFFSETS_ID,
+                # The first has all keys, as one must; nobody writes by this route.
+                route=Route(1, tuple(named), equal_ranges(1), retired=tuple(range(1, len(named)))),
+                settings=TopicSettings(),
+                created_ms=0,
+                kafka={"cleanup.policy": "compact"},
+            )
+            self._offsets = HostedTopic(topic, self._partitions, self._tables, named)
+        return self._offsets
+
+    async def of_group(self, name: str) -> HostedTopic:
+        """Return a topic in which groups commit offsets: that of `offsets`, too; raises as `require` does."""
+        return self.offsets if name == CONSUMER_OFFSETS else await self.require(name)
 
     @property
     def schemas(self) -> RegistryState:
@@ -270,10 +295,6 @@ class Topics:
         """Return the topic, as far as this process knows."""
         topic = self.state.topics.get(name)
         return None if topic is None else self._host(topic)
-
-    def over(self, topic: Topic, logs: Mapping[str, Partition]) -> HostedTopic:
-        """Return logs of the service's own, by partition, as a topic that is not in the metadata."""
-        return HostedTopic(topic, self._partitions, self._tables, logs)
 
     def placement(self, hosted: HostedTopic) -> Placement:
         """Return where messages of the topic go now, as far as this process knows.

@@ -23,7 +23,7 @@ from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable
 from deltamq.mq.limits import BUCKET_MS
 from deltamq.mq.meta.group import NO_OFFSET, Group, GroupsState
 from deltamq.mq.meta.topics import Topic
-from deltamq.mq.names import broker_of, member_name, split_member
+from deltamq.mq.names import CONSUMER_OFFSETS, CONSUMER_OFFSETS_ID, broker_of, member_name, split_member
 from deltamq.mq.queue.buffer import Buffer
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.handle import HandleKeys
@@ -287,9 +287,9 @@ class Lanes:
         """Return the offsets that a commit passes over because retention took them, to be recorded (SPEC POP-12).
 
         Popped messages are left out, since the revive job records which of them are lost; so are messages from before
-        the group began.
+        the group began, and committed offsets, of which the newer ones are stored.
         """
-        if present is None:
+        if present is None or lane.topic_id == CONSUMER_OFFSETS_ID:
             return range(0)
         held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
         done = [end for _, end in present.done] + [sent.offset + 1 for sent in present.delivered if sent.is_leased]
@@ -299,6 +299,8 @@ class Lanes:
 
     def partition_of(self, lane: LaneKey, topic: str) -> Partition:
         """Return the partition that the lane reads; raise `NotFound` if its topic or group has ended."""
+        if lane.topic_id == CONSUMER_OFFSETS_ID:
+            return self._offsets.partition(broker_of(lane.partition))
         present = self._meta.state.topic(topic)
         if present.id != lane.topic_id:
             raise NotFound(f"topic {topic} was deleted", code="topic_not_found", field="topic")
@@ -328,10 +330,12 @@ class Lanes:
         """
         groups = self.groups
         for lane, at in stored.items():
-            reset = groups.resets.get(lane)
-            now = reset or Committed(groups.epoch_of(lane) or groups.epoch, NO_OFFSET)
-            is_said = reset is None if at is None else at.offset == NO_OFFSET == now.offset or _place(at) > _place(now)
-            topic = None if is_said or broker_of(lane.partition) not in self._epochs else self._topic_name(lane)
+            now = groups.resets.get(lane) or Committed(groups.epoch_of(lane) or groups.epoch, NO_OFFSET)
+            if at is not None and (at.epoch, at.offset) >= (now.epoch, now.offset):
+                continue
+            if now.offset == NO_OFFSET and (at is None or at.offset == NO_OFFSET):
+                continue
+            topic = self._topic_name(lane) if broker_of(lane.partition) in self._epochs else None
             if topic is not None:
                 self._offsets.note(lane, topic, now)
 
@@ -482,6 +486,8 @@ class Lanes:
         await self._offsets.flush()
 
     def _topic_name(self, lane: LaneKey) -> str | None:
+        if lane.topic_id == CONSUMER_OFFSETS_ID:
+            return CONSUMER_OFFSETS
         group_topic = self._group_topics.get((lane.group, lane.topic_id))
         if group_topic is not None:
             return group_topic.topic.name
@@ -509,10 +515,6 @@ async def _logged(work: Awaitable[None]) -> None:
         log.warning("event=queue_log_failed code=%s detail=%r", error.code, error.detail)
     except Exception as error:
         log.error("event=queue_log_failed kind=%s", type(error).__name__, exc_info=error)
-
-
-def _place(committed: Committed) -> tuple[int, int]:
-    return committed.epoch, committed.offset
 
 
 def _lane_of_group(lane: LaneKey) -> LaneKey:

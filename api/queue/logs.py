@@ -171,6 +171,10 @@ class OffsetLog:
         self._following = asyncio.Lock()
         self._flushing = asyncio.Lock()
 
+    def partition(self, broker: str) -> Partition:
+        """Return the log of a broker."""
+        return self._partitions.of(system_ref(OFFSETS, self._cluster, broker))
+
     def adopt(self, stored: Mapping[LaneKey, Committed]) -> None:
         """Take over the progress from the tables, for the lanes of a broker that this process begins to serve."""
         self._known.update(stored)
@@ -189,7 +193,7 @@ class OffsetLog:
 
     async def follow(self, broker: str) -> None:
         """Read the records of streaming queries in the offsets log of a broker that this process serves."""
-        partition = self._partitions.of(system_ref(OFFSETS, self._cluster, broker))
+        partition = self.partition(broker)
         async with self._following:
             now = self._partitions.loop.time()
             if now - self._followed_at.get(broker, -_FOLLOW_AGAIN_S) < _FOLLOW_AGAIN_S:
@@ -263,8 +267,7 @@ class OffsetLog:
         broker = broker_of(records[0].lane.partition)
         log = self._logs.get(broker)
         if log is None:
-            partition = self._partitions.of(system_ref(OFFSETS, self._cluster, broker))
-            log = self._logs[broker] = RecordLog(partition, rows_of_offset_records, owner_only=True)
+            log = self._logs[broker] = RecordLog(self.partition(broker), rows_of_offset_records, owner_only=True)
         await log.append(records)
 
     def _join(self, lane: LaneKey, committed: Committed) -> Committed:

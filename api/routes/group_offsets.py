@@ -117,7 +117,7 @@ class TopicOffsets:
 
     async def commit(self, group: str, topic: str, call: Call, asked: CommitRequest) -> CommittedOffsets:
         """Commit offsets; they are durable when this returns."""
-        hosted = await self._topics.require(topic)
+        hosted = await self._topics.of_group(topic)
         if is_for_all(hosted.topic, call):
             known_group = await self._groups.for_use(group)
             check_not_broadcast(known_group)

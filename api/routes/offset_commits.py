@@ -114,11 +114,11 @@ class OffsetCommits:
 
     async def _topic_meant(self, name: str, topic_id: str | None) -> Topic:
         """Return the topic, checked against `topic_id` if one is given."""
-        topic = (await self._topics.require(name)).topic
+        topic = (await self._topics.of_group(name)).topic
         if topic_id in (None, topic.id):
             return topic
         await self._meta.refresh()
-        topic = (await self._topics.require(name)).topic
+        topic = (await self._topics.of_group(name)).topic
         if topic.id != topic_id:
             raise Conflict(
                 f"topic {name} was deleted and made again since its offsets were read",

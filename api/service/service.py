@@ -222,6 +222,7 @@ class Service:
             self.meta,
             self.partitions,
             self._tables,
+            cluster=self._cluster,
             brokers=settings.brokers,
             auto_create=settings.auto_create_topics,
             now_ms=self.now_ms,

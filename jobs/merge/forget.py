@@ -19,6 +19,7 @@ from deltamq.jobs.merge.record_columns import lists_of
 from deltamq.mq.limits import STAY_BUFFER_MS
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import GroupsState
+from deltamq.mq.names import CONSUMER_OFFSETS_ID
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.tables.state.rows import Progress
 from deltamq.tables.state.schema import CHECKPOINT_KEY, LANE_KEY
@@ -43,7 +44,8 @@ class Lives:
     @classmethod
     def of(cls, meta: Meta) -> Lives:
         """`meta` must not be older than the records that it judges."""
-        return cls(groups=meta.groups, topic_ids=frozenset(topic.id for topic in meta.topics.topics.values()))
+        ids = frozenset(topic.id for topic in meta.topics.topics.values())
+        return cls(groups=meta.groups, topic_ids=ids | {CONSUMER_OFFSETS_ID})
 
     def over(self, lane: LaneKey, epoch: int) -> bool:
         """Return whether the group's state in this epoch is void: topic, group or epoch has ended (POP-12)."""

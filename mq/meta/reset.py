@@ -8,7 +8,7 @@ from deltamq.mq.errors import NotFound
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import GroupEvent, decide_begin, decide_reset_offsets
 from deltamq.mq.meta.topics import Topic
-from deltamq.mq.names import broker_of, split_member
+from deltamq.mq.names import CONSUMER_OFFSETS_ID, broker_of, split_member
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.retry import RetryTopic
 
@@ -23,7 +23,7 @@ def decide_reset(meta: Meta, group: str, topic: Topic, offsets: Mapping[LaneKey,
     NotFound
         `topic_not_found`, also when the topic was created again; `group_not_found`.
     """
-    if meta.topics.topic(topic.name).id != topic.id:
+    if topic.id != CONSUMER_OFFSETS_ID and meta.topics.topic(topic.name).id != topic.id:
         raise NotFound(f"topic {topic.name} was deleted", code="topic_not_found", field="topic")
     begun = decide_begin(meta.groups, group, {topic.id: len(topic.route.partitions)})
     return (*begun, *decide_reset_offsets(meta.groups, group, topic.name, offsets))

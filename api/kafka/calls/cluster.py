@@ -274,7 +274,7 @@ class Cluster:
         queues = self._topics.queues_of(topic)
         queue = None if queues is None else queues.served.get(index)
         names = [topic.route.partitions[index]] if queue is None else [segment.partition for segment in queue.readable]
-        offsets = self._layout.offsets.hosted
+        offsets = self._topics.offsets
         find = offsets.partition if topic is offsets.topic else partial(self._logs.get, topic)
         try:
             logs = [await find(name).opened() for name in names]

@@ -11,12 +11,12 @@ from collections.abc import Awaitable
 from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.access.session import Session, mechanisms_of
 from deltamq.api.kafka.calls.cluster import Cluster, Replicas
+from deltamq.api.kafka.calls.commit_records import CommitRecords
 from deltamq.api.kafka.calls.fetching import Fetching
 from deltamq.api.kafka.calls.group_lists import GroupLists
 from deltamq.api.kafka.calls.group_offsets import OffsetChanges, OffsetFetches
 from deltamq.api.kafka.calls.layout import Layout
 from deltamq.api.kafka.calls.members import Members
-from deltamq.api.kafka.calls.offsets_topic import OffsetsTopic
 from deltamq.api.kafka.calls.partition_bounds import OffsetLists, Removal
 from deltamq.api.kafka.calls.producing import Producing, Reply
 from deltamq.api.kafka.calls.topics import Configs, TopicCalls
@@ -40,8 +40,7 @@ class Door:
     def __init__(self, service: Service, advertised: str) -> None:
         """`advertised` is the address, `HOST:PORT`, under which clients reach this process."""
         topics, groups, audit = service.topics, service.groups, service.audit
-        offsets = OffsetsTopic(topics, service.meta, service.partitions, service.config.warehouse.cluster)
-        layout = Layout(topics, service.hosting, service.meta, offsets, here=advertised)
+        layout = Layout(topics, service.hosting, service.meta, here=advertised)
         self._producing = _producing(service, layout)
         self._fetching = _fetching(service, layout, self._producing)
         self._offset_lists = OffsetLists(layout, topics, service.partitions, service.progress)
@@ -242,6 +241,7 @@ def _fetching(service: Service, layout: Layout, producing: Producing) -> Fetchin
         service.partitions,
         service.reader,
         service.queue_reader,
+        CommitRecords(service.topics, service.meta, service.partitions),
         service.metrics,
         producing.sent,
     )

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
 from deltamq.api.kafka.access.needs import Asker
+from deltamq.api.kafka.calls.commit_records import COLUMNS, CommitRecords
 from deltamq.api.kafka.calls.layout import Layout, check_epoch
-from deltamq.api.kafka.calls.offsets_topic import COLUMNS
 from deltamq.api.kafka.calls.sent_batches import SentBatch, SentBatches
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.messages.log_messages import (
@@ -102,6 +102,7 @@ class Fetching:
         partitions: Partitions,
         reader: PartitionReader,
         queues: QueueReader,
+        commits: CommitRecords,
         metrics: Metrics,
         sent: SentBatches,
     ) -> None:
@@ -112,6 +113,7 @@ class Fetching:
         self._partitions = partitions
         self._reader = reader
         self._queues = queues
+        self._commits = commits
         self._metrics = metrics
         self._ahead = ahead = ReadAhead()
         text = "Messages for Kafka's consumers that were read before they were asked for."
@@ -256,7 +258,7 @@ class Fetching:
             if compression is None:
                 compression = self._sent.compression_of.get(asked.topic, Compression.NONE)
             if is_of_offsets:
-                offsets, made = await self._layout.offsets.records(fetched.rows)
+                offsets, made = await self._commits.of(fetched.rows)
                 encode = partial(_sparse, fetched, offsets, made)
             else:
                 encode = partial(_encoded, fetched, compression)

@@ -49,7 +49,7 @@ from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.moved_progress import MovedProgress
 from deltamq.mq.errors import DeltaMQError, NotFound, Unprocessable
 from deltamq.mq.meta.group import NO_OFFSET, Group
-from deltamq.mq.names import broker_of, check_group
+from deltamq.mq.names import CONSUMER_OFFSETS_ID, broker_of, check_group
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import check_metadata, is_storable_metadata
 
@@ -127,8 +127,7 @@ class OffsetChanges:
         if isinstance(name, DeltaMQError):
             return CommittedOffset(index, group_code_of(name))
         try:
-            asker.check(OffsetCommitRequest, topic=topic_name)
-            topic = await self._layout.topic(topic_name)
+            topic = await self._layout.readable(OffsetCommitRequest, topic_name, asker)
             self._layout.check(topic, index)
             check_metadata(str(index), asked.metadata or "")
             group = await self._groups.for_use(name)
@@ -186,8 +185,7 @@ class OffsetChanges:
         lanes, done = dict[LaneKey, int](), list[int]()
         code = ErrorCode.NONE
         try:
-            asker.check(OffsetCommitRequest, topic=asked.name)
-            topic = await self._layout.topic(asked.name)
+            topic = await self._layout.readable(OffsetCommitRequest, asked.name, asker)
             for partition in asked.partitions:
                 if not is_storable_metadata(partition.metadata or ""):
                     continue  # it is refused, and nothing of it may be stored
@@ -243,8 +241,7 @@ class OffsetChanges:
 
     async def _deleted(self, group: str, name: str, indexes: Iterable[int], asker: Asker) -> dict[int, ErrorCode]:
         try:
-            asker.check(OffsetDeleteRequest, topic=name)
-            topic = await self._layout.topic(name)
+            topic = await self._layout.readable(OffsetDeleteRequest, name, asker)
         except DeltaMQError as error:
             return dict.fromkeys(indexes, group_code_of(error))
         lanes, codes = dict[LaneKey, int](), dict[int, ErrorCode]()
@@ -333,6 +330,8 @@ class OffsetFetches:
             hosted = self._topics.find(topic.name) if topic.id in known and self._layout.served(topic) else None
             if hosted is not None:
                 yield hosted
+        if CONSUMER_OFFSETS_ID in known:
+            yield self._topics.offsets
 
     async def _all_of(self, group: str, topic: HostedTopic) -> FetchedOffsets:
         offsets = [await self._fetched(group, topic, index) for index in range(self._layout.count(topic.topic))]

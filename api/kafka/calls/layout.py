@@ -17,18 +17,18 @@ from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.kafka.access.needs import Asker
-from deltamq.api.kafka.calls.offsets_topic import OffsetsTopic
 from deltamq.api.kafka.messages.codec import NO_TOPIC_ID, Message
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unprocessable
 from deltamq.mq.meta.brokers import META_ROLE, Host
 from deltamq.mq.meta.topics import MetaState, Topic
-from deltamq.mq.names import CONSUMER_OFFSETS, broker_of, check_client_topic
+from deltamq.mq.names import CONSUMER_OFFSETS, CONSUMER_OFFSETS_ID, broker_of, check_client_topic
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.queue_names import queue_name
 
 #: The leader epoch of every partition: its log is never cut, whichever process serves it. Clients say -1 for none.
 EPOCH: Final = 0
 _NODE_MAX: Final = 0x7FFF_FFFF
+_OFFSETS_ID: Final = uuid.UUID(CONSUMER_OFFSETS_ID).bytes
 
 
 class Node(NamedTuple):
@@ -82,10 +82,8 @@ def existing(name: str) -> str:
 class Layout:
     """The nodes of the cluster, and which of them leads a partition."""
 
-    def __init__(self, topics: Topics, hosting: Hosting, meta: HostedMeta, offsets: OffsetsTopic, *, here: str) -> None:
+    def __init__(self, topics: Topics, hosting: Hosting, meta: HostedMeta, *, here: str) -> None:
         """`here` is the address of this process."""
-        #: The topic of committed offsets, which is only read.
-        self.offsets = offsets
         self._topics = topics
         self._hosting = hosting
         self._meta = meta
@@ -93,7 +91,7 @@ class Layout:
         #: The id of the cluster and its warehouse, as Kafka writes ids.
         self.cluster = urlsafe_b64encode(uuid.UUID(meta.warehouse_id).bytes).decode().rstrip("=")
         #: The names of topics that clients call by their ids.
-        self.ids = TopicIds(topics, offsets.id)
+        self.ids = TopicIds(topics)
 
     def nodes(self) -> list[Node]:
         """Return the processes that Kafka's clients can reach, this one first."""
@@ -139,15 +137,18 @@ class Layout:
         """Return the topics that the caller sees in lists; who sees all of them and all groups, also their offsets."""
         is_shown, known = asker.shown("topic"), self._topics.state.topics.values()
         topics = [topic for topic in known if self.served(topic) and is_shown(topic.name)]
-        return [*topics, self.offsets.hosted.topic] if asker.sees_all else topics
+        return [*topics, self._topics.offsets.topic] if asker.sees_all else topics
 
     async def readable(self, call: type[Message], name: str, asker: Asker) -> HostedTopic:
-        """Return a topic that the caller may do this to, which reads; raises what `check` and `topic` do."""
-        if name == CONSUMER_OFFSETS:
-            asker.require_all()
-            return self.offsets.hosted
+        """Return a topic that the caller may do this to, which changes none; raises what `check` and `topic` do.
+
+        Who reads committed offsets of all groups sees all topics and groups, too.
+        """
         asker.check(call, topic=name)
-        return await self.topic(name)
+        if name != CONSUMER_OFFSETS:
+            return await self.topic(name)
+        asker.require_all()
+        return self._topics.offsets
 
     async def topic(self, name: str) -> HostedTopic:
         """Return a topic; raise `NotFound` if there is none, `Conflict` (`topic_global`) if it is a global one."""
@@ -207,17 +208,15 @@ def topic_id_of(topic: Topic) -> bytes:
 class TopicIds:
     """The names of topics by their ids; used on the event loop."""
 
-    def __init__(self, topics: Topics, offsets: uuid.UUID) -> None:
-        """`offsets` is the id of the topic of committed offsets."""
+    def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._offsets = offsets.bytes
         self._known: dict[bytes, Topic] = {}
         #: The state whose topics these are.
         self._of: MetaState | None = None
 
     def find(self, wanted: bytes) -> str | None:
         """Return the name of the topic with this id, as far as this process knows."""
-        if wanted == self._offsets:
+        if wanted == _OFFSETS_ID:
             return CONSUMER_OFFSETS
         state = self._topics.state
         known = self._known.get(wanted)

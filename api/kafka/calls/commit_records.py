@@ -14,7 +14,6 @@ are deleted or that Kafka's clients cannot use, and from before a reset. A null 
 from __future__ import annotations
 
 import struct
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,23 +23,20 @@ import numpy as np
 import pyarrow as pa
 
 from deltamq.api.host.hosted_meta import HostedMeta
-from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.kafka.records.columns import Int64s, Records
 from deltamq.api.kafka.rows import RECORD_COLUMNS
 from deltamq.api.log.partition import Partitions
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import NO_OFFSET, GroupsState
-from deltamq.mq.meta.topic_settings import TopicSettings
 from deltamq.mq.meta.topics import Topic
-from deltamq.mq.names import CONSUMER_OFFSETS, split_member
+from deltamq.mq.names import split_member
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import OffsetRecord
-from deltamq.mq.routing import Route, equal_ranges
 from deltamq.mq.static.logical_queue import TopicQueues
 from deltamq.mq.static.segments import Segment
 from deltamq.tables.kafka_row import kafka_time_ms
 from deltamq.tables.queue.records import offset_records_of
-from deltamq.tables.queue.refs import OFFSETS, system_ref
 
 #: The columns of the logs that are read.
 COLUMNS: Final = (*RECORD_COLUMNS, "tag")
@@ -50,40 +46,17 @@ _VALUE_VERSION: Final = 3
 _NO_EPOCH: Final = -1
 
 
-class OffsetsTopic:
-    """The topic as this process sees it; used on the event loop."""
+class CommitRecords:
+    """Makes records of commits; used on the event loop."""
 
-    def __init__(self, topics: Topics, meta: HostedMeta, partitions: Partitions, cluster: str) -> None:
+    def __init__(self, topics: Topics, meta: HostedMeta, partitions: Partitions) -> None:
         self._topics = topics
         self._meta = meta
         self._partitions = partitions
-        self._cluster = cluster
-        #: It has the same id in every process, for ever.
-        self.id = uuid.uuid5(uuid.UUID(meta.warehouse_id), CONSUMER_OFFSETS)
-        self._brokers: tuple[str, ...] = ()
-        self._hosted: HostedTopic | None = None
         #: The places of lanes, and the metadata that they are from.
         self._places: tuple[Meta, Places] | None = None
 
-    @property
-    def hosted(self) -> HostedTopic:
-        """The topic, with a partition for each broker that there has ever been."""
-        brokers = self._meta.now.brokers.numbered
-        if self._hosted is None or brokers != self._brokers:
-            logs = [self._partitions.of(system_ref(OFFSETS, self._cluster, broker)) for broker in brokers]
-            named = {log.name: log for log in logs}
-            topic = Topic(
-                name=CONSUMER_OFFSETS,
-                id=str(self.id),
-                route=Route(1, tuple(named), equal_ranges(1), retired=tuple(range(1, len(named)))),
-                settings=TopicSettings(),
-                created_ms=0,
-                kafka={"cleanup.policy": "compact"},
-            )
-            self._brokers, self._hosted = brokers, self._topics.over(topic, named)
-        return self._hosted
-
-    async def records(self, rows: pa.Table) -> tuple[Int64s, Records]:
+    async def of(self, rows: pa.Table) -> tuple[Int64s, Records]:
         """Return the records that rows of an offsets log are, and their offsets; there may be none.
 
         Raises
@@ -101,7 +74,8 @@ class OffsetsTopic:
         if self._places is None or self._places[0] is not meta:
             topics = {topic.id: topic for topic in meta.topics.topics.values() if topic.world is None}
             queues = {topic.id: self._topics.queues_of(topic) for topic in topics.values() if topic.static is not None}
-            self._places = meta, Places(meta.groups, topics, queues)
+            offsets = self._topics.offsets.topic
+            self._places = meta, Places(meta.groups, topics | {offsets.id: offsets}, queues)
         return self._places[1]
 
 
