@@ -14,7 +14,10 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
 from deltamq import Admin
+from deltamq import Producer as SdkProducer
+from deltamq.mq.names import CONSUMER_OFFSETS
 from tests.api.kafka.door import stored_messages
+from tests.api.kafka.groups.test_offsets_topic import commits
 from tests.api.running import until
 from tests.e2e.service_process import ServiceProcess
 from tests.free_ports import free_port
@@ -210,3 +213,50 @@ def test_kafka_09_members_join_again_when_the_process_that_knew_them_is_killed(w
             member.poll(0.1)
     for member in members:
         member.close()
+
+
+def test_kafka_30_two_processes_show_the_same_offsets_and_take_commits_of_how_far_they_are_read(
+    warehouse, services
+) -> None:
+    ports = [free_port(), free_port()]
+    for broker, port in zip(("broker-a", "broker-b"), ports, strict=True):
+        services.append(ServiceProcess(warehouse, "--broker", broker, "--kafka-port", str(port)))
+    with Admin(services[0].url) as admin:
+        admin.create_topic("orders", partitions=4)
+        admin.commit_offsets("billing", "orders", {one.partition: 0 for one in admin.get_topic("orders").partitions})
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    shown = AdminClient({"bootstrap.servers": addresses[0]}).list_topics(CONSUMER_OFFSETS, timeout=TIMEOUT_S)
+    assert len({one.leader for one in shown.topics[CONSUMER_OFFSETS].partitions.values()}) == 2
+    seen = commits(addresses[0])
+    assert [one.partition for one in seen] == [0, 2, 1, 3], "the partitions of each broker are in its log"
+    assert commits(addresses[1]) == seen
+    for address in addresses:  # one of the two partitions is another process's, whichever is asked
+        consumer = Consumer({"bootstrap.servers": address, "group.id": "watcher", "enable.auto.commit": False})
+        done = consumer.commit(offsets=[Place(CONSUMER_OFFSETS, index, 2) for index in (0, 1)], asynchronous=False)
+        assert [(one.offset, one.error) for one in done] == [(2, None)] * 2
+        consumer.close()
+    services[1].kill()
+    until(lambda: len({one.group for one in commits(addresses[0])}) == 2)
+    after = commits(addresses[0])
+    assert [one for one in after if one.group == "billing"] == seen
+    assert {(one.partition, one.at) for one in after if one.group == "watcher"} == {(0, (2, "")), (1, (2, ""))}
+
+
+def test_kafka_30_a_kill_after_a_reset_and_an_end_leaves_no_reader_with_old_offsets(warehouse, services) -> None:
+    port = free_port()
+    service = ServiceProcess(warehouse, "--kafka-port", str(port))
+    services.append(service)
+    with Admin(service.url) as admin:
+        admin.create_topic("orders", partitions=1)
+        with SdkProducer(service.url) as producer:
+            for number in range(9):
+                producer.send("orders", f"message {number}")
+        names = [one.partition for one in admin.get_topic("orders").partitions]
+        for group in ("billing", "gone"):
+            admin.commit_offsets(group, "orders", dict.fromkeys(names, 8))
+        admin.reset_offsets("billing", "orders", dict.fromkeys(names, 2))
+        admin.delete_group("gone")
+    service.kill()  # within the second after which this would have been in the log
+    service.start()
+    address = f"127.0.0.1:{port}"
+    until(lambda: {one.group: one.at for one in commits(address)} == {"billing": (2, ""), "gone": None})

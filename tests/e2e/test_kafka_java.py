@@ -160,6 +160,28 @@ def test_kafka_09_kafkas_tool_for_groups_deletes_offsets(served, tools) -> None:
     assert [line for line in shown if line[:2] == ["billing", "orders"]] == []
 
 
+def test_kafka_30_kafkas_own_formatter_reads_the_offsets_that_groups_have_committed(served) -> None:
+    tools, server = Java(GENERATIONS["4.3"]), ("--bootstrap-server", served.address)
+    served.make_topic("orders", 2)
+    consumer = Consumer({"bootstrap.servers": served.address, "group.id": "billing", "enable.auto.commit": False})
+    for offset in (0, 1):  # the second is beyond the end, and taken
+        consumer.commit(offsets=[TopicPartition("orders", 1, offset, "text")], asynchronous=False)
+    consumer.close()
+    asked = ("--topic", "__consumer_offsets", "--from-beginning", "--max-messages", "1", "--timeout-ms", "30000")
+    formatter = ("--formatter", "org.apache.kafka.tools.consumer.OffsetsMessageFormatter")
+    (line,) = [
+        one
+        for one in tools.run("org.apache.kafka.tools.consumer.ConsoleConsumer", *server, *asked, *formatter)
+        if one.startswith("{")
+    ]
+    record, _ = json.JSONDecoder().raw_decode(line)
+    assert record["key"] == {"type": 1, "data": {"group": "billing", "topic": "orders", "partition": 1}}
+    assert record["value"]["version"] == 3 and record["value"]["data"]["metadata"] == "text"
+    topics = "org.apache.kafka.tools.TopicCommand"
+    assert tools.run(topics, *server, "--list") == ["__consumer_offsets", "orders"]
+    assert tools.run(topics, *server, "--list", "--exclude-internal") == ["orders"]
+
+
 def test_kafka_04_a_connect_worker_writes_lines_of_a_file_as_messages(served, tmp_path) -> None:
     served.make_topic("lines", 2)
     lines = [f"line {number}" for number in range(100)]

@@ -25,6 +25,7 @@ from deltamq.api.kafka.messages.group_messages import ListGroupsRequest
 from deltamq.api.kafka.messages.log_messages import InitProducerIdRequest, ProduceRequest
 from deltamq.api.kafka.messages.user_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from deltamq.mq.auth.state import AuthState, KeyPut
+from deltamq.mq.names import CONSUMER_OFFSETS
 from tests.api.guarded import guarded
 from tests.api.kafka.access.callers import MECHANISMS, TIMEOUT_S, consume, everything, send
 from tests.api.kafka.access.calls import ANYTHING
@@ -224,7 +225,7 @@ def test_kafka_11_a_proof_that_is_none_is_refused(door, last) -> None:
 def test_kafka_11_a_service_without_authentication_asks_nobody(tmp_path) -> None:
     with kafka_running(tmp_path) as kafka, RawClient(kafka.port) as client:
         assert client.ask(SaslHandshakeRequest("PLAIN")).error_code == ErrorCode.ILLEGAL_SASL_STATE
-        assert client.ask(MetadataRequest(topics=None)).topics == []
+        assert [one.name for one in client.ask(MetadataRequest(topics=None)).topics] == [CONSUMER_OFFSETS]
 
 
 def test_kafka_11_keys_go_in_the_clear_on_the_machine_alone() -> None:

@@ -7,7 +7,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from deltamq.api.kafka.messages.apis import APIS
-from deltamq.api.kafka.messages.cluster_messages import DescribeLogDirsRequest, MetadataRequest, MetadataRequestTopic
+from deltamq.api.kafka.messages.cluster_messages import (
+    DescribeConfigsRequest,
+    DescribeLogDirsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
 from deltamq.api.kafka.messages.errors import ErrorCode
 from deltamq.api.kafka.messages.group_messages import (
     CommitPartition,
@@ -16,11 +21,23 @@ from deltamq.api.kafka.messages.group_messages import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
+from deltamq.api.kafka.messages.log_messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from deltamq.mq.auth.principals import CLUSTER
+from deltamq.mq.names import CONSUMER_OFFSETS
 from tests.api.kafka.access.callers import TIMEOUT_S, Caller, everything, send
 from tests.api.kafka.access.calls import ANYTHING, REFUSED, errors_in
+from tests.api.kafka.groups.test_offsets_topic import commits
 from tests.api.running import until
 
+#: The end of the first partition.
+_END = ListOffsetsPartition(index=0, timestamp=-1)
 _NEEDS = {api.request: api.needs for api in APIS.values()}
 
 
@@ -149,3 +166,33 @@ def test_kafka_11_who_may_not_reset_a_group_cannot_put_it_back(door, topic) -> N
     door.admin.rule(topic, "group", topic, "reset")
     assert commit(1) == {0}
     assert door.admin.call("GET", path).json["offsets"] == {f"{topic}@broker-a": 1}
+
+
+def test_kafka_30_who_sees_all_topics_and_groups_sees_their_offsets(door, topic) -> None:
+    door.admin.put_topic(topic, partitions=1)
+    assert door.admin.call("PUT", f"/v1/groups/{topic}", {}).status == 201
+    assert door.admin.call("PUT", f"/v1/groups/{topic}/topics/{topic}/offsets", {"offsets": {f"{topic}@broker-a": 0}})
+    reads = [("topic", "*", "subscribe"), ("group", "*", "describe")]
+    for name, rules in (("some", [("topic", "*", "subscribe"), ("group", topic, "describe")]), ("none", reads[1:])):
+        caller = door.caller(f"{topic}.{name}", *rules)
+        assert CONSUMER_OFFSETS not in AdminClient(caller.settings()).list_topics(timeout=TIMEOUT_S).topics
+        with caller.raw() as raw:
+            for call in (MetadataRequest, FetchRequest, ListOffsetsRequest, DescribeConfigsRequest):
+                codes = errors_in(raw.ask(ANYTHING[call](CONSUMER_OFFSETS))) - {0}
+                assert codes == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}, call
+    watcher = door.caller(f"{topic}.all", *reads)
+    assert CONSUMER_OFFSETS in AdminClient(watcher.settings()).list_topics(timeout=TIMEOUT_S).topics
+    assert topic in {one.group for one in commits("", watcher.settings())}
+
+
+def test_kafka_30_a_reader_of_all_offsets_loses_it_with_its_rights(door, topic) -> None:
+    watcher = door.caller(topic, ("topic", "*", "subscribe"))
+    rule = door.admin.rule(topic, "group", "*", "describe")
+    with watcher.raw() as raw:
+        (topics,) = raw.ask(ListOffsetsRequest(topics=[ListOffsetsTopic(CONSUMER_OFFSETS, [_END])])).topics
+        (end,) = topics.partitions
+        wanted = FetchPartition(partition=0, fetch_offset=end.offset, partition_max_bytes=1_000)
+        topics = [FetchTopic(name=CONSUMER_OFFSETS, partitions=[wanted])]
+        raw.send(FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1_000, topics=topics))
+        assert door.admin.call("DELETE", f"/v1/auth/acls/{rule}").status == 204
+        assert raw.socket.recv(1) == b"", "the connection is closed while the fetch waits"
