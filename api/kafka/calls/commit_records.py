@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -66,7 +66,7 @@ class CommitRecords:
         """
         commits = await self._partitions.run(partial(offset_records_of, rows))
         if not all(map(self._now().knows, commits)):
-            await self._topics.refresh()  # another process may have made the group or the topic just now
+            await self._topics.refresh()  # another process may have changed the topic or the group just now
         return await self._partitions.run(partial(_records, rows, commits, self._now()))
 
     def _now(self) -> Places:
@@ -97,36 +97,49 @@ class Places:
     #: The topics that Kafka's clients can use, and the queues of static ones, by id.
     topics: Mapping[str, Topic]
     queues: Mapping[str, TopicQueues | None]
+    #: What `of` has returned; any thread adds to it.
+    known: dict[LaneKey, _Place | None] = field(default_factory=dict)
 
     def knows(self, commit: OffsetRecord) -> bool:
-        """Whether the metadata has the topic, and the group in the commit's epoch or a later one."""
-        epoch = self.groups.epoch_of(commit.lane)
-        return commit.lane.topic_id in self.topics and epoch is not None and commit.committed.epoch <= epoch
+        """Whether the metadata is as new as the commit: it has the partition, and the group in its epoch or a later."""
+        if _is_hidden(commit.lane):
+            return True
+        place = self.of(commit.lane)
+        return place is not None and place.epoch is not None and commit.committed.epoch <= place.epoch
 
     def of(self, lane: LaneKey) -> _Place | None:
         """Return the place of a lane; None if Kafka's clients see none."""
+        if lane not in self.known:
+            self.known[lane] = self._found(lane)
+        return self.known[lane]
+
+    def _found(self, lane: LaneKey) -> _Place | None:
         topic = self.topics.get(lane.topic_id)
-        if topic is None or lane.retry or split_member(lane.group) is not None:
+        if topic is None or _is_hidden(lane):
             return None
-        queues, epoch = self.queues.get(topic.id), self.groups.epoch_of(lane)
+        epoch = self.groups.epoch_of(lane)
         if topic.static is None:
             index = topic.route.index_of.get(lane.partition)
             return None if index is None else _Place(_key(lane.group, topic.name, index), epoch)
+        queues = self.queues[topic.id]
         at = None if queues is None else queues.of_partition(lane.partition)
         if at is None or not at.segment.is_decided:
             return None
         return _Place(_key(lane.group, topic.name, at.queue.index), epoch, at.segment)
 
 
+def _is_hidden(lane: LaneKey) -> bool:
+    """Whether it is a retry partition, or a client's of a broadcast group."""
+    return lane.retry or split_member(lane.group) is not None
+
+
 def _records(rows: pa.Table, commits: Sequence[OffsetRecord], places: Places) -> tuple[Int64s, Records]:
     times = kafka_time_ms(rows.column("born_time").combine_chunks())
-    known: dict[LaneKey, _Place | None] = {}
     kept: list[int] = []
     keys: list[bytes] = []
     values: list[bytes | None] = []
     for at, (commit, time_ms) in enumerate(zip(commits, times.tolist(), strict=True)):
-        lane, committed = commit.lane, commit.committed
-        place = known[lane] if lane in known else known.setdefault(lane, places.of(lane))
+        place, committed = places.of(commit.lane), commit.committed
         is_none = committed.offset == NO_OFFSET
         if place is None or (not is_none if place.epoch is None else committed.epoch < place.epoch):
             continue
@@ -135,8 +148,7 @@ def _records(rows: pa.Table, commits: Sequence[OffsetRecord], places: Places) ->
         offset = committed.offset if is_none or place.segment is None else place.segment.logical(committed.offset)
         values.append(None if is_none else _value(offset, committed.metadata, time_ms))
     offsets = rows.column("offset").to_numpy()[kept]
-    columns = (pa.array(column, pa.binary()) for column in (keys, values))
-    key, value = columns
+    key, value = (pa.array(column, pa.binary()) for column in (keys, values))
     return offsets, Records(key=key, value=value, headers=None, time_ms=np.asarray(times)[kept])
 
 

@@ -27,6 +27,7 @@ from deltamq.api.kafka.records.columns import Records
 from deltamq.api.kafka.records.encode import encode_records
 from deltamq.api.ports import Ports
 from deltamq.mq.meta.static_topics import decide_remap
+from tests.api.kafka.groups.test_offsets_topic import commits
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import Api, config_for, running, until
 from tests.api.static_calls import StaticTopic, name_of
@@ -340,6 +341,19 @@ def test_kafka_10_members_of_a_group_go_on_behind_a_remapping_and_rest_sees_what
     (future,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic)]).values()
     told = {name_of(one.partition): one.offset for one in future.result(TIMEOUT_S).topic_partitions}
     assert told == ends
+
+
+def test_kafka_30_of_a_queue_that_moved_the_logical_offsets_are_in_the_topic_of_offsets(two, pair, topic) -> None:
+    pair[0].send_to(0, "a", "b")
+    consumer = Consumer({"bootstrap.servers": two.servers, "group.id": topic, "enable.auto.commit": False})
+    consumer.commit(offsets=[Place(topic, 0, 1)], asynchronous=False)
+    assert pair[0].remapped(B, queues=[0], mode="available")
+    pair[1].send_to(0, "c", "d")
+    consumer.commit(offsets=[Place(topic, 0, 10_001)], asynchronous=False)
+    consumer.close()
+    found = [one for one in commits(two.servers) if one.group == topic]
+    assert {one.partition for one in found} == {0}
+    assert [one.at[0] for one in found if one.at] == [1, 2, 10_001], "first what is left in the segment before"
 
 
 def test_kafka_13_the_text_of_a_queues_end_stays_when_the_queue_moves(two, pair, topic) -> None:

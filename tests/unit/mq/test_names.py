@@ -80,6 +80,13 @@ def test_model_5_clients_cannot_use_system_names(name: str) -> None:
     assert refused.value.code == "system_name"
 
 
+def test_kafka_30_no_topic_is_called_as_the_one_of_committed_offsets() -> None:
+    with pytest.raises(Refused) as refused:
+        check_client_topic("__consumer_offsets")
+    assert refused.value.code == "system_name"
+    assert check_client_topic("__consumer_offsets2") and check_group("__consumer_offsets")
+
+
 @pytest.mark.parametrize("name", ["orders", "RETRY%g", "%retry%g", "rmq_sy", "sysmeta", "a%RETRY%"])
 def test_model_5_names_that_only_resemble_system_names_are_free(name: str) -> None:
     assert not is_system(name)

@@ -16,6 +16,7 @@ from deltamq.mq.meta.group import OffsetsReset, decide_delete_group, decide_put_
 from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_delete_topic, decide_put_topic
+from deltamq.mq.names import CONSUMER_OFFSETS_ID
 from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Span
 from deltamq.mq.queue.progress import Committed
 from deltamq.mq.queue.revive_log import Ack, Done, Record
@@ -39,6 +40,12 @@ LANE = LaneKey(POP.topic_id, GROUP, False, POP.partition)
 DUE_MS = POP.revive_time_ms
 
 bits = st.integers(1, 2**32 - 1)
+
+
+def test_kafka_30_how_far_a_group_has_read_the_topic_of_offsets_is_kept_while_there_is_the_group() -> None:
+    lane = LANE._replace(topic_id=CONSUMER_OFFSETS_ID, partition="rmq_sys_OFFSETS_deltamq@A")
+    assert not Lives.of(META).over(lane, EPOCH) and Lives.of(META).over(lane._replace(topic_id="gone"), EPOCH)
+    assert Lives.of(META.apply_all(decide_delete_group(META.groups, GROUP))).over(lane, EPOCH)
 
 
 @st.composite

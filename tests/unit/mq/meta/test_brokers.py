@@ -26,7 +26,8 @@ from deltamq.mq.meta.brokers import (
     decide_renew,
     decide_takeover,
 )
-from deltamq.mq.meta.fold import event_from_json, event_to_json
+from deltamq.mq.meta.fold import Meta, event_from_json, event_to_json
+from deltamq.mq.meta.snapshot import MetaSnapshot
 
 ONE = Host(id="one", address="http://a:1", brokers=("A",), renewal=0, load=0)
 TWO = Host(id="two", address="http://b:1", brokers=("B",), renewal=0, load=0)
@@ -64,6 +65,16 @@ def test_meta_01_a_host_that_renewed_meanwhile_is_left_alone() -> None:
     assert decide_takeover(renewed, "two", {"one": 0}) == ()
     assert renewed.hosts["one"].load == 7
     assert decide_takeover(renewed, "two", {"two": 0}) == (), "nobody declares itself dead"
+
+
+def test_kafka_30_a_broker_keeps_its_number_whoever_comes_and_goes() -> None:
+    state = registered(TWO, ONE)
+    assert state.numbered == ("B", "A")
+    state = state.apply_all(decide_leave(state, "two"))
+    state = state.apply_all(decide_takeover(state, "one", {}, named=("0",)))
+    snapshot = MetaSnapshot(meta=Meta(brokers=state), previous=0, told={})
+    read = MetaSnapshot.from_json(snapshot.to_json()).meta.brokers
+    assert read.numbered == state.numbered and state.numbered[:2] == ("B", "A") and set(read.brokers) == {"0", "A", "B"}
 
 
 def test_meta_01_brokers_that_only_routes_name_are_taken_too() -> None:
