@@ -243,9 +243,10 @@ class OffsetLog:
             return
         by_broker: dict[str, list[OffsetRecord]] = {}
         for lane, record in records.items():
-            # A commit may have been stored since: a reader of the log is not put back.
-            newest = replace(record, committed=self._known.get(lane, record.committed))
-            by_broker.setdefault(broker_of(lane.partition), []).append(newest)
+            newest = self._known.get(lane, record.committed)
+            if newest is not record.committed:  # a commit was stored since: a reader of the log is not put back
+                record = replace(record, committed=newest)
+            by_broker.setdefault(broker_of(lane.partition), []).append(record)
         appends = [self._flush(part) for part in by_broker.values()]
         failed = [error for error in await asyncio.gather(*appends, return_exceptions=True) if error is not None]
         if failed:

@@ -231,6 +231,7 @@ def test_kafka_30_a_group_commits_how_far_it_has_read_it(kafka, topic, group) ->
     read = {one.partition: one.offset for one in consumer.commit(asynchronous=False) if one.offset >= 0}
     consumer.close()
     assert read and newest(kafka.address, group) == {index: (offset, "") for index, offset in read.items()}
+    assert kafka.api.call("GET", f"/v1/groups/{group}").json["topics"] == []  # REST knows no such topic
     again = Consumer(settings)
     known = again.committed([Place(CONSUMER_OFFSETS, index) for index in read], TIMEOUT_S)
     assert {one.partition: one.offset for one in known} == read
