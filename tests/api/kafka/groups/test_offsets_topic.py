@@ -38,6 +38,7 @@ from deltamq.api.kafka.messages.log_messages import (
     WantedEpochs,
 )
 from deltamq.mq.names import CONSUMER_OFFSETS
+from deltamq.tables.log.rewrite import delete_before
 from tests.api.kafka.access.calls import ANYTHING, errors_in
 from tests.api.kafka.door import kafka_running
 from tests.api.kafka.groups.test_commit_metadata import KINDS, _commit, _fill, _url
@@ -254,3 +255,20 @@ def test_kafka_30_id_and_offsets_outlive_a_restart(tmp_path) -> None:
     (first, before), (second, after) = seen
     assert first == second
     assert [one for one in after if one.at == (3, "")] == before and len(after) == 4
+
+
+def test_kafka_30_what_retention_took_of_a_log_is_before_its_start_and_no_loss(tmp_path) -> None:
+    with kafka_running(tmp_path) as kafka:
+        _fill(kafka, "orders")
+        with RawClient(kafka.port) as raw:
+            for offset in range(4):
+                assert _commit(raw, "billing", "orders", (0, offset, None)) == [(0, 0)]
+            assert _commit(raw, "watcher", CONSUMER_OFFSETS, (0, 1, None)) == [(0, 0)]
+            log = kafka.api.service.topics.offsets.partitions[0].open()
+            delete_before(log, 3, now_ms=kafka.api.service.now_ms(), row_group_rows=1_000)
+            assert _bounds(raw)[0] == (3, 5)
+            assert _commit(raw, "watcher", CONSUMER_OFFSETS, (0, 4, None)) == [(0, 0)]
+        settings: dict[str, object] = {"bootstrap.servers": kafka.address, "auto.offset.reset": "earliest"}
+        found = [(one.place[1], one.group) for one in commits("", settings)]
+        assert found == [(3, "billing"), (4, "watcher"), (5, "watcher")]
+    assert not list((tmp_path / "sys").glob("rmq_sys_LOST*"))
