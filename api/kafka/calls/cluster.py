@@ -275,7 +275,7 @@ class Cluster:
         queue = None if queues is None else queues.served.get(index)
         names = [topic.route.partitions[index]] if queue is None else [segment.partition for segment in queue.readable]
         offsets = self._topics.offsets
-        find = offsets.partition if topic is offsets.topic else partial(self._logs.get, topic)
+        find = offsets.partition if topic.name == CONSUMER_OFFSETS else partial(self._logs.get, topic)
         try:
             logs = [await find(name).opened() for name in names]
         except DeltaMQError:
