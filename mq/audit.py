@@ -245,7 +245,7 @@ def _state(meta: Meta, key: str) -> Any:
 
 
 def _principal(state: AuthState, name: str) -> Any:
-    """Keys appear by id only, never with their digests."""
+    """Keys appear by id only, passwords by mechanism, never with what proves them."""
     principal = state.principals.get(name)
     if principal is None:
         return None
@@ -254,6 +254,7 @@ def _principal(state: AuthState, name: str) -> Any:
         "note": principal.note,
         "disabled_ms": principal.disabled_since_ms,
         "keys": [{"id": key.id, "created_ms": key.created_ms, "until_ms": key.until_ms} for key in state.keys_of(name)],
+        "passwords": {one.mechanism: one.iterations for one in state.passwords.get(name, {}).values()},
         "acls": [
             {"id": r.id, "effect": r.effect, "resource": r.resource, "pattern": r.pattern, "verbs": list(r.verbs)}
             for r in state.rules_of(name)

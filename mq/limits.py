@@ -262,6 +262,9 @@ assert SUSPEND_MS_MIN <= SUSPEND_MS_DEFAULT <= SUSPEND_MS_MAX < RUN_MS_MAX
 PRINCIPAL_LENGTH_MAX: Final = 127
 NOTE_LENGTH_MAX: Final = 256
 PRINCIPALS_MAX: Final = 10_000
+# Rounds of the slow hash of a password: Kafka's bound. Bytes of its salt: Kafka's clients make about 30.
+PASSWORD_ITERATIONS_MAX: Final = 16_384
+PASSWORD_SALT_BYTES_MAX: Final = 1_024
 # A second key is there while callers change from the first to it.
 KEYS_LIVE_MAX: Final = 2
 # A principal's access is found in its own rules; more than this is a missing prefix pattern.

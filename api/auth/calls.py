@@ -121,6 +121,7 @@ CALLS: Final[Mapping[str, str]] = {
     "DELETE /v1/auth/principals/{principal}": "cluster admin; audited",
     "POST /v1/auth/principals/{principal}/disable": "cluster admin; audited",
     "POST /v1/auth/principals/{principal}/enable": "cluster admin; audited",
+    "DELETE /v1/auth/principals/{principal}/passwords/{mechanism}": "cluster admin; audited",
     "GET /v1/auth/keys": "cluster admin",
     "POST /v1/auth/keys": "cluster admin; audited",
     "DELETE /v1/auth/keys/{key_id}": "cluster admin; audited",

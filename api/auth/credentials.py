@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from deltamq.mq.auth.callers import Credential
-from deltamq.mq.auth.keys import Key, is_right, key_id_of
+from deltamq.mq.auth.keys import Key, Password, is_right, key_id_of
 from deltamq.mq.auth.state import AuthState
 from deltamq.mq.errors import Forbidden, Unauthenticated
 
@@ -105,6 +105,10 @@ class Credentials:
         state, now_ms = self._newest(), self._now_ms()
         keys = [state.keys[user]] if user in state.keys else state.keys_of(user)
         return [key for key in keys if key.is_live(now_ms)]
+
+    def password(self, principal: str, mechanism: str) -> Password | None:
+        """Return a principal's password for a mechanism of SCRAM; None if it has none."""
+        return self._newest().password(principal, mechanism)
 
     def refusal(self, credential: Credential) -> Unauthenticated | Forbidden | None:
         """Return why a kept credential opens nothing now, None if it does: ask before each use.

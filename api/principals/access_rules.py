@@ -1,14 +1,13 @@
 """Access rules and quotas over REST, and helpers of all calls under `/v1/auth` (SEC-2, 3, 9).
 
-A change is answered when it is stored, and when the other processes that can be reached know it. Without authentication
-these calls are refused (SPEC SEC-5): else anyone could make a key that is valid when authentication is turned on.
+Without authentication these calls are refused (SPEC SEC-5): else anyone could make a key that is valid when
+authentication is turned on.
 """
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Final
 
@@ -18,9 +17,8 @@ from fastapi import Path as PathParameter
 from msgspec import Meta as Field
 
 from deltamq.api.auth.calls import named_by
-from deltamq.api.host.hosted_meta import HostedMeta
-from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Call
+from deltamq.api.principals.auth_changes import AuthChanges
 from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.fields import After, Limit, json_answer, moment, page
 from deltamq.api.wire.json_body import JsonBody
@@ -39,11 +37,9 @@ from deltamq.mq.auth.principals import (
     quota_of,
     rule_of,
 )
-from deltamq.mq.auth.state import AuthEvent, AuthState
 from deltamq.mq.errors import Conflict, Unprocessable
 from deltamq.mq.limits import NAME_LENGTH_MAX, QUOTA_MAX
-from deltamq.mq.meta.features import decide_use
-from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.fold import Meta
 from deltamq.mq.wire.auth import AclInfo, AclList, Explained, QuotaInfo, QuotaList
 
 PrincipalName = Annotated[str, PathParameter(json_schema_extra={"pattern": PRINCIPAL_PATTERN}, examples=["reports"])]
@@ -64,36 +60,8 @@ def auth_router() -> APIRouter:
     return APIRouter(prefix="/v1/auth", tags=["auth"], dependencies=[Depends(_with_authentication)])
 
 
-class AuthChanges:
-    """Changes principals, keys, access rules and quotas; used on the event loop."""
-
-    def __init__(self, meta: HostedMeta, owners: Owners) -> None:
-        self._meta = meta
-        self._owners = owners
-
-    async def store(
-        self,
-        request: Request,
-        decide: Callable[[AuthState], Sequence[AuthEvent]],
-        *,
-        uses: str | None = None,
-    ) -> AuthState:
-        """Store what `decide` returns for the newest state, and let other processes read it; return the new state.
-
-        `uses` is the feature that they need, which is switched on.
-        """
-
-        def decided(meta: Meta) -> Sequence[AnyEvent]:
-            features = () if uses is None else decide_use(meta.features, meta.brokers.features, uses)
-            return (*features, *decide(meta.auth))
-
-        meta = await self._meta.submit_any(decided)
-        await self._owners.tell(meta.brokers.brokers, Call.of(request.scope))
-        return meta.auth
-
-
-async def _changes_of(service: Running) -> AuthChanges:
-    return AuthChanges(service.meta, service.owners)
+async def _changes_of(service: Running, request: Request) -> AuthChanges:
+    return AuthChanges(service.meta, service.owners, Call.of(request.scope))
 
 
 Changes = Annotated[AuthChanges, Depends(_changes_of)]
@@ -206,7 +174,7 @@ async def put_acl(service: Running, changes: Changes, caller: Asking, request: R
         pattern=asked.pattern,
         verbs=asked.verbs,
     )
-    await changes.store(request, lambda state: decide_put_rule(state, rule))
+    await changes.store(lambda state: decide_put_rule(state, rule))
     log.info("event=acl_put acl=%s principal=%r by=%r", rule.id, rule.principal, caller.name)
     return json_answer(acl_info(rule, Names(service.meta.now)), 201)
 
@@ -257,9 +225,8 @@ async def remove_acl(
     acl_id: Annotated[str, PathParameter(examples=["5b1f0c2a9d3e4f60"])],
     changes: Changes,
     caller: Asking,
-    request: Request,
 ) -> None:
-    await changes.store(request, lambda state: decide_remove_rule(state, acl_id))
+    await changes.store(lambda state: decide_remove_rule(state, acl_id))
     log.info("event=acl_removed acl=%s by=%r", acl_id, caller.name)
 
 
@@ -291,7 +258,7 @@ async def put_quota(principal: PrincipalName, changes: Changes, caller: Asking, 
         bytes_in_per_s=asked.bytes_in_per_s,
         bytes_out_per_s=asked.bytes_out_per_s,
     )
-    await changes.store(request, lambda state: decide_put_quota(state, quota))
+    await changes.store(lambda state: decide_put_quota(state, quota))
     log.info("event=quota_put principal=%r by=%r", principal, caller.name)
     return json_answer(_quota(quota))
 

@@ -1,4 +1,4 @@
-"""Principals and their keys over REST (SPEC SEC-1, SEC-3, SEC-19)."""
+"""Principals with their keys and passwords over REST (SPEC SEC-1, SEC-3, SEC-19, KAFKA-27)."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from deltamq.mq.auth.changes import (
     decide_enable_principal,
     decide_put_key,
     decide_put_principal,
+    decide_remove_password,
     decide_remove_principal,
     decide_revoke_key,
     decide_rotate_key,
@@ -40,7 +41,7 @@ from deltamq.mq.auth.principals import Principal
 from deltamq.mq.auth.state import AuthEvent, AuthState
 from deltamq.mq.limits import KEY_ID_BYTES, NOTE_LENGTH_MAX, RETENTION_MS_MAX, SECRET_BYTES
 from deltamq.mq.meta.features import GUARDED
-from deltamq.mq.wire.auth import KeyInfo, KeyList, NewKey, PrincipalInfo, PrincipalList
+from deltamq.mq.wire.auth import KeyInfo, KeyList, NewKey, PasswordInfo, PrincipalInfo, PrincipalList
 
 log = logging.getLogger("deltamq.api")
 
@@ -109,7 +110,7 @@ async def put_principal(
         is_new[0] = principal not in state.principals
         return decide_put_principal(state, principal, note, now_ms)
 
-    state = await changes.store(request, decide)
+    state = await changes.store(decide)
     log.info("event=principal_put principal=%r created=%s by=%r", principal, is_new[0], caller.name)
     return json_answer(
         _principal(state, state.principal(principal), now_ms, Names(service.meta.now)), 201 if is_new[0] else 200
@@ -122,8 +123,8 @@ async def put_principal(
     status_code=204,
     responses=problems(404, 409, 500, 507),
 )
-async def remove_principal(principal: PrincipalName, changes: Changes, caller: Asking, request: Request) -> None:
-    await changes.store(request, lambda state: decide_remove_principal(state, principal))
+async def remove_principal(principal: PrincipalName, changes: Changes, caller: Asking) -> None:
+    await changes.store(lambda state: decide_remove_principal(state, principal))
     log.info("event=principal_removed principal=%r by=%r", principal, caller.name)
 
 
@@ -132,11 +133,9 @@ async def remove_principal(principal: PrincipalName, changes: Changes, caller: A
     summary="Refuse all requests of a principal until it is enabled; its keys and access rules stay",
     responses=answers(PrincipalInfo, 404, 409, 422, 500, 507),
 )
-async def disable_principal(
-    principal: PrincipalName, service: Running, changes: Changes, caller: Asking, request: Request
-) -> Response:
+async def disable_principal(principal: PrincipalName, service: Running, changes: Changes, caller: Asking) -> Response:
     now_ms = service.now_ms()
-    state = await changes.store(request, lambda state: decide_disable_principal(state, principal, now_ms), uses=GUARDED)
+    state = await changes.store(lambda state: decide_disable_principal(state, principal, now_ms), uses=GUARDED)
     log.info("event=principal_disabled principal=%r by=%r", principal, caller.name)
     return json_answer(_principal(state, state.principal(principal), now_ms, Names(service.meta.now)))
 
@@ -146,10 +145,8 @@ async def disable_principal(
     summary="Enable a disabled principal, with its keys and access rules",
     responses=answers(PrincipalInfo, 404, 409, 500, 507),
 )
-async def enable_principal(
-    principal: PrincipalName, service: Running, changes: Changes, caller: Asking, request: Request
-) -> Response:
-    state = await changes.store(request, lambda state: decide_enable_principal(state, principal))
+async def enable_principal(principal: PrincipalName, service: Running, changes: Changes, caller: Asking) -> Response:
+    state = await changes.store(lambda state: decide_enable_principal(state, principal))
     log.info("event=principal_enabled principal=%r by=%r", principal, caller.name)
     return json_answer(_principal(state, state.principal(principal), service.now_ms(), Names(service.meta.now)))
 
@@ -188,7 +185,7 @@ async def make_key(service: Running, changes: Changes, caller: Asking, request: 
     def decide(state: AuthState) -> Sequence[AuthEvent]:
         return decide_put_key(state, key) if overlap_ms is None else decide_rotate_key(state, key, overlap_ms)
 
-    await changes.store(request, decide)
+    await changes.store(decide)
     log.info("event=key_made key=%s principal=%r by=%r", key.id, key.principal, caller.name)
     response = json_answer(NewKey(**msgspec.structs.asdict(_key(key, now_ms)), key=token), 201)
     response.headers["cache-control"] = "no-store"
@@ -200,10 +197,28 @@ async def revoke_key(
     key_id: Annotated[str, PathParameter(examples=["9f86d081884c7d65"])],
     changes: Changes,
     caller: Asking,
-    request: Request,
 ) -> None:
-    await changes.store(request, lambda state: decide_revoke_key(state, key_id))
+    await changes.store(lambda state: decide_revoke_key(state, key_id))
     log.info("event=key_revoked key=%s by=%r", key_id, caller.name)
+
+
+# Passwords, which Kafka's clients set ---------------------------------------------------------------------------------
+
+
+@router.delete(
+    "/principals/{principal}/passwords/{mechanism}",
+    summary="Remove a principal's password for a mechanism of SCRAM, which a client of Kafka has set",
+    status_code=204,
+    responses=problems(404, 409, 500, 507),
+)
+async def remove_password(
+    principal: PrincipalName,
+    mechanism: Annotated[str, PathParameter(examples=["SCRAM-SHA-512"])],
+    changes: Changes,
+    caller: Asking,
+) -> None:
+    await changes.store(lambda state: decide_remove_password(state, principal, mechanism))
+    log.info("event=password_removed principal=%r mechanism=%r by=%r", principal, mechanism, caller.name)
 
 
 def _principal(state: AuthState, principal: Principal, now_ms: int, names: Names) -> PrincipalInfo:
@@ -214,6 +229,10 @@ def _principal(state: AuthState, principal: Principal, now_ms: int, names: Names
         created_time=moment(principal.created_ms),
         disabled_time=None if since_ms is None else moment(since_ms),
         keys=[_key(key, now_ms) for key in state.keys_of(principal.name)],
+        passwords=[
+            PasswordInfo(mechanism=mechanism, iterations=password.iterations, created_time=moment(password.created_ms))
+            for mechanism, password in sorted(state.passwords.get(principal.name, {}).items())
+        ],
         acls=[acl_info(rule, names) for rule in state.rules_of(principal.name)],
     )
 

@@ -1,6 +1,7 @@
 """Callers: their credentials, whose these are and when, and what a principal may do (SPEC SEC-1, SEC-2, SEC-15).
 
     key            its principal        while the key is known, until its own end
+    password       its principal        while it is the principal's for its mechanism
     token          its principal        while there is this principal, from and until the times in the token
                    and its groups
     certificate    its principal        while there is this principal
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from deltamq.mq.auth.keys import Key
+from deltamq.mq.auth.keys import Key, Password
 from deltamq.mq.auth.principals import (
     GROUP_PREFIX,
     IMPLIED,
@@ -43,8 +44,10 @@ class Credential:
     from_ms: int | None = None
     #: When it ends; None if that is not known before.
     until_ms: int | None = None
-    #: The key; None for a token or a certificate.
+    #: The key; None for a password, a token or a certificate.
     key: Key | None = None
+    #: The password, which only SCRAM proves.
+    password: Password | None = None
     #: What signed the token; empty for a key or a certificate.
     signer: str = ""
 
@@ -64,6 +67,8 @@ class Credential:
         """
         if self.key is not None:
             return state.keys.get(self.key.id) == self.key and self.is_live(now_ms)
+        if self.password is not None:
+            return state.password(self.principal, self.password.mechanism) == self.password
         return self.principal in state.principals and self.is_live(now_ms)
 
 

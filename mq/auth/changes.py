@@ -1,11 +1,11 @@
-"""Changes of principals, keys and access rules: what may be done now, as events (SPEC SEC-1 to SEC-3)."""
+"""Changes of principals, keys, passwords and access rules: what may be done now, as events (SPEC SEC-1 to SEC-3)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from deltamq.mq.auth.keys import Key
+from deltamq.mq.auth.keys import Key, Password
 from deltamq.mq.auth.principals import (
     CLUSTER,
     VERBS,
@@ -24,6 +24,8 @@ from deltamq.mq.auth.state import (
     AuthState,
     KeyPut,
     KeyRevoked,
+    PasswordPut,
+    PasswordRemoved,
     PrincipalDisabled,
     PrincipalEnabled,
     PrincipalPut,
@@ -149,6 +151,30 @@ def decide_revoke_key(state: AuthState, key_id: str) -> Sequence[AuthEvent]:
     return (KeyRevoked(id=key_id, principal=key.principal),)
 
 
+def decide_put_password(state: AuthState, password: Password) -> Sequence[AuthEvent]:
+    """Return the events that give a principal a password, and make the principal; none if it is so already."""
+    name = check_caller(password.principal)
+    made = () if name in state.principals else decide_put_principal(state, name, "", password.created_ms)
+    present = state.password(name, password.mechanism)
+    if present is not None and replace(present, created_ms=password.created_ms) == password:
+        return ()
+    return (*made, PasswordPut(password=password))
+
+
+def decide_remove_password(state: AuthState, principal: str, mechanism: str) -> Sequence[AuthEvent]:
+    """Return the events that remove a principal's password for a mechanism of SCRAM.
+
+    Raises
+    ------
+    NotFound
+        `password_not_found`: it has none.
+    """
+    if state.password(principal, mechanism) is None:
+        detail = f"principal {principal} has no password for {mechanism}"
+        raise NotFound(detail, code="password_not_found", field="principal")
+    return (PasswordRemoved(principal=principal, mechanism=mechanism),)
+
+
 def decide_put_rule(state: AuthState, rule: AccessRule) -> Sequence[AuthEvent]:
     """Return the events that put a rule; none if it is there already."""
     state.principal(rule.principal)
@@ -181,12 +207,16 @@ def decide_put_quota(state: AuthState, quota: Quota) -> Sequence[AuthEvent]:
 def decide_first_administrator(state: AuthState, key: Key) -> Sequence[AuthEvent]:
     """Return the events that make a principal which may do everything, with this key.
 
+    As long as the warehouse is not guarded, anybody may make principals with passwords: none of them outlives that.
+
     Raises
     ------
     Conflict
         `principal_exists`: there is a principal of this name.
     """
     name = check_caller(key.principal)
+    earlier = () if state.is_guarded else tuple(PrincipalRemoved(name=other) for other in state.principals)
+    state = state.apply_all(earlier)
     if name in state.principals:
         raise Conflict(
             f"there is a principal {name} already: choose another name, which can then give it a new key",
@@ -198,4 +228,4 @@ def decide_first_administrator(state: AuthState, key: Key) -> Sequence[AuthEvent
         rule_of(principal=name, effect="allow", resource=resource, pattern=CLUSTER, verbs=verbs)
         for resource, verbs in VERBS.items()
     ]
-    return (*made, KeyPut(made=key), *(AclPut(rule=rule) for rule in rules))
+    return (*earlier, *made, KeyPut(made=key), *(AclPut(rule=rule) for rule in rules))

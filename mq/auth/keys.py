@@ -5,13 +5,15 @@
 
 The whole key is shown once, when it is made. What is stored is its SHA-256: 256 random bits cannot be guessed, so a
 slow hash, which is for passwords, would only cost time. Beside it is what a service needs so that the holder can prove
-by SCRAM that it has the key, without showing it (RFC 5802, RFC 7677; KAFKA-11):
+by SCRAM that it has the key, without showing it (RFC 5802, RFC 7677; KAFKA-11). Of a password, which Kafka's clients
+salt themselves, nothing else is stored (KAFKA-27):
 
     salted key  = PBKDF2(key, salt, iterations)
     stored key  = H(HMAC(salted key, "Client Key"))        server key = HMAC(salted key, "Server Key")
 
 The key itself cannot be found from these, and a reader of them cannot pass for the holder: a proof needs the client
-key, of which only the hash is kept. A thief of the server key could pass for the service, only to that holder.
+key, of which only the hash is kept. A thief of the server key could pass for the service, only to that holder. A
+password can be guessed from what is stored, as far as people choose it badly; a key cannot.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from deltamq.mq.limits import KEY_ID_BYTES, SECRET_BYTES
+from deltamq.mq.errors import Unprocessable
+from deltamq.mq.limits import KEY_ID_BYTES, PASSWORD_ITERATIONS_MAX, PASSWORD_SALT_BYTES_MAX, SECRET_BYTES
 
-#: Rounds of the slow hash: the fewest that Kafka's clients take. More would only cost time, as the key is random.
+#: Rounds of the slow hash: the fewest that Kafka takes. More would only cost time, as the key is random.
 SCRAM_ITERATIONS: Final = 4_096
 _SALT_BYTES: Final = 16
 #: The hash function of each mechanism.
@@ -44,6 +47,46 @@ class Scram:
     server_key: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Password(Scram):
+    """What is stored of a principal's password for one mechanism; the salt is in base64, too."""
+
+    principal: str
+    mechanism: str
+    salt: str
+    created_ms: int
+
+
+def password_of(
+    principal: str, mechanism: str, *, salt: bytes, iterations: int, salted: bytes, now_ms: int
+) -> Password:
+    """Return what is stored of a password that a client has salted (SPEC KAFKA-27).
+
+    Raises
+    ------
+    Unprocessable
+        `unacceptable_password`: nobody could prove it, or it would be too easy to guess.
+    """
+    if not SCRAM_ITERATIONS <= iterations <= PASSWORD_ITERATIONS_MAX:
+        detail = f"iterations: must be from {SCRAM_ITERATIONS} to {PASSWORD_ITERATIONS_MAX}"
+        raise Unprocessable(detail, code="unacceptable_password", field="iterations")
+    if not 1 <= len(salt) <= PASSWORD_SALT_BYTES_MAX:
+        detail = f"salt: must have 1 to {PASSWORD_SALT_BYTES_MAX} bytes"
+        raise Unprocessable(detail, code="unacceptable_password", field="salt")
+    if not salted:
+        raise Unprocessable("the salted password is empty", code="unacceptable_password", field="salted_password")
+    scram = _verifier(mechanism, salted, iterations)
+    return Password(
+        principal=principal,
+        mechanism=mechanism,
+        salt=b64encode(salt).decode(),
+        iterations=iterations,
+        stored_key=scram.stored_key,
+        server_key=scram.server_key,
+        created_ms=now_ms,
+    )
+
+
 def salt_of(name: str) -> bytes:
     """Return the salt of a principal, also of one that does not exist.
 
@@ -55,14 +98,16 @@ def salt_of(name: str) -> bytes:
 
 def scram_of(mechanism: str, principal: str, token: str) -> Scram:
     """Return what is stored of a principal's key; takes some milliseconds."""
+    salted = hashlib.pbkdf2_hmac(SCRAM_HASHES[mechanism], token.encode(), salt_of(principal), SCRAM_ITERATIONS)
+    return _verifier(mechanism, salted, SCRAM_ITERATIONS)
+
+
+def _verifier(mechanism: str, salted: bytes, iterations: int) -> Scram:
     name = SCRAM_HASHES[mechanism]
-    salted = hashlib.pbkdf2_hmac(name, token.encode(), salt_of(principal), SCRAM_ITERATIONS)
     client_key = hmac.digest(salted, b"Client Key", name)
     stored = hashlib.new(name, client_key).digest()
     server = hmac.digest(salted, b"Server Key", name)
-    return Scram(
-        iterations=SCRAM_ITERATIONS, stored_key=b64encode(stored).decode(), server_key=b64encode(server).decode()
-    )
+    return Scram(iterations=iterations, stored_key=b64encode(stored).decode(), server_key=b64encode(server).decode())
 
 
 def is_proof(mechanism: str, scram: Scram, message: bytes, proof: bytes) -> bool:

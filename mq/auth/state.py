@@ -1,4 +1,4 @@
-"""Principals, keys and access rules as a fold of events in the metadata log (SPEC SEC-3).
+"""Principals, keys, passwords and access rules as a fold of events in the metadata log (SPEC SEC-3).
 
 A state is never modified. So its mappings are copied once, when changes begin (`Holdings`), and no event visits keys or
 rules of other principals.
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from msgspec import UNSET
 
-from deltamq.mq.auth.keys import Key
+from deltamq.mq.auth.keys import Key, Password
 from deltamq.mq.auth.principals import AccessRule, Principal, Quota
 from deltamq.mq.errors import NotFound
 from deltamq.mq.stored_json import Form, forms_of
@@ -172,6 +172,31 @@ class KeyRevoked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PasswordPut:
+    """A principal got a password for a mechanism, in place of the one that it had."""
+
+    kind: ClassVar[str] = "password_put"
+    password: Password
+
+    @property
+    def key(self) -> str:
+        return f"auth/{self.password.principal}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PasswordRemoved:
+    """A principal's password for a mechanism was removed."""
+
+    kind: ClassVar[str] = "password_removed"
+    principal: str
+    mechanism: str
+
+    @property
+    def key(self) -> str:
+        return f"auth/{self.principal}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AclPut:
     """An access rule was put."""
 
@@ -215,6 +240,8 @@ AuthEvent = (
     | PrincipalEnabled
     | KeyPut
     | KeyRevoked
+    | PasswordPut
+    | PasswordRemoved
     | AclPut
     | AclRemoved
     | QuotaPut
@@ -228,6 +255,8 @@ AUTH_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(
     PrincipalEnabled,
     KeyPut,
     KeyRevoked,
+    PasswordPut,
+    PasswordRemoved,
     AclPut,
     AclRemoved,
     QuotaPut,
@@ -246,6 +275,8 @@ class AuthState:
     rules: Mapping[str, AccessRule] = field(default_factory=dict)
     #: By principal; never modified.
     quotas: Mapping[str, Quota] = field(default_factory=dict)
+    #: By principal, then by mechanism; never modified. A principal without any has no entry.
+    passwords: Mapping[str, Mapping[str, Password]] = field(default_factory=dict)
     # The keys and the rules of each principal, by id; never modified. They follow from the above.
     _keys_of: Mapping[str, Mapping[str, Key]] = field(default_factory=dict, compare=False, repr=False)
     _rules_of: Mapping[str, Mapping[str, AccessRule]] = field(default_factory=dict, compare=False, repr=False)
@@ -259,7 +290,7 @@ class AuthState:
 
     def apply_all(self, events: Iterable[AuthEvent]) -> AuthState:
         """Return the state after `events`."""
-        principals, quotas = dict(self.principals), dict(self.quotas)
+        principals, quotas, passwords = dict(self.principals), dict(self.quotas), dict(self.passwords)
         keys, rules = Holdings(self.keys, self._keys_of), Holdings(self.rules, self._rules_of)
         for event in events:
             match event:
@@ -268,6 +299,7 @@ class AuthState:
                 case PrincipalRemoved():
                     principals.pop(event.name, None)
                     quotas.pop(event.name, None)
+                    passwords.pop(event.name, None)
                     keys.remove_all_of(event.name)
                     rules.remove_all_of(event.name)
                 case PrincipalDisabled() | PrincipalEnabled():
@@ -276,13 +308,18 @@ class AuthState:
                     _put_key(keys, event.made)
                 case KeyRevoked():
                     keys.remove(event.id)
+                case PasswordPut():
+                    made = event.password
+                    passwords[made.principal] = {**passwords.get(made.principal, {}), made.mechanism: made}
+                case PasswordRemoved():
+                    _remove_password(passwords, event)
                 case AclPut():
                     rules.put(event.rule)
                 case AclRemoved():
                     rules.remove(event.id)
                 case QuotaPut():
                     _put_quota(quotas, event.quota)
-        return AuthState(principals, keys.by_id, rules.by_id, quotas, keys.by_principal, rules.by_principal)
+        return AuthState(principals, keys.by_id, rules.by_id, quotas, passwords, keys.by_principal, rules.by_principal)
 
     def principal(self, name: str) -> Principal:
         """Return the principal, or raise `NotFound`."""
@@ -290,6 +327,11 @@ class AuthState:
         if principal is None:
             raise NotFound(f"there is no principal {name}", code="principal_not_found", field="principal")
         return principal
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether callers must authenticate (SPEC SEC-44): not because of passwords, which anybody may set before."""
+        return bool(self.keys or self.rules)
 
     def is_disabled(self, name: str) -> bool:
         """Whether there is this principal, and it may do nothing now."""
@@ -300,6 +342,10 @@ class AuthState:
         """Return the keys of a principal, ended ones too, the oldest first."""
         keys = self._keys_of.get(principal, {}).values()
         return sorted(keys, key=lambda key: (key.created_ms, key.id))
+
+    def password(self, principal: str, mechanism: str) -> Password | None:
+        """Return a principal's password for a mechanism; None if it has none."""
+        return self.passwords.get(principal, {}).get(mechanism)
 
     def rules_of(self, principal: str) -> list[AccessRule]:
         """Return the rules of a principal."""
@@ -318,6 +364,13 @@ def _put_key(keys: Holdings[Key], made: Key) -> None:
         if not key.is_live(made.created_ms):
             keys.remove(key.id)
     keys.put(made)
+
+
+def _remove_password(passwords: dict[str, Mapping[str, Password]], event: PasswordRemoved) -> None:
+    remaining = dict(passwords.pop(event.principal, {}))
+    remaining.pop(event.mechanism, None)
+    if remaining:
+        passwords[event.principal] = remaining
 
 
 def _put_quota(quotas: dict[str, Quota], quota: Quota) -> None:

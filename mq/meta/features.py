@@ -23,11 +23,13 @@ from deltamq.mq.stored_json import Form, forms_of
 SCHEMAS: Final = "schemas"
 GUARDED: Final = "guarded"
 KAFKA_PARTITIONER: Final = "kafka-partitioner"
+PASSWORDS: Final = "passwords"
 #: The features that this release knows, and what each changes. A new one is added with the change that needs it.
 KNOWN_FEATURES: Final[dict[str, str]] = {
     SCHEMAS: "the schema registry, and topics with a schema",
     GUARDED: "a guarded warehouse, which no process without authentication serves, and disabled principals",
     KAFKA_PARTITIONER: "topics with Kafka's partitioner",
+    PASSWORDS: "passwords of principals, which Kafka's clients set, also where the warehouse is not guarded",
 }
 
 

@@ -19,7 +19,7 @@ from typing import ClassVar, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from deltamq.mq.auth.keys import Key
+from deltamq.mq.auth.keys import Key, Password
 from deltamq.mq.auth.principals import AccessRule, Principal, Quota
 from deltamq.mq.auth.state import AuthState
 from deltamq.mq.meta.access import Access, AccessState, PartitionOf
@@ -205,6 +205,8 @@ class _Auth(msgspec.Struct):
     keys: list[Key] = []
     rules: list[AccessRule] = []
     quotas: list[Quota] = []
+    #: Not there while nothing is: a release without them reads it then.
+    passwords: Mapping[str, Mapping[str, Password]] | UnsetType = UNSET
 
     @classmethod
     def of(cls, state: AuthState) -> _Auth:
@@ -213,6 +215,7 @@ class _Auth(msgspec.Struct):
             list(state.keys.values()),
             list(state.rules.values()),
             list(state.quotas.values()),
+            state.passwords or UNSET,
         )
 
     def state(self) -> AuthState:
@@ -221,6 +224,7 @@ class _Auth(msgspec.Struct):
             {key.id: key for key in self.keys},
             {rule.id: rule for rule in self.rules},
             {quota.principal: quota for quota in self.quotas},
+            {} if self.passwords is UNSET else self.passwords,
         )
 
 

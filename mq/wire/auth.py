@@ -44,6 +44,14 @@ class NewKey(KeyInfo, frozen=True, kw_only=True):
         return f"NewKey(key_id={self.key_id!r}, principal={self.principal!r})"
 
 
+class PasswordInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A password, which a client of Kafka has set: it is proved by this mechanism of SCRAM, to the Kafka port alone."""
+
+    mechanism: str
+    iterations: int
+    created_time: Time
+
+
 class KeyList(Page, frozen=True, kw_only=True):
     """Keys by id; `next` is given if more follow: send it as `after` to get them."""
 
@@ -116,7 +124,7 @@ class QuotaList(Page, frozen=True, kw_only=True):
 
 
 class PrincipalInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A principal with its keys and access rules. While it is disabled, it may do nothing, whatever its rules say.
+    """A principal with its keys, passwords and access rules. While it is disabled, it may do nothing.
 
     `disabled_time` is since when; null if it is not.
     """
@@ -126,6 +134,7 @@ class PrincipalInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_time: Time
     disabled_time: Time | None = None
     keys: list[KeyInfo]
+    passwords: list[PasswordInfo] = []
     acls: list[AclInfo]
 
 

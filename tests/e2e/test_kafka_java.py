@@ -16,11 +16,13 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from deltamq import Admin, Producer
+from deltamq.api.first_start import make_administrator
 from deltamq.mq.client.messages.received import ReceivedMessage
 from deltamq.mq.errors import NotFound
 from deltamq.mq.partitioners import kafka_hash
+from tests.api.kafka.access.callers import send
 from tests.api.kafka.door import stored_messages
-from tests.api.running import until
+from tests.api.running import config_for, until
 from tests.e2e.service_process import ServiceProcess
 from tests.free_ports import free_port
 from tests.java import BROKER, CONNECT, GENERATIONS, Java
@@ -400,6 +402,46 @@ def _until_stored(served: Served, program: Any, topic: str, wanted: list[str]) -
 def _properties(path: Path, settings: dict[str, str]) -> str:
     path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     return str(path)
+
+
+def test_kafka_27_a_password_that_kafka_configs_sets_is_logged_in_with_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELTAMQ_SERVICE_AUTH", "true")
+    _, token = make_administrator(config_for(tmp_path / "warehouse"), "admin")
+    served = Served(tmp_path / "warehouse")
+    login = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="admin" password="{}";'
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.jaas.config": login.format(token),
+    }
+    command = ("--bootstrap-server", served.address, "--command-config", _properties(tmp_path / "admin", settings))
+
+    def users(*asked: str) -> list[str]:
+        return Java(BROKER).run("kafka.admin.ConfigCommand", *command, "--entity-type", "users", *asked)
+
+    def ada(mechanism: str, word: str) -> dict[str, Any]:
+        sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
+        return {"bootstrap.servers": served.address, **sasl, "sasl.username": "ada", "sasl.password": word}
+
+    with contextlib.closing(served.service), Admin(served.service.url, token=token) as admin:
+        both = "SCRAM-SHA-256=[iterations=8192,password=one],SCRAM-SHA-512=[password=two]"
+        users("--alter", "--entity-name", "ada", "--add-config", both)
+        served.service.kill()
+        served.service.start()
+        admin.create_topic("orders", partitions=1)
+        admin.add_acl("ada", "topic", ["publish"], pattern="orders")
+        for mechanism, word in (("SCRAM-SHA-256", "one"), ("SCRAM-SHA-512", "two")):
+            send(ada(mechanism, word), "orders", "by her password")
+        (shown,) = [line for line in users("--describe", "--entity-name", "ada") if "SCRAM" in line]
+        assert "SCRAM-SHA-256=iterations=8192" in shown and "SCRAM-SHA-512=iterations=4096" in shown
+        assert {one.mechanism for one in admin.get_principal("ada").passwords} == {"SCRAM-SHA-256", "SCRAM-SHA-512"}
+        users("--alter", "--entity-name", "ada", "--delete-config", "SCRAM-SHA-256")
+        admin.remove_password("ada", "SCRAM-SHA-512")
+        assert admin.get_principal("ada").passwords == []
+        with pytest.raises(KafkaException):
+            send(ada("SCRAM-SHA-512", "two") | {"message.timeout.ms": 2_000}, "orders", "never")
 
 
 def test_kafka_24_javas_consumer_reads_what_goes_out_in_every_compression(served) -> None:

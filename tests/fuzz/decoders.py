@@ -36,7 +36,7 @@ from deltamq.api.wire.route_batch import route_messages
 from deltamq.api.wire.rows import ArrowRows
 from deltamq.mq.audit import record_from_json as audit_from_json
 from deltamq.mq.auth.callers import Credential, credential_of
-from deltamq.mq.auth.keys import Key, new_key
+from deltamq.mq.auth.keys import Key, Password, new_key
 from deltamq.mq.errors import DeltaMQError, Unauthenticated
 from deltamq.mq.filters.evaluation import Fields, evaluate
 from deltamq.mq.filters.parser import parse_filter
@@ -344,6 +344,9 @@ class _Nobody:
 
     def keys_of(self, user: str) -> Sequence[Key]:
         return [_SCRAM_KEY] if user == _SCRAM_KEY.principal else []
+
+    def password(self, user: str, mechanism: str) -> Password | None:
+        return None
 
 
 def _kafka_sasl(data: bytes) -> None:

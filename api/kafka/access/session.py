@@ -10,6 +10,8 @@
     GSSAPI          Kerberos ticket       its key does not go over the wire (`kerberos.py`); if there is a keytab
 
 A user is the name of a principal, or the id of one of its keys. A refusal does not say whether the user exists.
+By SCRAM a principal's name means its password, if it has one for the mechanism (KAFKA-27): both sides must agree
+on one salt before a proof is sent, and a password's is not that of the keys. A key is then proved by its id.
 A connection whose credential is revoked or over is closed, whatever it waits for. So is every one while nobody can tell
 whether it is (SPEC SEC-45); who then authenticates is told an error after which Kafka's clients try again.
 """
@@ -37,7 +39,16 @@ from deltamq.api.kafka.messages.user_messages import (
     SaslHandshakeResponse,
 )
 from deltamq.mq.auth.callers import Credential
-from deltamq.mq.auth.keys import SCRAM_HASHES, SCRAM_ITERATIONS, Key, Scram, is_proof, salt_of, signature_of
+from deltamq.mq.auth.keys import (
+    SCRAM_HASHES,
+    SCRAM_ITERATIONS,
+    Key,
+    Password,
+    Scram,
+    is_proof,
+    salt_of,
+    signature_of,
+)
 from deltamq.mq.errors import Unauthenticated, Unavailable
 
 log = logging.getLogger("deltamq.api")
@@ -194,6 +205,11 @@ class Session:
         assert self._gate is not None
         return self._gate.credentials.keys_of(user)
 
+    def password(self, user: str, mechanism: str) -> Password | None:
+        """Return the password of a principal; None if it has none for this mechanism."""
+        assert self._gate is not None
+        return self._gate.credentials.password(user, mechanism)
+
 
 PLAIN: Final = "PLAIN"
 BEARER: Final = "OAUTHBEARER"
@@ -220,6 +236,9 @@ class Identities(Protocol):
 
     def keys_of(self, user: str) -> Sequence[Key]:
         """Return the live keys of a principal, or the key with this id."""
+
+    def password(self, user: str, mechanism: str) -> Password | None:
+        """Return the password of a principal; None if it has none for this mechanism."""
 
 
 class Step(NamedTuple):
@@ -292,13 +311,13 @@ class _Scram:
         self._mechanism = mechanism
         self._identities = identities
         self._own_nonce = nonce
-        #: The keys that the client may mean, each with its verifier; None before the first message.
-        self._keys: list[tuple[Key, Scram]] | None = None
+        #: What the client may prove, each with its verifier; None before the first message.
+        self._known: list[tuple[Credential, Scram]] | None = None
         self._header = self._nonce = ""
         self._said = b""
 
     async def step(self, message: bytes) -> Step:
-        return self._first(_text(message)) if self._keys is None else self._final(_text(message), self._keys)
+        return self._first(_text(message)) if self._known is None else self._final(_text(message), self._known)
 
     def _first(self, message: str) -> Step:
         binding, as_whom, bare = [*message.split(",", 2), "", ""][:3]
@@ -309,19 +328,29 @@ class _Scram:
         user = user.replace("=2C", ",").replace("=3D", "=")
         if as_whom not in ("", f"a={user}"):
             raise Unauthenticated("a caller can act only for itself: send no other authorization id")
-        keys = self._identities.keys_of(user)
-        proofs = [(key, key.scram_for(self._mechanism)) for key in keys]
-        self._keys = [(key, scram) for key, scram in proofs if scram is not None]
+        salt, self._known = self._provable(user)
         self._header = f"{binding},{as_whom},"
         self._nonce = theirs + self._own_nonce()
-        # A user that does not exist is asked for a proof, too.
-        salt = b64encode(salt_of(keys[0].principal if keys else user)).decode()
-        iterations = self._keys[0][1].iterations if self._keys else SCRAM_ITERATIONS
+        iterations = self._known[0][1].iterations if self._known else SCRAM_ITERATIONS
         challenge = f"r={self._nonce},s={salt},i={iterations}"
         self._said = f"{bare},{challenge}".encode()
         return Step(challenge.encode())
 
-    def _final(self, message: str, keys: list[tuple[Key, Scram]]) -> Step:
+    def _provable(self, user: str) -> tuple[str, list[tuple[Credential, Scram]]]:
+        """Return the salt, and what a user can prove: its password, or one of its keys."""
+        password = self._identities.password(user, self._mechanism)
+        if password is not None:
+            return password.salt, [(Credential(principal=user, password=password), password)]
+        keys = self._identities.keys_of(user)
+        proofs = [(key, key.scram_for(self._mechanism)) for key in keys]
+        # A user that does not exist is asked for a proof, too.
+        return b64encode(salt_of(keys[0].principal if keys else user)).decode(), [
+            (Credential(principal=key.principal, until_ms=key.until_ms, key=key), scram)
+            for key, scram in proofs
+            if scram is not None
+        ]
+
+    def _final(self, message: str, known: list[tuple[Credential, Scram]]) -> Step:
         said = _pairs(message, self._mechanism)
         bare = message.rpartition(",p=")[0]
         signed = self._said + b"," + bare.encode()
@@ -331,10 +360,10 @@ class _Scram:
         except binascii.Error:
             raise malformed(self._mechanism) from None
         is_ours = header == self._header.encode() and hmac.compare_digest(said.get("r", ""), self._nonce)
-        for key, scram in keys if is_ours else ():
+        for credential, scram in known if is_ours else ():
             if is_proof(self._mechanism, scram, signed, proof):
                 signature = b64encode(signature_of(self._mechanism, scram, signed))
-                return Step(b"v=" + signature, Credential(principal=key.principal, until_ms=key.until_ms, key=key))
+                return Step(b"v=" + signature, credential)
         raise Unauthenticated(
             f"{_WRONG}, or made before this service knew SCRAM: make a new key, or use PLAIN over TLS"
         )

@@ -54,7 +54,7 @@ class Door:
             partitions=settings.kafka_partitions,
         )
         self._replicas = Replicas(layout, warehouse=service.config.warehouse.uri)
-        self._users = Users(service.meta, service.now_ms)
+        self._users = Users(service.meta, service.owners, audit, service.now_ms)
         self._removal = Removal(
             layout,
             topics,
@@ -196,7 +196,7 @@ class Door:
             case user.DescribeUserScramCredentialsRequest() as request:
                 return self._users.credentials(request, asker)
             case user.AlterUserScramCredentialsRequest() as request:
-                return self._users.alter_credentials(request, asker)
+                return await self._users.alter_credentials(request, asker)
         return None
 
     async def _administered(self, frame: Frame, asker: Asker) -> Message:

@@ -78,6 +78,7 @@ class ErrorCode(enum.IntEnum):
     UNSTABLE_OFFSET_COMMIT = 88
     RESOURCE_NOT_FOUND = 91
     DUPLICATE_RESOURCE = 92
+    UNACCEPTABLE_CREDENTIAL = 93
     UNKNOWN_TOPIC_ID = 100
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
@@ -100,7 +101,11 @@ _BY_CODE: Final = {
     "invalid_replication_factor": ErrorCode.INVALID_REPLICATION_FACTOR,
     "log_dir_not_found": ErrorCode.LOG_DIR_NOT_FOUND,
     "no_reassignment": ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-    "user_without_key": ErrorCode.RESOURCE_NOT_FOUND,
+    "invalid_principal_name": ErrorCode.UNACCEPTABLE_CREDENTIAL,
+    "unacceptable_password": ErrorCode.UNACCEPTABLE_CREDENTIAL,
+    "mechanism_unknown": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+    "password_not_found": ErrorCode.RESOURCE_NOT_FOUND,
+    "user_twice": ErrorCode.DUPLICATE_RESOURCE,
     "resource_type_unknown": ErrorCode.UNSUPPORTED_VERSION,
     "not_by_kafka": ErrorCode.POLICY_VIOLATION,
     "endpoint_type": ErrorCode.MISMATCHED_ENDPOINT_TYPE,

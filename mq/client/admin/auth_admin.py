@@ -54,7 +54,7 @@ class AuthAdmin(PagedCalls):
 
     @both
     async def get_principal(self, principal: str) -> PrincipalInfo:
-        """Return a principal with its keys and rules; raises `NotFound`."""
+        """Return a principal with its keys, passwords and rules; raises `NotFound`."""
         return read_answer(await self._call("GET", path_of("auth", "principals", principal)), PrincipalInfo)
 
     @both
@@ -110,6 +110,14 @@ class AuthAdmin(PagedCalls):
     async def revoke_key(self, key_id: str) -> None:
         """Revoke a key; raises `NotFound`."""
         await self._end(path_of("auth", "keys", key_id), NotFound)
+
+    @both
+    async def remove_password(self, principal: str, mechanism: str) -> None:
+        """Remove a principal's password for a mechanism (`SCRAM-SHA-512`), which a client of Kafka has set.
+
+        Raises `NotFound`.
+        """
+        await self._end(path_of("auth", "principals", principal, "passwords", mechanism), NotFound)
 
     @both
     async def add_acl(

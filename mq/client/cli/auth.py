@@ -12,11 +12,12 @@ from typing import Final, Literal, get_args
 
 import click
 
+from deltamq.mq.auth.keys import SCRAM_HASHES
 from deltamq.mq.auth.principals import Effect, Resource, Verb
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from deltamq.mq.client.http.calls import ClientAccess
-from deltamq.mq.wire.auth import AclInfo, ActInfo, KeyInfo, QuotaInfo, RefusalInfo
+from deltamq.mq.wire.auth import AclInfo, ActInfo, KeyInfo, PasswordInfo, QuotaInfo, RefusalInfo
 
 #: The entry point group of the commands that need the warehouse itself.
 _COMMANDS: Final = "deltamq.auth"
@@ -78,7 +79,7 @@ def list_principals(url: str, access: ClientAccess, as_json: bool) -> None:
 @click.argument("name")
 @service_options
 def show_principal(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
-    """Print principal NAME with its keys and access rules."""
+    """Print principal NAME with its keys, passwords and access rules."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         info = admin.get_principal(name)
     if as_json:
@@ -88,6 +89,8 @@ def show_principal(name: str, url: str, access: ClientAccess, as_json: bool) -> 
     if info.disabled_time is not None:
         click.echo(f"disabled since {_time(info.disabled_time)}: it may do nothing")
     _print_keys(info.keys)
+    if info.passwords:
+        _print_passwords(info.passwords)
     _print_acls(info.acls)
 
 
@@ -206,6 +209,31 @@ def _print_keys(keys: Sequence[KeyInfo]) -> None:
         for info in keys
     ]
     print_table(("key", "principal", "created", "until", "live"), rows)
+
+
+# Passwords ------------------------------------------------------------------------------------------------------------
+
+
+@auth.group()
+def password() -> None:
+    """Remove passwords, which Kafka's clients set (kafka-configs --entity-type users)."""
+
+
+@password.command("remove")
+@click.argument("principal")
+@click.argument("mechanism", type=click.Choice(sorted(SCRAM_HASHES)))
+@service_options
+def remove_password(principal: str, mechanism: str, url: str, access: ClientAccess, as_json: bool) -> None:
+    """Remove the password of PRINCIPAL for a MECHANISM; connections that came in with it end."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        admin.remove_password(principal, mechanism)
+    removed = {"principal": principal, "mechanism": mechanism}
+    print_json(removed) if as_json else click.echo(f"removed the password of {principal} for {mechanism}")
+
+
+def _print_passwords(passwords: Sequence[PasswordInfo]) -> None:
+    rows = [(one.mechanism, str(one.iterations), _time(one.created_time)) for one in passwords]
+    print_table(("password for", "iterations", "created"), rows, right=("iterations",))
 
 
 # Access rules ---------------------------------------------------------------------------------------------------------

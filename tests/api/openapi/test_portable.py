@@ -21,9 +21,10 @@ deleteGroup deleteQuarantine deleteTopic disablePrincipal enablePrincipal erase 
 listActs listAcls listDeadLetters listDelayed listExports listGroups listKeys listPrincipals listQuarantine listQuotas
 listRefusals listTopics makeKey may metrics nack offsetsByTime pauseGroup pop produce putAcl putApplied putBroker
 putCopy putGroup putLogLevel putPartition putPrincipal putQuota putTopic ready releaseLocks remap removeAcl
-removePrincipal repair replayDeadLetters replayQuarantine resetOffsets resumeGroup revokeKey search setAside settings
-showApplied showCopy showDeliveries showErasure showGroup showHistory showInFlight showLatest showLock showNumbers
-showOffsets showPrincipal showRetention showRetries showStatistics showTopic signIn switchOn takeLocks upgrade
+removePassword removePrincipal repair replayDeadLetters replayQuarantine resetOffsets resumeGroup revokeKey search
+setAside settings showApplied showCopy showDeliveries showErasure showGroup showHistory showInFlight showLatest
+showLock showNumbers showOffsets showPrincipal showRetention showRetries showStatistics showTopic signIn
+switchOn takeLocks upgrade
 """
 
 

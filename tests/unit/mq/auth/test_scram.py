@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 from base64 import b64decode, b64encode
+from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,11 +19,13 @@ from deltamq.mq.auth.keys import (
     Scram,
     is_proof,
     new_key,
+    password_of,
     salt_of,
     scram_of,
     signature_of,
 )
-from deltamq.mq.auth.state import AuthState, KeyPut
+from deltamq.mq.auth.state import AuthState, KeyPut, PasswordPut
+from deltamq.mq.errors import Unprocessable
 from deltamq.mq.meta.fold import event_from_json, event_to_json
 
 #: RFC 7677: user `user` with password `pencil`.
@@ -74,6 +78,35 @@ def test_kafka_11_a_key_of_an_earlier_release_is_read_and_stays_as_it_is() -> No
     assert isinstance(event, KeyPut)
     assert event.made.scram_for("SCRAM-SHA-256") is None
     assert msgspec.json.decode(event_to_json(event)) == body
+
+
+def test_kafka_27_a_password_is_proved_by_what_is_stored_of_it_which_is_not_the_salted_password() -> None:
+    salt = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    salted = hashlib.pbkdf2_hmac("sha256", b"pencil", salt, 4_096)
+    stored = password_of("user", "SCRAM-SHA-256", salt=salt, iterations=4_096, salted=salted, now_ms=5)
+    assert is_proof("SCRAM-SHA-256", stored, MESSAGE, PROOF)
+    assert signature_of("SCRAM-SHA-256", stored, MESSAGE) == SIGNATURE
+    event = PasswordPut(password=stored)
+    assert event_from_json("password_put", event_to_json(event)) == event
+    assert b64encode(salted) not in event_to_json(event)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"iterations": 4_095}, "iterations"),
+        ({"iterations": 16_385}, "iterations"),
+        ({"salt": b""}, "salt"),
+        ({"salt": b"s" * 1_025}, "salt"),
+        ({"salted": b""}, "salted password"),
+    ],
+)
+def test_kafka_27_a_password_that_nobody_should_have_is_refused(wrong: dict[str, Any], what: str) -> None:
+    right = {"salt": b"s", "iterations": 16_384, "salted": b"p", "now_ms": 5}
+    assert password_of("user", "SCRAM-SHA-512", **right).iterations == 16_384
+    with pytest.raises(Unprocessable, match=what) as refused:
+        password_of("user", "SCRAM-SHA-512", **right | wrong)
+    assert refused.value.code == "unacceptable_password"
 
 
 def test_kafka_11_all_keys_of_a_principal_have_one_salt() -> None:

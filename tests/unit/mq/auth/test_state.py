@@ -17,14 +17,16 @@ from deltamq.mq.auth.changes import (
     decide_enable_principal,
     decide_first_administrator,
     decide_put_key,
+    decide_put_password,
     decide_put_principal,
     decide_put_quota,
     decide_put_rule,
+    decide_remove_password,
     decide_remove_principal,
     decide_remove_rule,
     decide_revoke_key,
 )
-from deltamq.mq.auth.keys import Key
+from deltamq.mq.auth.keys import SCRAM_HASHES, Key, Password, password_of
 from deltamq.mq.auth.principals import VERBS, AccessRule, Principal, Quota, quota_of, rule_of
 from deltamq.mq.auth.state import (
     AclPut,
@@ -33,6 +35,8 @@ from deltamq.mq.auth.state import (
     AuthState,
     KeyPut,
     KeyRevoked,
+    PasswordPut,
+    PasswordRemoved,
     PrincipalDisabled,
     PrincipalEnabled,
     PrincipalPut,
@@ -231,6 +235,36 @@ def test_sec_07_the_first_administrator_may_do_everything() -> None:
     assert refused.value.code == "principal_exists"
 
 
+def test_sec_44_passwords_guard_nothing_and_none_that_anybody_could_set_outlives_the_first_administrator() -> None:
+    state = applied(AuthState(), decide_put_password(AuthState(), _password("root", "SCRAM-SHA-512")))
+    assert list(state.principals) == ["root"] and not state.is_guarded
+    first = Key(id="0" * 16, principal="root", digest="1" * 64, created_ms=5)
+    state = applied(state, decide_first_administrator(state, first))
+    assert state.is_guarded and state.passwords == {} and state.keys == {first.id: first}
+    state = applied(state, decide_put_password(state, _password("ada", "SCRAM-SHA-512")))
+    other = Key(id="1" * 16, principal="second", digest="1" * 64, created_ms=6)
+    assert applied(state, decide_first_administrator(state, other)).passwords == state.passwords
+
+
+def test_kafka_27_a_principal_has_one_password_for_each_mechanism(state: AuthState) -> None:
+    for mechanism in SCRAM_HASHES:
+        state = applied(state, decide_put_password(state, _password("reports", mechanism)))
+    again = _password("reports", "SCRAM-SHA-512", now_ms=9)
+    assert decide_put_password(state, again) == (), "it is so already"
+    other = replace(again, salt="b3RoZXI=")
+    state = applied(state, decide_put_password(state, other))
+    assert (
+        state.passwords["reports"].keys() == SCRAM_HASHES.keys() and state.password("reports", "SCRAM-SHA-512") == other
+    )
+    state = applied(state, decide_remove_password(state, "reports", "SCRAM-SHA-512"))
+    assert state.passwords["reports"].keys() == {"SCRAM-SHA-256"} and list(state.principals) == ["reports"]
+    with pytest.raises(NotFound, match="no password for SCRAM-SHA-512"):
+        decide_remove_password(state, "reports", "SCRAM-SHA-512")
+    assert applied(state, decide_remove_principal(state, "reports")) == AuthState()
+    with pytest.raises(Refused, match="is a group"):
+        decide_put_password(state, _password("group:analysts", "SCRAM-SHA-512"))
+
+
 # The fold, against one that looks at everything for each event.
 
 _NAMES = ["ada", "bob", "cleo"]
@@ -242,7 +276,12 @@ def _key_of(principal: str, number: int, created_ms: int, until_ms: int | None) 
     return Key(id=f"{number:016x}", principal=principal, digest="0" * 64, created_ms=created_ms, until_ms=until_ms)
 
 
+def _password(principal: str, mechanism: str, *, now_ms: int = 1) -> Password:
+    return password_of(principal, mechanism, salt=b"s", iterations=4_096, salted=b"p", now_ms=now_ms)
+
+
 _times = st.integers(0, 9)
+_mechanisms = st.sampled_from(sorted(SCRAM_HASHES))
 _principals = st.sampled_from(_NAMES)
 _numbers = st.integers(0, 4)
 _rules = st.builds(
@@ -263,6 +302,8 @@ _events: st.SearchStrategy[AuthEvent] = st.one_of(
     st.builds(PrincipalEnabled, name=_principals),
     st.builds(KeyPut, made=st.builds(_key_of, _principals, _numbers, _times, st.none() | _times)),
     st.builds(lambda number, name: KeyRevoked(id=f"{number:016x}", principal=name), _numbers, _principals),
+    st.builds(lambda name, mechanism: PasswordPut(password=_password(name, mechanism)), _principals, _mechanisms),
+    st.builds(PasswordRemoved, principal=_principals, mechanism=_mechanisms),
     st.builds(AclPut, rule=_rules),
     st.builds(lambda rule: AclRemoved(id=rule.id, principal=rule.principal), _rules),
     st.builds(
@@ -279,6 +320,7 @@ def simply_folded(events: Iterable[AuthEvent]) -> AuthState:
     keys: dict[str, Key] = {}
     rules: dict[str, AccessRule] = {}
     quotas: dict[str, Quota] = {}
+    events = list(events)
     for event in events:
         match event:
             case PrincipalPut(principal=one):
@@ -309,7 +351,23 @@ def simply_folded(events: Iterable[AuthEvent]) -> AuthState:
                 quotas = {name: one for name, one in quotas.items() if name != quota.principal}
                 if not quota.is_open:
                     quotas[quota.principal] = quota
-    return AuthState(principals, keys, rules, quotas)
+    return AuthState(principals, keys, rules, quotas, _simple_passwords(events))
+
+
+def _simple_passwords(events: Iterable[AuthEvent]) -> dict[str, dict[str, Password]]:
+    passwords: dict[tuple[str, str], Password] = {}
+    for event in events:
+        match event:
+            case PrincipalRemoved(name=name):
+                passwords = {whose: one for whose, one in passwords.items() if whose[0] != name}
+            case PasswordPut(password=word):
+                passwords[word.principal, word.mechanism] = word
+            case PasswordRemoved(principal=name, mechanism=mechanism):
+                passwords.pop((name, mechanism), None)
+    nested: dict[str, dict[str, Password]] = {}
+    for (name, mechanism), word in passwords.items():
+        nested.setdefault(name, {})[mechanism] = word
+    return nested
 
 
 @given(st.lists(st.lists(_events, max_size=12), max_size=6))
