@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 from deltamq.api.audit.audit import Audit
 from deltamq.api.auth.caller import CALLER, EVERYBODY, Caller, Certificates
 from deltamq.api.auth.forwarded import CALLED_BY, Prover, called_by, caller_header
-from deltamq.api.auth.gate import SHOWN, Gate, guarded_warehouse
+from deltamq.api.auth.gate import SHOWN, Gate, guarded_warehouse, is_guarded
 from deltamq.api.auth.quotas import Quotas
 from deltamq.api.host.clusters import ClusterProofs, from_cluster, guarded, principal_of
 from deltamq.api.host.hosted_meta import HostedMeta
@@ -139,7 +139,7 @@ class Front:
     def _is_outsider(self, scope: Scope) -> bool:
         """Whether the warehouse is guarded and this process is not: then it believes no caller."""
         calls = self.calls
-        return calls is not None and calls.meta.now.auth.is_guarded and not _is_open(scope["raw_path"])
+        return calls is not None and is_guarded(calls.meta.now) and not _is_open(scope["raw_path"])
 
     async def _check_metadata(self, scope: Scope) -> None:
         """Raise `Unavailable` if this process may have missed the latest revocations (SPEC SEC-45)."""

@@ -49,7 +49,7 @@ class ActBegun:
     process: str
     #: Method and path template.
     call: str
-    #: The kind of resource that it concerns: `topic`, `group`, `principal`, `key`, `acl`, `broker`, `cluster`.
+    #: The kind of resource that it concerns: `topic`, `group`, `principal`, `key`, `acl`, `quota`, `broker`, `cluster`.
     resource: str
     name: str
     #: Names in the path, and fields of query and body that the call knows, as JSON; empty for none.
@@ -228,6 +228,8 @@ def _state(meta: Meta, key: str) -> Any:
     match kind:
         case "auth":
             return _principal(meta.auth, name)
+        case "quota":
+            return next((asdict(one) for one in meta.auth.client_quotas.values() if one.whose == name), None)
         case "topic":
             return _topic(meta, name)
         case "group":

@@ -294,6 +294,11 @@ KEY_WAITERS_MAX: Final = 1_000
 
 # A quota a second: an exabyte is no bound any more, and still a whole number in every language's JSON.
 QUOTA_MAX: Final = 2**50
+# Quotas of Kafka's clients, and characters of a client's id in one: each process looks them up by name.
+CLIENT_QUOTAS_MAX: Final = 1_000
+CLIENT_ID_LENGTH_MAX: Final = 255
+# Clients whose shares of a quota a process remembers; they choose their ids.
+CLIENT_METERS_MAX: Final = 10_000
 # Decisions that a process remembers; each is about 300 bytes. Requests are remembered only if their path is short,
 # since callers choose it; credentials only if they are valid, since a token has one to a few KiB.
 DECISIONS_CACHED_MAX: Final = 50_000

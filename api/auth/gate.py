@@ -7,8 +7,8 @@ The decision for a credential, method and path is remembered until the rules or 
 watched: it ends when its credential or its access does, or when nobody can tell whether they have (SPEC SEC-45).
 
 Whether a warehouse is guarded is a fact of the warehouse, not of one process's settings (SPEC SEC-44): `deltamq auth
-init` makes the first key and access rules; from then on a process that does not authenticate
-its callers would be an open door.
+init` makes the first principal; from then on the metadata holds the access rules, and a process that does not
+authenticate its callers would be an open door.
 """
 
 from __future__ import annotations
@@ -398,6 +398,11 @@ def _shown_in(sent: bytes) -> tuple[str | None, str]:
         except (binascii.Error, UnicodeDecodeError):
             pass
     raise Unauthenticated("send a key or token: `Authorization: Bearer ...`", field="Authorization")
+
+
+def is_guarded(meta: Meta) -> bool:
+    """Whether callers of this warehouse must authenticate."""
+    return bool(meta.auth.principals)
 
 
 def guarded_warehouse() -> Unavailable:

@@ -25,44 +25,16 @@ class _Body:
 
 
 class Meter:
-    """Measures the requests of one principal."""
+    """Counts what those use who share some buckets: of requests, of bytes in, of bytes out."""
 
-    def __init__(self, quota: Quota, now_ms: Callable[[], int], *, body_bytes_max: int) -> None:
-        """`body_bytes_max` bounds what a declared length takes from the quota: larger bodies are refused."""
-        self.quota = quota
+    def __init__(self, buckets: Mapping[str, Bucket], now_ms: Callable[[], int]) -> None:
+        self.buckets = buckets
         self._now_ms = now_ms
-        self._body_bytes_max = body_bytes_max
-        bounds = {
-            "requests": quota.requests_per_s,
-            "bytes in": quota.bytes_in_per_s,
-            "bytes out": quota.bytes_out_per_s,
-        }
-        self._buckets = {name: Bucket(rate, now_ms()) for name, rate in bounds.items() if rate is not None}
-
-    def enter(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
-        """Admit a request; return its `receive` and `send`, which count.
-
-        Raises
-        ------
-        Overloaded
-            `quota_exceeded`: the principal has used up its quota; `retry_after_s` says when it may ask again.
-        """
-        now_ms = self._now_ms()
-        for name, bucket in self._buckets.items():
-            wait_s = bucket.wait_s(now_ms)
-            if wait_s > 0:
-                detail = f"principal {self.quota.principal} has used up its quota of {name}"
-                raise Overloaded(detail, retry_after_s=max(1, math.ceil(wait_s)), code="quota_exceeded")
-        self._take("requests", 1)
-        body = _Body(min(_declared(scope["headers"]), self._body_bytes_max))
-        self._take("bytes in", body.taken)
-        scope.get("extensions", {}).pop(WRITE_WHOLE, None)  # it would pass `send` by
-        return self._receiving(receive, body), self._sending(send, body)
 
     def wait_s(self) -> float:
-        """Return the seconds until the principal may ask again, for protocols whose clients wait; 0 for now."""
+        """Return the seconds until they may ask again, for protocols whose clients wait; 0 for now."""
         now_ms = self._now_ms()
-        return max((bucket.wait_s(now_ms) for bucket in self._buckets.values()), default=0.0)
+        return max((bucket.wait_s(now_ms) for bucket in self.buckets.values()), default=0.0)
 
     def asked(self, size: int) -> None:
         """Count a request of this many bytes."""
@@ -74,9 +46,44 @@ class Meter:
         self._take("bytes out", size)
 
     def _take(self, name: str, count: int) -> None:
-        bucket = self._buckets.get(name)
+        bucket = self.buckets.get(name)
         if bucket is not None:
             bucket.take(count)
+
+
+class PrincipalMeter(Meter):
+    """Measures the requests of one principal."""
+
+    def __init__(self, quota: Quota, now_ms: Callable[[], int], *, body_bytes_max: int) -> None:
+        """`body_bytes_max` bounds what a declared length takes from the quota: larger bodies are refused."""
+        self.quota = quota
+        self._body_bytes_max = body_bytes_max
+        bounds = {
+            "requests": quota.requests_per_s,
+            "bytes in": quota.bytes_in_per_s,
+            "bytes out": quota.bytes_out_per_s,
+        }
+        super().__init__({name: Bucket(rate, now_ms()) for name, rate in bounds.items() if rate is not None}, now_ms)
+
+    def enter(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
+        """Admit a request; return its `receive` and `send`, which count.
+
+        Raises
+        ------
+        Overloaded
+            `quota_exceeded`: the principal has used up its quota; `retry_after_s` says when it may ask again.
+        """
+        now_ms = self._now_ms()
+        for name, bucket in self.buckets.items():
+            wait_s = bucket.wait_s(now_ms)
+            if wait_s > 0:
+                detail = f"principal {self.quota.principal} has used up its quota of {name}"
+                raise Overloaded(detail, retry_after_s=max(1, math.ceil(wait_s)), code="quota_exceeded")
+        self._take("requests", 1)
+        body = _Body(min(_declared(scope["headers"]), self._body_bytes_max))
+        self._take("bytes in", body.taken)
+        scope.get("extensions", {}).pop(WRITE_WHOLE, None)  # it would pass `send` by
+        return self._receiving(receive, body), self._sending(send, body)
 
     def _settle(self, body: _Body) -> None:
         """Give back what was taken for bytes that did not come: no body is read after the answer."""
@@ -97,7 +104,7 @@ class Meter:
 
     def _sending(self, send: Send, body: _Body) -> Send:
         """Count bytes sent; an event stream, which has no end, waits for its share."""
-        out, is_stream = self._buckets.get("bytes out"), False
+        out, is_stream = self.buckets.get("bytes out"), False
 
         async def counted(message: MutableMapping[str, Any]) -> None:
             nonlocal is_stream
@@ -122,11 +129,11 @@ class Quotas:
     ) -> None:
         """`body_bytes_max` is the largest body that any call takes."""
         self._newest = newest
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._body_bytes_max = body_bytes_max
-        self._meters: dict[str, Meter] = {}
+        self._meters: dict[str, PrincipalMeter] = {}
 
-    def meter(self, principal: str) -> Meter | None:
+    def meter(self, principal: str) -> PrincipalMeter | None:
         """Return the principal's meter; None if it has no quota."""
         quota = self._newest().get(principal)
         if quota is None:
@@ -134,7 +141,7 @@ class Quotas:
             return None
         meter = self._meters.get(principal)
         if meter is None or meter.quota != quota:
-            meter = self._meters[principal] = Meter(quota, self._now_ms, body_bytes_max=self._body_bytes_max)
+            meter = self._meters[principal] = PrincipalMeter(quota, self.now_ms, body_bytes_max=self._body_bytes_max)
         return meter
 
 

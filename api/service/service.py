@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from deltamq.api.audit.audit import Audit
 from deltamq.api.auth.forwarded import Prover, derived
-from deltamq.api.auth.gate import guarded_warehouse
+from deltamq.api.auth.gate import guarded_warehouse, is_guarded
 from deltamq.api.auth.quotas import Quotas
 from deltamq.api.host.clusters import ClusterProofs, Clusters
 from deltamq.api.host.fences import Fencing, Sealer
@@ -345,7 +345,7 @@ class Service:
             return warehouse, meta, keys
 
         opened = await asyncio.to_thread(open_all)
-        if not config.service.auth and opened[1].meta.auth.is_guarded:
+        if not config.service.auth and is_guarded(opened[1].meta):
             opened[0].close()
             raise guarded_warehouse()
         service = cls(config, *opened, config.service.address or address, ports, kafka)
@@ -382,7 +382,7 @@ class Service:
     @property
     def is_outsider(self) -> bool:
         """Whether the warehouse is guarded, and this process has no authentication (SPEC SEC-44)."""
-        return self.gate is None and self.meta.now.auth.is_guarded
+        return self.gate is None and is_guarded(self.meta.now)
 
     @property
     def stopping(self) -> bool:

@@ -67,8 +67,8 @@ class Credential:
         """
         if self.key is not None:
             return state.keys.get(self.key.id) == self.key and self.is_live(now_ms)
-        if self.password is not None:
-            return state.password(self.principal, self.password.mechanism) == self.password
+        if self.password is not None and state.password(self.principal, self.password.mechanism) != self.password:
+            return False
         return self.principal in state.principals and self.is_live(now_ms)
 
 

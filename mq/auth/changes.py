@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
+from deltamq.mq.auth.client_quotas import ClientQuota, check_client_id
 from deltamq.mq.auth.keys import Key, Password
 from deltamq.mq.auth.principals import (
     CLUSTER,
@@ -22,6 +24,7 @@ from deltamq.mq.auth.state import (
     AclRemoved,
     AuthEvent,
     AuthState,
+    ClientQuotaPut,
     KeyPut,
     KeyRevoked,
     PasswordPut,
@@ -33,7 +36,9 @@ from deltamq.mq.auth.state import (
     QuotaPut,
 )
 from deltamq.mq.errors import Conflict, NotFound, Unprocessable
-from deltamq.mq.limits import KEYS_LIVE_MAX, PRINCIPALS_MAX, RULES_MAX, RULES_OF_PRINCIPAL_MAX
+from deltamq.mq.limits import CLIENT_QUOTAS_MAX, KEYS_LIVE_MAX, PRINCIPALS_MAX, RULES_MAX, RULES_OF_PRINCIPAL_MAX
+
+Q = TypeVar("Q", Quota, ClientQuota)
 
 
 def decide_put_principal(state: AuthState, name: str, note: str, now_ms: int) -> Sequence[AuthEvent]:
@@ -152,9 +157,15 @@ def decide_revoke_key(state: AuthState, key_id: str) -> Sequence[AuthEvent]:
 
 
 def decide_put_password(state: AuthState, password: Password) -> Sequence[AuthEvent]:
-    """Return the events that give a principal a password, and make the principal; none if it is so already."""
+    """Return the events that give a user a password, and make the principal; none if it is so already.
+
+    While there is no principal nobody has to authenticate, and none is made: the first one guards the warehouse.
+    """
     name = check_caller(password.principal)
-    made = () if name in state.principals else decide_put_principal(state, name, "", password.created_ms)
+    is_new = name not in state.principals and bool(state.principals)
+    made = decide_put_principal(state, name, "", password.created_ms) if is_new else ()
+    if name not in state.passwords and len(state.passwords) >= PRINCIPALS_MAX:
+        raise Conflict(f"{PRINCIPALS_MAX} users have passwords already; remove some", code="too_many_passwords")
     present = state.password(name, password.mechanism)
     if present is not None and replace(present, created_ms=password.created_ms) == password:
         return ()
@@ -204,10 +215,41 @@ def decide_put_quota(state: AuthState, quota: Quota) -> Sequence[AuthEvent]:
     return () if quota == present else (QuotaPut(quota=quota),)
 
 
+def decide_change_quota(state: AuthState, whose: ClientQuota, changes: Mapping[str, int | None]) -> Sequence[AuthEvent]:
+    """Return the events that change bounds of the quota of an entity, which `whose` names; none if they are so already.
+
+    `changes` has bounds by their names, None for one that is removed.
+
+    The quota of a user alone is that of the principal.
+    """
+    if whose.user and whose.client_id is None:
+        of_principal = state.quotas.get(whose.user, Quota(principal=whose.user))
+        wanted = _with_bounds(of_principal, changes)
+        return () if wanted == of_principal else decide_put_quota(state, wanted)
+    check_client_id(whose.client_id or "")
+    present = state.client_quotas.get(whose.entity, whose)
+    changed = _with_bounds(present, changes)
+    if changed == present:
+        return ()
+    if whose.user:
+        check_caller(state.principal(whose.user).name)
+    if whose.entity not in state.client_quotas and len(state.client_quotas) >= CLIENT_QUOTAS_MAX:
+        raise Conflict(f"there are {CLIENT_QUOTAS_MAX} quotas of clients already; remove some", code="too_many_quotas")
+    return (ClientQuotaPut(quota=changed),)
+
+
+def _with_bounds(quota: Q, changes: Mapping[str, int | None]) -> Q:
+    return replace(
+        quota,
+        bytes_in_per_s=changes.get("bytes_in_per_s", quota.bytes_in_per_s),
+        bytes_out_per_s=changes.get("bytes_out_per_s", quota.bytes_out_per_s),
+    )
+
+
 def decide_first_administrator(state: AuthState, key: Key) -> Sequence[AuthEvent]:
     """Return the events that make a principal which may do everything, with this key.
 
-    As long as the warehouse is not guarded, anybody may make principals with passwords: none of them outlives that.
+    Before there is a principal anybody may set passwords: none of them outlives that.
 
     Raises
     ------
@@ -215,8 +257,6 @@ def decide_first_administrator(state: AuthState, key: Key) -> Sequence[AuthEvent
         `principal_exists`: there is a principal of this name.
     """
     name = check_caller(key.principal)
-    earlier = () if state.is_guarded else tuple(PrincipalRemoved(name=other) for other in state.principals)
-    state = state.apply_all(earlier)
     if name in state.principals:
         raise Conflict(
             f"there is a principal {name} already: choose another name, which can then give it a new key",
@@ -227,5 +267,11 @@ def decide_first_administrator(state: AuthState, key: Key) -> Sequence[AuthEvent
     rules = [
         rule_of(principal=name, effect="allow", resource=resource, pattern=CLUSTER, verbs=verbs)
         for resource, verbs in VERBS.items()
+    ]
+    earlier = [
+        PasswordRemoved(principal=user, mechanism=mechanism)
+        for user, passwords in state.passwords.items()
+        for mechanism in passwords
+        if not state.principals
     ]
     return (*earlier, *made, KeyPut(made=key), *(AclPut(rule=rule) for rule in rules))

@@ -132,21 +132,21 @@ def quota_of(
 class Bucket:
     """A token bucket."""
 
-    __slots__ = ("_at_ms", "_balance", "_rate")
+    __slots__ = ("_at_ms", "_balance", "rate")
 
     def __init__(self, rate: int, now_ms: int) -> None:
         """`rate` is the number of tokens a second; the bucket begins full."""
-        self._rate = rate
+        self.rate = rate
         self._balance = float(rate)
         self._at_ms = now_ms
 
     def wait_s(self, now_ms: int) -> float:
         """Return the seconds until something may be taken; 0 if it may be now."""
         # A clock that goes back gives nothing, and takes nothing.
-        grown = self._balance + max(0, now_ms - self._at_ms) * self._rate / 1_000
-        self._balance = min(float(self._rate), grown)
+        grown = self._balance + max(0, now_ms - self._at_ms) * self.rate / 1_000
+        self._balance = min(float(self.rate), grown)
         self._at_ms = max(self._at_ms, now_ms)
-        return max(0.0, -self._balance / self._rate)
+        return max(0.0, -self._balance / self.rate)
 
     def take(self, count: int) -> None:
         """Take tokens, even more than the bucket has."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from msgspec import UNSET
 
+from deltamq.mq.auth.client_quotas import ClientQuota, Entity
 from deltamq.mq.auth.keys import Key, Password
 from deltamq.mq.auth.principals import AccessRule, Principal, Quota
 from deltamq.mq.errors import NotFound
@@ -29,6 +30,8 @@ class Holding(Protocol):
 
 
 H = TypeVar("H", bound=Holding)
+W = TypeVar("W")
+Q = TypeVar("Q", Quota, ClientQuota)
 
 
 def by_principal(owned: Iterable[H]) -> dict[str, dict[str, H]]:
@@ -233,6 +236,18 @@ class QuotaPut:
         return f"auth/{self.quota.principal}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotaPut:
+    """A quota of Kafka's clients was set; one that bounds nothing is forgotten."""
+
+    kind: ClassVar[str] = "client_quota_put"
+    quota: ClientQuota
+
+    @property
+    def key(self) -> str:
+        return f"quota/{self.quota.whose}"
+
+
 AuthEvent = (
     PrincipalPut
     | PrincipalRemoved
@@ -245,6 +260,7 @@ AuthEvent = (
     | AclPut
     | AclRemoved
     | QuotaPut
+    | ClientQuotaPut
 )
 
 #: The stored form of each kind of event.
@@ -260,6 +276,7 @@ AUTH_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(
     AclPut,
     AclRemoved,
     QuotaPut,
+    ClientQuotaPut,
 )
 
 
@@ -275,8 +292,11 @@ class AuthState:
     rules: Mapping[str, AccessRule] = field(default_factory=dict)
     #: By principal; never modified.
     quotas: Mapping[str, Quota] = field(default_factory=dict)
-    #: By principal, then by mechanism; never modified. A principal without any has no entry.
+    #: By user, then by mechanism; never modified. A user without any has no entry. All are of principals, but for a
+    #: warehouse that is not guarded yet: it has no principals.
     passwords: Mapping[str, Mapping[str, Password]] = field(default_factory=dict)
+    #: By entity; never modified.
+    client_quotas: Mapping[Entity, ClientQuota] = field(default_factory=dict)
     # The keys and the rules of each principal, by id; never modified. They follow from the above.
     _keys_of: Mapping[str, Mapping[str, Key]] = field(default_factory=dict, compare=False, repr=False)
     _rules_of: Mapping[str, Mapping[str, AccessRule]] = field(default_factory=dict, compare=False, repr=False)
@@ -291,6 +311,7 @@ class AuthState:
     def apply_all(self, events: Iterable[AuthEvent]) -> AuthState:
         """Return the state after `events`."""
         principals, quotas, passwords = dict(self.principals), dict(self.quotas), dict(self.passwords)
+        client_quotas = dict(self.client_quotas)
         keys, rules = Holdings(self.keys, self._keys_of), Holdings(self.rules, self._rules_of)
         for event in events:
             match event:
@@ -299,6 +320,7 @@ class AuthState:
                 case PrincipalRemoved():
                     principals.pop(event.name, None)
                     quotas.pop(event.name, None)
+                    client_quotas = {whose: one for whose, one in client_quotas.items() if one.user != event.name}
                     passwords.pop(event.name, None)
                     keys.remove_all_of(event.name)
                     rules.remove_all_of(event.name)
@@ -308,18 +330,26 @@ class AuthState:
                     _put_key(keys, event.made)
                 case KeyRevoked():
                     keys.remove(event.id)
-                case PasswordPut():
-                    made = event.password
-                    passwords[made.principal] = {**passwords.get(made.principal, {}), made.mechanism: made}
-                case PasswordRemoved():
-                    _remove_password(passwords, event)
+                case PasswordPut() | PasswordRemoved():
+                    _change_password(passwords, event)
                 case AclPut():
                     rules.put(event.rule)
                 case AclRemoved():
                     rules.remove(event.id)
                 case QuotaPut():
-                    _put_quota(quotas, event.quota)
-        return AuthState(principals, keys.by_id, rules.by_id, quotas, passwords, keys.by_principal, rules.by_principal)
+                    _put_quota(quotas, event.quota.principal, event.quota)
+                case ClientQuotaPut():
+                    _put_quota(client_quotas, event.quota.entity, event.quota)
+        return AuthState(
+            principals,
+            keys.by_id,
+            rules.by_id,
+            quotas,
+            passwords,
+            client_quotas,
+            keys.by_principal,
+            rules.by_principal,
+        )
 
     def principal(self, name: str) -> Principal:
         """Return the principal, or raise `NotFound`."""
@@ -327,11 +357,6 @@ class AuthState:
         if principal is None:
             raise NotFound(f"there is no principal {name}", code="principal_not_found", field="principal")
         return principal
-
-    @property
-    def is_guarded(self) -> bool:
-        """Whether callers must authenticate (SPEC SEC-44): not because of passwords, which anybody may set before."""
-        return bool(self.keys or self.rules)
 
     def is_disabled(self, name: str) -> bool:
         """Whether there is this principal, and it may do nothing now."""
@@ -366,14 +391,16 @@ def _put_key(keys: Holdings[Key], made: Key) -> None:
     keys.put(made)
 
 
-def _remove_password(passwords: dict[str, Mapping[str, Password]], event: PasswordRemoved) -> None:
-    remaining = dict(passwords.pop(event.principal, {}))
-    remaining.pop(event.mechanism, None)
-    if remaining:
-        passwords[event.principal] = remaining
+def _change_password(passwords: dict[str, Mapping[str, Password]], event: PasswordPut | PasswordRemoved) -> None:
+    whose = event.password if isinstance(event, PasswordPut) else event
+    others = {name: one for name, one in passwords.pop(whose.principal, {}).items() if name != whose.mechanism}
+    if isinstance(event, PasswordPut):
+        passwords[whose.principal] = {**others, whose.mechanism: event.password}
+    elif others:
+        passwords[whose.principal] = others
 
 
-def _put_quota(quotas: dict[str, Quota], quota: Quota) -> None:
-    quotas.pop(quota.principal, None)
+def _put_quota(quotas: dict[W, Q], whose: W, quota: Q) -> None:
+    quotas.pop(whose, None)
     if not quota.is_open:
-        quotas[quota.principal] = quota
+        quotas[whose] = quota

@@ -24,12 +24,14 @@ SCHEMAS: Final = "schemas"
 GUARDED: Final = "guarded"
 KAFKA_PARTITIONER: Final = "kafka-partitioner"
 PASSWORDS: Final = "passwords"
+CLIENT_QUOTAS: Final = "client-quotas"
 #: The features that this release knows, and what each changes. A new one is added with the change that needs it.
 KNOWN_FEATURES: Final[dict[str, str]] = {
     SCHEMAS: "the schema registry, and topics with a schema",
     GUARDED: "a guarded warehouse, which no process without authentication serves, and disabled principals",
     KAFKA_PARTITIONER: "topics with Kafka's partitioner",
-    PASSWORDS: "passwords of principals, which Kafka's clients set, also where the warehouse is not guarded",
+    PASSWORDS: "passwords of users, which Kafka's clients set",
+    CLIENT_QUOTAS: "quotas of Kafka's clients, by user and client id",
 }
 
 

@@ -19,6 +19,7 @@ from typing import ClassVar, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from deltamq.mq.auth.client_quotas import ClientQuota
 from deltamq.mq.auth.keys import Key, Password
 from deltamq.mq.auth.principals import AccessRule, Principal, Quota
 from deltamq.mq.auth.state import AuthState
@@ -205,8 +206,9 @@ class _Auth(msgspec.Struct):
     keys: list[Key] = []
     rules: list[AccessRule] = []
     quotas: list[Quota] = []
-    #: Not there while nothing is: a release without them reads it then.
+    #: These are not there while nothing is: a release without them reads it then.
     passwords: Mapping[str, Mapping[str, Password]] | UnsetType = UNSET
+    client_quotas: list[ClientQuota] | UnsetType = UNSET
 
     @classmethod
     def of(cls, state: AuthState) -> _Auth:
@@ -216,6 +218,7 @@ class _Auth(msgspec.Struct):
             list(state.rules.values()),
             list(state.quotas.values()),
             state.passwords or UNSET,
+            list(state.client_quotas.values()) or UNSET,
         )
 
     def state(self) -> AuthState:
@@ -225,6 +228,7 @@ class _Auth(msgspec.Struct):
             {rule.id: rule for rule in self.rules},
             {quota.principal: quota for quota in self.quotas},
             {} if self.passwords is UNSET else self.passwords,
+            {} if self.client_quotas is UNSET else {quota.entity: quota for quota in self.client_quotas},
         )
 
 

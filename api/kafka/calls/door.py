@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 
 from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.access.session import Session, mechanisms_of
+from deltamq.api.kafka.calls.client_quotas import ClientQuotaCalls
 from deltamq.api.kafka.calls.cluster import Cluster, Replicas
 from deltamq.api.kafka.calls.commit_records import CommitRecords
 from deltamq.api.kafka.calls.fetching import Fetching
@@ -55,6 +56,7 @@ class Door:
         )
         self._replicas = Replicas(layout, warehouse=service.config.warehouse.uri)
         self._users = Users(service.meta, service.owners, audit, service.now_ms)
+        self._quotas = ClientQuotaCalls(service.meta, service.owners, audit)
         self._removal = Removal(
             layout,
             topics,
@@ -190,9 +192,9 @@ class Door:
             case log.AlterReplicaLogDirsRequest() as request:
                 return await self._replicas.move_logs(request, asker)
             case user.DescribeClientQuotasRequest() as request:
-                return self._users.quotas(request, asker)
+                return self._quotas.described(request, asker)
             case user.AlterClientQuotasRequest() as request:
-                return self._users.alter_quotas(request, asker)
+                return await self._quotas.altered(request, asker)
             case user.DescribeUserScramCredentialsRequest() as request:
                 return self._users.credentials(request, asker)
             case user.AlterUserScramCredentialsRequest() as request:

@@ -18,16 +18,11 @@ from deltamq.api.kafka.access.needs import Asker, recorded
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.messages.user_messages import (
     SCRAM_MECHANISMS,
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    AlteredQuota,
     AlteredUser,
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     CredentialDeletion,
     CredentialUpsertion,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
     DescribedUser,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
@@ -38,10 +33,8 @@ from deltamq.mq.auth.changes import decide_put_password, decide_remove_password
 from deltamq.mq.auth.keys import Password, password_of
 from deltamq.mq.auth.principals import check_caller
 from deltamq.mq.auth.state import AuthEvent, AuthState
-from deltamq.mq.errors import Conflict, DeltaMQError, Unprocessable
+from deltamq.mq.errors import DeltaMQError, Unprocessable
 from deltamq.mq.meta.features import PASSWORDS
-
-_QUOTAS = "quotas belong to principals: `deltamq auth quota`"
 
 _Change: TypeAlias = CredentialDeletion | CredentialUpsertion
 
@@ -128,26 +121,6 @@ class Users:
             salted=bytes(asked.salted_password),
             now_ms=self._now_ms(),
         )
-
-    def quotas(self, request: DescribeClientQuotasRequest, asker: Asker) -> DescribeClientQuotasResponse:
-        """Return that no quota was set by Kafka's calls."""
-        try:
-            asker.check(DescribeClientQuotasRequest)
-        except DeltaMQError as error:
-            code, detail = error_code_of(error), error.detail
-            return DescribeClientQuotasResponse(error_code=code, error_message=detail, entries=None)
-        return DescribeClientQuotasResponse(entries=[])
-
-    def alter_quotas(self, request: AlterClientQuotasRequest, asker: Asker) -> AlterClientQuotasResponse:
-        """Refuse to set quotas of users and clients."""
-        try:
-            asker.check(AlterClientQuotasRequest)
-            raise Conflict(_QUOTAS, code="not_by_kafka")
-        except DeltaMQError as error:
-            code, detail = error_code_of(error), error.detail
-            return AlterClientQuotasResponse(
-                entries=[AlteredQuota(code, detail, entry.entity) for entry in request.entries]
-            )
 
 
 def _mechanism(change: _Change) -> str:

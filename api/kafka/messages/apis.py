@@ -81,7 +81,7 @@ APIS: Final = {
         Api(45, 0, 1, 0, log.AlterPartitionReassignmentsRequest, "topic alter"),
         Api(46, 0, 0, 0, log.ListPartitionReassignmentsRequest, "any"),
         Api(47, 0, 0, _NEVER, group.OffsetDeleteRequest, "group reset, topic describe"),
-        Api(48, 0, 1, 1, user.DescribeClientQuotasRequest, "any"),
+        Api(48, 0, 1, 1, user.DescribeClientQuotasRequest, "cluster admin"),
         Api(49, 0, 1, 1, user.AlterClientQuotasRequest, "cluster admin"),
         Api(50, 0, 0, 0, user.DescribeUserScramCredentialsRequest, "cluster admin"),
         Api(51, 0, 0, 0, user.AlterUserScramCredentialsRequest, "cluster admin"),

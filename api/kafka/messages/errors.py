@@ -107,7 +107,7 @@ _BY_CODE: Final = {
     "password_not_found": ErrorCode.RESOURCE_NOT_FOUND,
     "user_twice": ErrorCode.DUPLICATE_RESOURCE,
     "resource_type_unknown": ErrorCode.UNSUPPORTED_VERSION,
-    "not_by_kafka": ErrorCode.POLICY_VIOLATION,
+    "principal_not_found": ErrorCode.RESOURCE_NOT_FOUND,
     "endpoint_type": ErrorCode.MISMATCHED_ENDPOINT_TYPE,
     "endpoint_type_unknown": ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
     "strict_topic": ErrorCode.POLICY_VIOLATION,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from deltamq.api.auth.quotas import Meter, Quotas
+from deltamq.api.kafka.access.client_meters import ClientMeters
 from deltamq.api.kafka.access.session import Session
 from deltamq.api.wire.request import Admission, Ticket
 from deltamq.mq.backoff import Backoff
@@ -22,6 +23,8 @@ LENGTH_BYTES: Final = 4
 START_BYTES: Final = 6
 PRODUCE: Final = 0
 FETCH: Final = 1
+#: Which way what they carry goes, for the quotas of clients.
+_WAYS: Final = {PRODUCE: "bytes in", FETCH: "bytes out"}
 #: SaslHandshake, ApiVersions and SaslAuthenticate: calls allowed before authentication.
 _BEFORE: Final = (17, 18, 36)
 #: Most bytes of such a call.
@@ -32,7 +35,10 @@ _AGAIN_S: Final = Backoff(0.005, 0.25)
 class Room(NamedTuple):
     """What the service has for requests: the quotas of their callers, and the bytes that it can hold of them."""
 
+    #: Bounds all requests of principals.
     quotas: Quotas
+    #: Bounds what clients send and fetch.
+    clients: ClientMeters
     #: Bounds appends, of Kafka's clients and REST's together.
     appends: Admission
     #: Bounds the answers to fetches.
@@ -81,14 +87,16 @@ class Arrival:
             raise TooLarge(f"a request of {size} bytes for call {call}; at most {limit} are allowed")
         return cls(size, call)
 
-    def wait_s(self, room: Room, principal: str) -> float:
+    def wait_s(self, room: Room, principal: str, client_id: str) -> float:
         """Reserve what the request needs, when the caller's quota allows one more and the service has room.
+
+        `client_id` is that of the connection's last request: the quota is asked before this one has arrived.
 
         Return 0, or the seconds after which to try again: until then the client's socket fills up.
         """
         if not self._is_metered:
-            meter = room.quotas.meter(principal) if principal else None
-            if meter is not None and self.call not in _BEFORE:
+            meter = self._meter_of(room, principal, client_id)
+            if meter is not None:
                 wait_s = meter.wait_s()
                 if wait_s > 0:
                     return wait_s
@@ -101,6 +109,12 @@ class Arrival:
             self.failures += 1
             return _AGAIN_S.after(self.failures)
         return 0.0
+
+    def _meter_of(self, room: Room, principal: str, client_id: str) -> Meter | None:
+        way = _WAYS.get(self.call)
+        if way is not None:
+            return room.clients.meter(way, principal, client_id)
+        return room.quotas.meter(principal) if principal and self.call not in _BEFORE else None
 
     def _entered(self, room: Room) -> Ticket:
         if self.call == PRODUCE:

@@ -38,7 +38,7 @@ from deltamq.api.kafka.server.arrival import FETCH, LENGTH_BYTES, PRODUCE, START
 from deltamq.api.wire.request import Ticket
 from deltamq.api.wire.steps import CallTrace
 from deltamq.mq.errors import DeltaMQError, Forbidden, Refused, Unauthenticated
-from deltamq.mq.limits import ADMIN_BYTES_MAX
+from deltamq.mq.limits import ADMIN_BYTES_MAX, CLIENT_ID_LENGTH_MAX
 from deltamq.tables.config_sections import ServiceSettings
 
 log = logging.getLogger("deltamq.api")
@@ -128,6 +128,8 @@ class Connection(asyncio.Protocol):
         self.session: Session
         #: The client's address, `HOST:PORT`; empty until the connection is made.
         self.address = ""
+        #: What the client calls itself; empty before its first request.
+        self._client_id = ""
         self._loop = asyncio.get_running_loop()
         #: Done when the connection is closed, and none of its requests will be begun any more.
         self.gone: asyncio.Future[None] = self._loop.create_future()
@@ -371,7 +373,7 @@ class Connection(asyncio.Protocol):
         if wanted.ticket is None and (is_there or wanted.size + LENGTH_BYTES > _READ_AHEAD_BYTES):
             if not wanted.failures:
                 self._read_by = math.inf
-            wait_s = wanted.wait_s(self._room, self.session.principal)
+            wait_s = wanted.wait_s(self._room, self.session.principal, self._client_id)
             if wait_s > 0:
                 if wanted.failures == 1:
                     self._expect_more()
@@ -399,6 +401,7 @@ class Connection(asyncio.Protocol):
         assert ticket is not None, "it has its room"
         try:
             frame = read_frame(self._inbox.take(wanted.size + LENGTH_BYTES)[LENGTH_BYTES:])
+            self._client_id = (frame.client_id or "")[:CLIENT_ID_LENGTH_MAX]
             asker = self.session.asker(frame.request)
         except BaseException:
             ticket.release()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from deltamq.api.kafka.access.client_meters import ClientMeters
 from deltamq.api.kafka.access.kerberos import Kerberos, kerberos_of
 from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.access.session import Session
@@ -77,7 +78,8 @@ class KafkaServer:
         server = cls(service, listener, traces)
         requests = service.settings.connections_max * IN_FLIGHT_MAX
         calls = Admission("kafka", bytes_max=_CALLS_BYTES_MAX, requests_max=requests)
-        room = Room(service.quotas, service.admission, service.answers, calls)
+        clients = ClientMeters(service.quotas, lambda: service.meta.now.auth)
+        room = Room(service.quotas, clients, service.admission, service.answers, calls)
         make = partial(Connection, server._door, room, service.settings, server)
         server._server = await server._listen(listener, make)
         if service.gate is not None:

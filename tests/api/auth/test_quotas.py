@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from deltamq.api.auth.quotas import Meter
+from deltamq.api.auth.quotas import PrincipalMeter
 from deltamq.api.ports import Ports
 from deltamq.mq.auth.principals import Quota
 from tests.api.guarded import Guarded, guarded
@@ -90,7 +90,7 @@ def test_sec_09_what_was_declared_of_a_body_and_never_came_is_given_back(world: 
 
 
 def test_sec_09_no_more_is_taken_at_first_than_a_body_may_have() -> None:
-    meter = Meter(Quota(principal="ada", bytes_in_per_s=1_000), lambda: 0, body_bytes_max=5_000)
+    meter = PrincipalMeter(Quota(principal="ada", bytes_in_per_s=1_000), lambda: 0, body_bytes_max=5_000)
 
     async def play() -> None:
         async def nothing(*_: object) -> dict[str, Any]:

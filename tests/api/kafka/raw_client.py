@@ -27,14 +27,16 @@ def _context(ca: str) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=ca)
 
 
-def framed(request: Message, version: int | None = None) -> tuple[Frame, bytes]:
+def framed(request: Message, version: int | None = None, client_id: str | None = None) -> tuple[Frame, bytes]:
     """Return a call, by default in the newest version that names topics, as a frame and as the bytes that are sent."""
     api = APIS[_KEYS[type(request)]]
-    frame = Frame(api, _BY_NAME.get(api.key, api.high) if version is None else version, 7, None, request)
+    name = b"" if client_id is None else client_id.encode()
+    named = (-1 if client_id is None else len(name)).to_bytes(2, "big", signed=True) + name
+    frame = Frame(api, _BY_NAME.get(api.key, api.high) if version is None else version, 7, client_id, request)
     flexible = api.is_flexible(frame.version)
     parts: Parts = [b"\x00" if flexible else b""]
     write_message(parts, request, frame.version, flexible=flexible)
-    head = api.key.to_bytes(2, "big") + frame.version.to_bytes(2, "big") + b"\0\0\0\7" + b"\xff\xff"
+    head = api.key.to_bytes(2, "big") + frame.version.to_bytes(2, "big") + b"\0\0\0\7" + named
     body = head + b"".join(bytes(part) for part in parts)
     return frame, len(body).to_bytes(4, "big") + body
 
@@ -42,7 +44,8 @@ def framed(request: Message, version: int | None = None) -> tuple[Frame, bytes]:
 class RawClient:
     """One connection; `ask` sends a call and returns its answer."""
 
-    def __init__(self, port: int, ca: str | None = None) -> None:
+    def __init__(self, port: int, ca: str | None = None, client_id: str | None = None) -> None:
+        self.client_id = client_id
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         if ca is not None:
             self.socket = _context(ca).wrap_socket(self.socket, server_hostname="127.0.0.1")
@@ -55,7 +58,7 @@ class RawClient:
 
     def send(self, request: Message, version: int | None = None) -> Frame:
         """Send a call, by default in the newest version that names topics."""
-        frame, data = framed(request, version)
+        frame, data = framed(request, version, self.client_id)
         self.socket.sendall(data)
         return frame
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from deltamq.api.auth.quotas import Quotas
+from deltamq.api.kafka.access.client_meters import ClientMeters
 from deltamq.api.kafka.access.session import Session
 from deltamq.api.kafka.calls.producing import Reply
 from deltamq.api.kafka.messages.apis import Frame
@@ -30,6 +31,7 @@ from deltamq.api.kafka.server.arrival import Room
 from deltamq.api.kafka.server.connection import IN_FLIGHT_MAX, Connection
 from deltamq.api.sending.request_appender import INLINE_BYTES
 from deltamq.api.wire.request import Admission, Ticket
+from deltamq.mq.auth.state import AuthState
 from deltamq.mq.limits import MIB
 from deltamq.tables.config_sections import ServiceSettings
 from tests.api.guarded import guarded
@@ -155,7 +157,8 @@ class _Calls:
     def connected(self, appends: Admission, transport: asyncio.Transport) -> Connection:
         """Return a connection whose appends get their room there."""
         calls = Admission("kafka", bytes_max=MIB, requests_max=10)
-        room = Room(Quotas(dict, lambda: 0, body_bytes_max=MIB), appends, calls, calls)
+        quotas = Quotas(dict, lambda: 0, body_bytes_max=MIB)
+        room = Room(quotas, ClientMeters(quotas, AuthState), appends, calls, calls)
         connection = Connection(self, room, ServiceSettings(), self)
         connection.connection_made(transport)
         return connection

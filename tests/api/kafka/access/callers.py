@@ -38,8 +38,8 @@ class Door:
         made = self.admin.key(name, **more)
         return Caller(self, name, made["key_id"], made["key"])
 
-    def raw(self) -> RawClient:
-        return RawClient(self.port, self.ca)
+    def raw(self, client_id: str | None = None) -> RawClient:
+        return RawClient(self.port, self.ca, client_id)
 
 
 @dataclass
@@ -65,9 +65,9 @@ class Caller:
             found |= {"sasl.username": user or self.name, "sasl.password": self.key}
         return found | more
 
-    def raw(self) -> RawClient:
+    def raw(self, client_id: str | None = None) -> RawClient:
         """A connection that has authenticated."""
-        client = self.door.raw()
+        client = self.door.raw(client_id)
         assert client.plain(self.name, self.key).error_code == 0
         return client
 

@@ -237,11 +237,12 @@ def test_sec_07_the_first_administrator_may_do_everything() -> None:
 
 def test_sec_44_passwords_guard_nothing_and_none_that_anybody_could_set_outlives_the_first_administrator() -> None:
     state = applied(AuthState(), decide_put_password(AuthState(), _password("root", "SCRAM-SHA-512")))
-    assert list(state.principals) == ["root"] and not state.is_guarded
+    assert state.passwords and not state.principals
     first = Key(id="0" * 16, principal="root", digest="1" * 64, created_ms=5)
     state = applied(state, decide_first_administrator(state, first))
-    assert state.is_guarded and state.passwords == {} and state.keys == {first.id: first}
+    assert state.passwords == {} and state.keys == {first.id: first}
     state = applied(state, decide_put_password(state, _password("ada", "SCRAM-SHA-512")))
+    assert state.principals.keys() == {"root", "ada"}
     other = Key(id="1" * 16, principal="second", digest="1" * 64, created_ms=6)
     assert applied(state, decide_first_administrator(state, other)).passwords == state.passwords
 

@@ -245,7 +245,7 @@ def test_kafka_15_a_snapshot_holds_the_settings_that_kafkas_clients_gave() -> No
     ("state", "stored_fields"),
     [
         (Meta, {"topics", "groups", "brokers", "online", "moved", "static", "access", "auth", "features", "schemas"}),
-        (AuthState, {"principals", "keys", "rules", "quotas", "passwords"}),
+        (AuthState, {"principals", "keys", "rules", "quotas", "passwords", "client_quotas"}),
         (AccessState, {"brokers", "partitions"}),
         (RegistryState, {"subjects", "schemas", "rules", "last_id"}),
         (Access, {"readable", "writable", "reason", "until_ms"}),
