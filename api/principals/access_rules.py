@@ -60,8 +60,8 @@ def auth_router() -> APIRouter:
     return APIRouter(prefix="/v1/auth", tags=["auth"], dependencies=[Depends(_with_authentication)])
 
 
-async def _changes_of(service: Running, request: Request) -> AuthChanges:
-    return AuthChanges(service.meta, service.owners, Call.of(request.scope))
+async def _changes_of(service: Running, caller: Asking, request: Request) -> AuthChanges:
+    return AuthChanges(service.meta, service.owners, caller, Call.of(request.scope))
 
 
 Changes = Annotated[AuthChanges, Depends(_changes_of)]

@@ -218,9 +218,7 @@ def decide_put_quota(state: AuthState, quota: Quota) -> Sequence[AuthEvent]:
 def decide_change_quota(state: AuthState, whose: ClientQuota, changes: Mapping[str, int | None]) -> Sequence[AuthEvent]:
     """Return the events that change bounds of the quota of an entity, which `whose` names; none if they are so already.
 
-    `changes` has bounds by their names, None for one that is removed.
-
-    The quota of a user alone is that of the principal.
+    `changes` has bounds by their names, None for one that is removed. The quota of a user alone is the principal's.
     """
     if whose.user and whose.client_id is None:
         of_principal = state.quotas.get(whose.user, Quota(principal=whose.user))

@@ -444,6 +444,25 @@ def test_kafka_27_a_password_that_kafka_configs_sets_is_logged_in_with_after_a_k
             send(ada("SCRAM-SHA-512", "two") | {"message.timeout.ms": 2_000}, "orders", "never")
 
 
+def test_kafka_28_quotas_that_kafka_configs_sets_are_shown_after_a_kill(served) -> None:
+    def configs(*asked: str) -> str:
+        lines = Java(BROKER).run("kafka.admin.ConfigCommand", "--bootstrap-server", served.address, *asked)
+        return "\n".join(lines)
+
+    app = ("--entity-type", "clients", "--entity-name", "app")
+    anybody = ("--entity-type", "users", "--entity-default", "--entity-type", "clients", "--entity-default")
+    configs("--alter", *app, "--add-config", "producer_byte_rate=20000,consumer_byte_rate=30000")
+    configs("--alter", *anybody, "--add-config", "producer_byte_rate=9000")
+    configs("--alter", *app, "--delete-config", "consumer_byte_rate")
+    served.service.kill()
+    served.service.start()
+    shown = configs("--describe", *app)
+    assert "producer_byte_rate=20000" in shown and "consumer_byte_rate" not in shown
+    assert "producer_byte_rate=9000" in configs("--describe", *anybody)
+    with pytest.raises(AssertionError, match="request_percentage is not enforced here"):
+        configs("--alter", *app, "--add-config", "request_percentage=50")
+
+
 def test_kafka_24_javas_consumer_reads_what_goes_out_in_every_compression(served) -> None:
     names = {f"codec.{one}" for one in ("gzip", "lz4", "snappy", "zstd")}
     tools, server = Java(GENERATIONS["4.3"]), ("--bootstrap-server", served.address)

@@ -107,7 +107,7 @@ class ClientQuotaCalls:
                 async with recorded(self._audit, asker, "quota", whose.whose, changes):
                     call = Call.on_behalf("POST", "/v1", asker.headers)
                     uses = CLIENT_QUOTAS if is_of_clients else None
-                    await AuthChanges(self._meta, self._owners, call).store(decide, uses=uses)
+                    await AuthChanges(self._meta, self._owners, asker.caller, call).store(decide, uses=uses)
         except DeltaMQError as error:
             return AlteredQuota(error_code_of(error), error.detail, entry.entity)
         return AlteredQuota(ErrorCode.NONE, None, entry.entity)

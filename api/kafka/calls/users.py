@@ -107,7 +107,7 @@ class Users:
             asks = {"remove": removed, "put": {password.mechanism: password.iterations for password in put}}
             async with recorded(self._audit, asker, "principal", name, asks):
                 call = Call.on_behalf("POST", "/v1", asker.headers)
-                await AuthChanges(self._meta, self._owners, call).store(decide, uses=PASSWORDS)
+                await AuthChanges(self._meta, self._owners, asker.caller, call).store(decide, uses=PASSWORDS)
         except DeltaMQError as error:
             return AlteredUser(name, error_code_of(error), error.detail)
         return AlteredUser(name, ErrorCode.NONE, None)

@@ -12,11 +12,16 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from deltamq.api.auth.caller import EVERYBODY
 from deltamq.api.first_start import make_administrator
+from deltamq.api.host.peers import Call
 from deltamq.api.kafka.messages.errors import ErrorCode
 from deltamq.api.kafka.messages.log_messages import ProduceRequest
 from deltamq.api.ports import Ports
+from deltamq.api.principals.auth_changes import AuthChanges
 from deltamq.api.service.service import Service
+from deltamq.mq.auth.changes import decide_put_password
+from deltamq.mq.auth.keys import password_of
 from deltamq.mq.errors import Unavailable
 from deltamq.tables.store.file_pool import PoolingFiles
 from deltamq.tables.store.local import LocalStore
@@ -47,6 +52,23 @@ def test_sec_44_an_open_process_ends_its_service_when_the_warehouse_is_guarded(t
         assert api.send("orders", "x").json["code"] == "warehouse_guarded"
         assert api.call("GET", "/v1/topics", Mq_Forwarded="1").status == 503, "whoever says that it was forwarded"
         assert api.call("GET", "/healthz").status == 200
+
+
+def test_sec_44_whoever_did_not_authenticate_changes_no_access_of_a_warehouse_that_was_just_guarded(
+    tmp_path: Path,
+) -> None:
+    config = config_for(tmp_path)
+    with running(config) as api:
+        make_administrator(config, "admin")
+        word = password_of("admin", "SCRAM-SHA-512", salt=b"s", iterations=4_096, salted=b"p", now_ms=1)
+        service = api.service
+        changes = AuthChanges(service.meta, service.owners, EVERYBODY, Call("POST", b"/v1", [], b""))
+        # it may not have seen yet that it is guarded
+        storing = changes.store(lambda state: decide_put_password(state, word))
+        with pytest.raises(Unavailable) as refused:
+            asyncio.run_coroutine_threadsafe(storing, service.loop).result(30)
+        assert refused.value.code == "warehouse_guarded"
+        assert service.meta.now.auth.passwords == {}
 
 
 def test_sec_44_before_the_first_principal_a_process_with_authentication_lets_nobody_in_and_one_without_everybody(

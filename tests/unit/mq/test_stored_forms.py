@@ -17,13 +17,18 @@ import pytest
 from deltamq.mq.audit import ActBegun, ActEnded, RefusalCount
 from deltamq.mq.audit import record_from_json as audit_from_json
 from deltamq.mq.audit import record_to_json as audit_to_json
-from deltamq.mq.auth.keys import Key, Scram
+from deltamq.mq.auth.client_quotas import ClientQuota
+from deltamq.mq.auth.keys import Key, Password, Scram
 from deltamq.mq.auth.principals import Principal, Quota, rule_of
 from deltamq.mq.auth.state import (
     AclPut,
     AclRemoved,
+    AuthState,
+    ClientQuotaPut,
     KeyPut,
     KeyRevoked,
+    PasswordPut,
+    PasswordRemoved,
     PrincipalDisabled,
     PrincipalEnabled,
     PrincipalPut,
@@ -111,6 +116,16 @@ def tagged(tag: str, body: bytes) -> tuple[str, object]:
 
 
 AB = ("A", "B")
+PASSWORD = Password(
+    principal="ada@x.org",
+    mechanism="SCRAM-SHA-512",
+    salt="c2FsdA==",
+    iterations=4_096,
+    stored_key="c3RvcmVk",
+    server_key="c2VydmVy",
+    created_ms=5,
+)
+CLIENTS = ClientQuota(user="ada@x.org", client_id="", bytes_in_per_s=5)
 HOST = Host(id="one", address="http://a:1", brokers=AB, renewal=3, load=7, machine="boot-1", kafka="a:9092")
 TWO_PARTITIONS = new_route("orders", 2, AB)
 FOUR_PARTITIONS = expand(TWO_PARTITIONS, "orders", 4, AB)
@@ -287,6 +302,21 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
     "an access rule": (META, AclPut(rule=RULE)),
     "an access rule's end": (META, AclRemoved(id=RULE.id, principal="ada@x.org")),
     "a quota": (META, QuotaPut(quota=Quota(principal="ada@x.org", requests_per_s=5, bytes_out_per_s=6))),
+    "a password": (META, PasswordPut(password=PASSWORD)),
+    "a password's end": (META, PasswordRemoved(principal="ada@x.org", mechanism="SCRAM-SHA-512")),
+    "a quota of clients": (META, ClientQuotaPut(quota=CLIENTS)),
+    "a snapshot with passwords and quotas of clients": (
+        SNAPSHOT,
+        MetaSnapshot(
+            meta=Meta(
+                auth=AuthState(
+                    passwords={"ada@x.org": {"SCRAM-SHA-512": PASSWORD}}, client_quotas={CLIENTS.entity: CLIENTS}
+                )
+            ),
+            previous=0,
+            told={},
+        ),
+    ),
     "a schema": (META, SchemaRegistered(subject="orders-value", version=1, id=7, schema=AVRO)),
     "a schema that has an id already": (META, SchemaRegistered(subject="orders-value", version=2, id=7)),
     "a deletion of schemas": (META, SchemaDeleted(subject="orders-value", versions=(1, 2), permanent=False)),
@@ -400,7 +430,7 @@ OPTIONAL = {
     *("features", "on"),
     *("schema", "schema_type", "references", "schemas", "subjects", "rules", "last_id", "compatibility", "mode"),
     *("note", "disabled_ms", "until_ms", "scram", "auth", "auth.principals", "auth.keys", "auth.rules", "auth.quotas"),
-    *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
+    *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s", "user", "client_id", "passwords", "client_quotas"),
     *("retired", "static", "at_ms", "hosted", "copies", "version", "access", "access.brokers", "access.partitions"),
     *(f"{queue}.{name}" for queue in (0, 1) for name in ("start_offset", "end_offset", "end_ms")),
     *(f"settings.{name}" for name in ("order_strategy", "retention_ms", "message_type", "flush", "partitioner")),
@@ -412,7 +442,7 @@ OPTIONAL = {
 #: Fields that may be null.
 NULLABLE = {
     *("flush", "d", "rp", "dr", "static", "world", "filter", "until_ms", "paused"),
-    *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
+    *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s", "user", "client_id"),
 }
 #: The keys of objects whose keys are names, where another key is another entry.
 NAMES = {
@@ -431,7 +461,7 @@ NAMES = {
     "1",
     "segment.bytes",
 }
-NAMES_ANYWHERE = {"told", "scram"}
+NAMES_ANYWHERE = {"told", "scram", "passwords", "ada@x.org"}
 
 Path_ = tuple[str | int, ...]
 
