@@ -205,5 +205,5 @@ def event_from_json(kind: str, body: bytes) -> AnyEvent:
         raise Corrupt(f"the metadata log holds an event of unknown kind {kind!r}", code="meta_event_unknown")
     with corrupt_when_damaged(f"a stored {kind} event", code="meta_event_corrupt"):
         event: AnyEvent = form.from_json(body)
-    check_nothing_lost(f"a {kind} event", body, form.to_json(event))
+        check_nothing_lost(f"a {kind} event", body, form.to_json(event))
     return event

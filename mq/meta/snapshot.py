@@ -67,7 +67,7 @@ class MetaSnapshot:
         with corrupt_when_damaged("a stored snapshot event", code="meta_event_corrupt"):
             _read_features(body).features.state()  # first: what else a newer release wrote may not be readable at all
             snapshot = _read(body).snapshot()
-        check_nothing_lost("a snapshot", body, snapshot.to_json())
+            check_nothing_lost("a snapshot", body, snapshot.to_json())
         return snapshot
 
 

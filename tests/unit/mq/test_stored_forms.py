@@ -535,6 +535,16 @@ def test_cons_09_a_subscription_of_a_release_without_filters_has_none() -> None:
     assert family.read(tag, text) == replace(value, client=replace(CLIENT, topics=topics))
 
 
+@pytest.mark.parametrize("name", ["a key", "a snapshot"])
+def test_meta_04_a_name_of_a_field_that_is_no_text_is_damage(name: str) -> None:
+    family, _ = EXAMPLES[name]
+    tag, document = STORED[name]
+    text = json.dumps({**document, "damaged?": 1}).encode().replace(b"damaged?", b"damaged\xe0")
+    with pytest.raises(Corrupt) as found:
+        family.read(tag, text)
+    assert found.value.code == family.code
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_meta_06_a_field_of_a_newer_release_is_never_dropped(name: str) -> None:
     family, value = EXAMPLES[name]
