@@ -30,6 +30,8 @@ class Broker:
     """Where the service listens for Kafka's clients; `localhost` is the name that it tells them, too."""
 
     port: int
+    #: Where it serves HTTP.
+    url: str
     #: The key of an administrator, if the service wants one.
     key: str = ""
     #: Where the authority's certificate and the client's with its key are, if it speaks TLS, too.
@@ -92,8 +94,7 @@ def _running(log: Path, settings: Mapping[str, str], port: int, warehouse: str) 
         command = ["nice", "-n", "10", _DELTAMQ, "serve", *flags]
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=err, text=True)
         try:
-            _wait_until_served(process, log)
-            yield Broker(port)
+            yield Broker(port, _served_url(process, log))
         finally:
             process.terminate()
             try:
@@ -103,13 +104,15 @@ def _running(log: Path, settings: Mapping[str, str], port: int, warehouse: str) 
                 process.wait()
 
 
-def _wait_until_served(process: subprocess.Popen[str], log: Path) -> None:
+def _served_url(process: subprocess.Popen[str], log: Path) -> str:
+    """Wait until it serves, and return where."""
     assert process.stdout is not None
     watch = threading.Timer(_START_S, process.kill)
     watch.start()
     try:
         for line in process.stdout:
             if line.startswith("serving "):
+                url = line.split()[1]
                 break
         else:
             raise RuntimeError(f"the service did not start; its log is {log}")
@@ -117,3 +120,4 @@ def _wait_until_served(process: subprocess.Popen[str], log: Path) -> None:
         watch.cancel()
     # what it prints later must not fill the pipe
     threading.Thread(target=process.stdout.read, daemon=True).start()
+    return url
