@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deltamq.api.kafka.calls.fetching import Chunk, Position, Read, ReadAhead
+from deltamq.api.kafka.calls.read_ahead import Chunk, Position, Read, ReadAhead
 from deltamq.api.kafka.messages.errors import ErrorCode
 from deltamq.api.kafka.messages.log_messages import FetchedPartition, FetchPartition, FetchRequest, FetchTopic
 from deltamq.api.kafka.records.batch import batches_of
