@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -74,14 +73,13 @@ def test_kafka_06_nobody_waits_for_the_expansion_of_a_batch(kafka, topic) -> Non
     batch = pack_header(bomb, base_offset=0, count=1, times_ms=(0, 0), compression=Compression.ZSTD) + bomb
     answered: list[list[ProducedPartition]] = []
     sending = threading.Thread(target=lambda: answered.append(_send(kafka.port, topic, *[batch] * 12)))
-    longest = 0.0
+    others = 0
     sending.start()
     while sending.is_alive():
-        began = time.monotonic()
         assert kafka.api.call("GET", "/healthz").status == 200
-        longest = max(longest, time.monotonic() - began)
+        others += 1
     assert {one.error_code for one in answered[0]} <= {ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE}
-    assert longest < 1, f"the event loop stood still for {longest:.1f} s"
+    assert others > 3, "the event loop stood still: one would have waited, and another have come behind it"
 
 
 @pytest.mark.parametrize(("count", "size"), [(20, MIB), (50, KIB)])
