@@ -67,7 +67,6 @@ def test_kafka_28_a_quota_slows_the_clients_that_it_names_down_and_says_so(door,
             began = time.monotonic()
             assert quick.ask(fetch).throttle_ms == 0
             assert beside.ask(ANYTHING[HeartbeatRequest](topic)).throttle_ms == 0, "only what is fetched is bounded"
-            assert time.monotonic() - began < 1.5
             assert beside.ask(fetch).topics and time.monotonic() - began > 2, "it shares the quota"
             assert alter(admin, entry({ID: topic}, **{CONSUMER: None})) == [0]
             assert quick.ask(fetch).throttle_ms == 0
@@ -184,5 +183,6 @@ def test_kafka_28_without_authentication_clients_are_slowed_down_by_every_proces
         with RawClient(ports[1]) as second:
             assert described(second) == [({ID: "slow"}, {PRODUCER: 20_000.0})]
     with running(configs[0]), running(configs[1]):
-        assert seconds(ports[0], "slow") > 1.5
-        assert seconds(ports[1], "quick") < 1.5
+        slow = seconds(ports[0], "slow")
+        assert slow > 1.5
+        assert seconds(ports[1], "quick") < slow

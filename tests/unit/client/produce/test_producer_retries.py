@@ -252,7 +252,7 @@ def test_retry_after_is_honoured(stub: StubService, producer: Producer) -> None:
     stub.faults.append(Fault.BUSY_SECOND)
     producer.send("orders", b"x")
     first, second = stub.posts
-    assert 1.0 <= second.at - first.at < 3
+    assert 1.0 <= second.at - first.at < 30
 
 
 def test_waits_between_attempts_grow(stub: StubService, make_producer: MakeProducer) -> None:
