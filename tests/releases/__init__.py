@@ -8,11 +8,15 @@ Tests start one on a warehouse of today's release, with today's interpreter and 
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -73,22 +77,30 @@ class Start(NamedTuple):
     stderr: str
 
 
-def started(release: str, folder: Path, warehouse: Path, *, auth: bool = True) -> Start:
-    """Unpack a release into `folder`, start its service on a warehouse, and stop it again; return what it did.
-
-    A start that takes longer than a minute is killed.
-    """
+@cache
+def _tree(release: str) -> Path:
+    """Unpack a release, once in a process: its modules are then compiled once, too."""
+    folder = Path(tempfile.mkdtemp(prefix="deltamq-release-"))
+    atexit.register(shutil.rmtree, folder)
     with tarfile.open(ARCHIVE) as archive:
         members = [member for member in archive if member.name.startswith(f"{release}/")]
         archive.extractall(folder, members, filter="data")
-    tree, errors = folder / release, folder / "stderr.txt"
+    return folder / release
+
+
+def started(release: str, folder: Path, warehouse: Path, *, auth: bool = True) -> Start:
+    """Start a release's service on a warehouse, and stop it again; return what it did. Its errors go into `folder`.
+
+    A start that takes longer than a minute is killed.
+    """
+    tree, errors = _tree(release), folder / "stderr.txt"
     environ = {key: value for key, value in os.environ.items() if not key.startswith("DELTAMQ_")}
     with (
         errors.open("w") as stderr,
         subprocess.Popen(
             [sys.executable, "-u", "-c", START, str(warehouse), "auth" if auth else "open"],
             cwd=tree,
-            env=environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
+            env=environ | {"PYTHONPATH": str(tree)},
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
