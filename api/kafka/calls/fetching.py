@@ -243,10 +243,12 @@ class Fetching:
                 fetched, queue = await self._queues.look(asked.topic, queue.name, query)
             else:
                 log = await asked.partition.opened()
-                await self._reader.bring_up(asked.partition, log, query, query.offset)
-                found = self._sent.find(log, query.offset, bytes_max, compression)
-                if found:
-                    return _as_sent(found, query.offset, log)
+                if self._sent.find(log, query.offset, bytes_max, compression):
+                    await self._reader.bring_up(asked.partition, log, query, query.offset)
+                    # An erasure by another process may be news.
+                    found = self._sent.find(log, query.offset, bytes_max, compression)
+                    if found:
+                        return _as_sent(found, query.offset, log)
                 fetched = await self._reader.look(asked.partition, log, query, query.offset)
         except GONE as error:
             raise await self._topics.explained(asked.topic, error) from error
