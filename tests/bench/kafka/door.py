@@ -6,6 +6,7 @@ The client shares the machine, and runs within the interpreter that measures, so
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -202,14 +203,27 @@ def _one_by_one(producers: list[Producer], seconds: float) -> tuple[list[float],
 
 @bench("kafka.consume")
 def consume(session: Session) -> Iterator[Figure]:
-    """A consumer that reads a topic from its beginning."""
+    """A consumer that reads a topic from its beginning: records as they are, and compressed ones from memory."""
     messages = max(100_000, session.effort.history_messages // 4)
-    with kafka_service(session, "kafka.consume") as (service, address):
+    yield from _consume(session, "kafka.consume", {}, [bytes(100)] * 1_000, messages, "100 B")
+    events = [
+        json.dumps({"id": i, "customer": f"customer {i % 97}", "lines": [f"article {j * i % 89}" for j in range(60)]})
+        for i in range(1_000)
+    ]
+    texts, lz4 = [event.encode() for event in events], {"compression.type": "lz4"}
+    yield from _consume(session, "kafka.consume.lz4", lz4, texts, 40_000, "1 KiB of JSON in lz4, from memory")
+
+
+def _consume(
+    session: Session, name: str, settings: Mapping[str, Any], bodies: Sequence[bytes], messages: int, said: str
+) -> Iterator[Figure]:
+    with kafka_service(session, name) as (service, address):
         service.make_topic("bench", PARTITIONS)
-        producer = Producer({"bootstrap.servers": address, **QUIET, "batch.size": 262_144, "linger.ms": 5})
+        batches = {"batch.size": 262_144, "linger.ms": 5}
+        producer = Producer({"bootstrap.servers": address, **QUIET, **batches, **settings})
         stored = 0
         while stored < messages:
-            stored += sent(producer, "bench", [bytes(100)] * 1_000, 0.5)
+            stored += sent(producer, "bench", bodies, 0.5)
 
         def window(_: float) -> dict[str, float]:
             mark, cpu_s = cores_mark(service), service.cpu_s()
@@ -218,13 +232,15 @@ def consume(session: Session) -> Iterator[Figure]:
             return {"rate": count / elapsed, "cpu_us": used, **cores_used(service, mark)}
 
         windows = session.windows(window)
-    text = f"consume with librdkafka from the first record on, 100 B, {PARTITIONS} partitions"
-    yield session.figure_of("kafka.consume.rate", text, "msg/s", "rate", windows)
-    yield session.figure_of("kafka.consume.cpu", f"{text}: the service's CPU time", "us", "cpu_us", windows)
+    text = f"consume with librdkafka from the first record on, {said}, {PARTITIONS} partitions"
+    yield session.figure_of(f"{name}.rate", text, "msg/s", "rate", windows)
+    yield session.figure_of(f"{name}.cpu", f"{text}: the service's CPU time", "us", "cpu_us", windows)
 
 
 def _read(address: str, messages: int) -> tuple[int, float]:
-    consumer = Consumer({"bootstrap.servers": address, **QUIET, "group.id": "unused", "enable.auto.commit": False})
+    # librdkafka waits for a second, by default, before it fetches more for a queue that was full.
+    settings = {"group.id": "unused", "enable.auto.commit": False, "fetch.queue.backoff.ms": 1}
+    consumer = Consumer({"bootstrap.servers": address, **QUIET, **settings})
     consumer.assign([TopicPartition("bench", index, 0) for index in range(PARTITIONS)])
     count, began = 0, time.perf_counter()
     for _ in itertools.count():
