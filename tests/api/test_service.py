@@ -134,6 +134,7 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         ("post", "/v1/groups/{group}/dead"),
         *((method, "/v1/auth/principals/{principal}") for method in ("get", "put", "delete")),
         *(("post", f"/v1/auth/principals/{{principal}}/{how}") for how in ("disable", "enable")),
+        ("delete", "/v1/auth/principals/{principal}/passwords/{mechanism}"),
         *(("get", f"/v1/auth/{kind}") for kind in ("principals", "keys", "acls", "quotas")),
         ("put", "/v1/auth/quotas/{principal}"),
         ("get", "/v1/auth/may"),
