@@ -220,7 +220,7 @@ def decide_change_quota(state: AuthState, whose: ClientQuota, changes: Mapping[s
 
     `changes` has bounds by their names, None for one that is removed. The quota of a user alone is the principal's.
     """
-    if whose.user and whose.client_id is None:
+    if whose.user and whose.is_principals:
         of_principal = state.quotas.get(whose.user, Quota(principal=whose.user))
         wanted = _with_bounds(of_principal, changes)
         return () if wanted == of_principal else decide_put_quota(state, wanted)

@@ -40,6 +40,11 @@ class ClientQuota:
         return self.user, self.client_id
 
     @property
+    def is_principals(self) -> bool:
+        """Whether it is of one user alone, and so the quota of the principal."""
+        return bool(self.user) and self.client_id is None
+
+    @property
     def is_open(self) -> bool:
         """Whether nothing is bounded."""
         return self.bytes_in_per_s is self.bytes_out_per_s is None

@@ -15,6 +15,7 @@ from deltamq.api.audit.audit import Audit
 from deltamq.api.auth.caller import EVERYBODY, Caller
 from deltamq.api.auth.calls import named_by, needs_of
 from deltamq.api.auth.forwarded import caller_header
+from deltamq.api.host.peers import Call
 from deltamq.api.kafka.messages.apis import APIS
 from deltamq.api.kafka.messages.codec import Message
 from deltamq.api.wire.answer import Header
@@ -93,6 +94,11 @@ class Asker:
         except Forbidden as error:
             raise self._refused(error) from None
         self._allowed.add((resource, name, verb))
+
+    @property
+    def to_others(self) -> Call:
+        """The call by which other processes are told, for the caller, of a change."""
+        return Call.on_behalf("POST", "/v1", self.headers)
 
     @property
     def sees_all(self) -> bool:

@@ -18,7 +18,6 @@ from typing import Final, TypeAlias
 from deltamq.api.audit.audit import Audit
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.owners import Owners
-from deltamq.api.host.peers import Call
 from deltamq.api.kafka.access.needs import Asker, recorded
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.messages.user_messages import (
@@ -103,11 +102,10 @@ class ClientQuotaCalls:
             if validate_only:
                 decide(self._meta.now.auth)
             else:
-                is_of_clients = any(changes.values()) and not _is_principals(whose)
+                is_of_clients = any(changes.values()) and not whose.is_principals
                 async with recorded(self._audit, asker, "quota", whose.whose, changes):
-                    call = Call.on_behalf("POST", "/v1", asker.headers)
-                    uses = CLIENT_QUOTAS if is_of_clients else None
-                    await AuthChanges(self._meta, self._owners, asker.caller, call).store(decide, uses=uses)
+                    changes_of = AuthChanges(self._meta, self._owners, asker.caller, asker.to_others)
+                    await changes_of.store(decide, uses=CLIENT_QUOTAS if is_of_clients else None)
         except DeltaMQError as error:
             return AlteredQuota(error_code_of(error), error.detail, entry.entity)
         return AlteredQuota(ErrorCode.NONE, None, entry.entity)
@@ -115,10 +113,6 @@ class ClientQuotaCalls:
 
 def _identity(entry: AlteringQuota) -> frozenset[tuple[str, str | None]]:
     return frozenset((one.entity_type, one.entity_name) for one in entry.entity)
-
-
-def _is_principals(whose: ClientQuota) -> bool:
-    return bool(whose.user) and whose.client_id is None
 
 
 # What is asked.
@@ -169,10 +163,9 @@ def _rate(key: str, value: float) -> int:
 
 def _all_quotas(state: AuthState) -> Iterator[tuple[_Names, list[QuotaValue]]]:
     """Yield the names of each entity that has bounds, and these."""
-    quotas = [({_USER: name}, quota) for name, quota in state.quotas.items()]
-    for names, of_principal in quotas:
+    for principal, of_principal in state.quotas.items():
         if values := _values(of_principal):
-            yield names, values
+            yield {_USER: principal}, values
     for quota in state.client_quotas.values():
         entity = ((_USER, quota.user), (_CLIENT_ID, quota.client_id))
         yield {kind: name or None for kind, name in entity if name is not None}, _values(quota)

@@ -274,8 +274,8 @@ class Cluster:
         queues = self._topics.queues_of(topic)
         queue = None if queues is None else queues.served.get(index)
         names = [topic.route.partitions[index]] if queue is None else [segment.partition for segment in queue.readable]
-        offsets = self._topics.offsets
-        find = offsets.partition if topic.name == CONSUMER_OFFSETS else partial(self._logs.get, topic)
+        is_of_offsets = topic.name == CONSUMER_OFFSETS
+        find = self._topics.offsets.partition if is_of_offsets else partial(self._logs.get, topic)
         try:
             logs = [await find(name).opened() for name in names]
         except DeltaMQError:

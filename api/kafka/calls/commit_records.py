@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from deltamq.api.host.hosted_meta import HostedMeta
@@ -149,7 +148,7 @@ def _records(rows: pa.Table, commits: Sequence[OffsetRecord], places: Places) ->
         values.append(None if is_none else _value(offset, committed.metadata, time_ms))
     offsets = rows.column("offset").to_numpy()[kept]
     key, value = (pa.array(column, pa.binary()) for column in (keys, values))
-    return offsets, Records(key=key, value=value, headers=None, time_ms=np.asarray(times)[kept])
+    return offsets, Records(key=key, value=value, headers=None, time_ms=times[kept])
 
 
 def _key(group: str, topic: str, partition: int) -> bytes:

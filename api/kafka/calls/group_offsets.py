@@ -22,7 +22,6 @@ from deltamq.api.host.hosted_group import Groups
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.owners import Owners
-from deltamq.api.host.peers import Call
 from deltamq.api.kafka.access.needs import Asker, recorded
 from deltamq.api.kafka.calls.layout import Layout, topic_id_of
 from deltamq.api.kafka.calls.members import Members
@@ -206,7 +205,7 @@ class OffsetChanges:
             await self._groups.reset(group, topic.topic, lanes)
         # The next request to the owners of the lanes must find them in the new epoch.
         brokers = {broker_of(lane.partition) for lane in lanes}
-        await self._owners.tell(brokers, Call.on_behalf("POST", "/v1", asker.headers))
+        await self._owners.tell(brokers, asker.to_others)
 
     async def _lanes_at(self, group: str, topic: HostedTopic, asked: CommitPartition) -> dict[LaneKey, int]:
         """Return the offset of each lane of a partition that puts the group at `asked.offset`, which may be any."""

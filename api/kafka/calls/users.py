@@ -13,7 +13,6 @@ from typing import TypeAlias
 from deltamq.api.audit.audit import Audit
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.owners import Owners
-from deltamq.api.host.peers import Call
 from deltamq.api.kafka.access.needs import Asker, recorded
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.messages.user_messages import (
@@ -106,8 +105,8 @@ class Users:
 
             asks = {"remove": removed, "put": {password.mechanism: password.iterations for password in put}}
             async with recorded(self._audit, asker, "principal", name, asks):
-                call = Call.on_behalf("POST", "/v1", asker.headers)
-                await AuthChanges(self._meta, self._owners, asker.caller, call).store(decide, uses=PASSWORDS)
+                changes_of = AuthChanges(self._meta, self._owners, asker.caller, asker.to_others)
+                await changes_of.store(decide, uses=PASSWORDS)
         except DeltaMQError as error:
             return AlteredUser(name, error_code_of(error), error.detail)
         return AlteredUser(name, ErrorCode.NONE, None)
