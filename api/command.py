@@ -35,25 +35,26 @@ def serve_command(
         "service.brokers": list(brokers) or None,
         "service.address": address,
     }
-    with _without("pandas"):
+    with _without("pandas", "httpx._main"):
         from deltamq.api.serve import serve
 
         serve(profile, flags)
 
 
 @contextmanager
-def _without(package: str) -> Iterator[None]:
-    """Let nobody find a package, and so import it.
+def _without(*names: str) -> Iterator[None]:
+    """Let nobody find these modules, and so import them; what would use them does without.
 
     With its first array pyarrow imports pandas, if it is installed. The service does not use it, and it would take
-    35 MiB of 193 there and half a second of each start.
+    35 MiB of 193 there and half a second of each start. httpx imports its command, and with it a hundred modules that
+    write to terminals.
     """
 
     class Missing:
         @staticmethod
         def find_spec(name: str, path: object = None, target: object = None) -> None:
-            if name == package:
-                raise ModuleNotFoundError(f"the service does not use {package}", name=name)
+            if name in names:
+                raise ModuleNotFoundError(f"the service does not use {name}", name=name)
 
     sys.meta_path.insert(0, Missing)
     try:

@@ -144,6 +144,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: App, config: Config, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         self._app = app
         self._tls = tls
+        self._ending = asyncio.Event()
         self._connections_max = config.service.connections_max
         scheme = "http" if tls is None else "https"
         self._ready_line = f"serving {_url(listener, scheme)} warehouse {config.warehouse.uri}"
@@ -219,11 +220,21 @@ class Server(uvicorn.Server):
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 
+    async def main_loop(self) -> None:
+        """Wait for the end: uvicorn's own version looks for it ten times a second, also in a service that rests."""
+        await self.on_tick(0)
+        await self._ending.wait()
+
     def _on_signal(self, number: signal.Signals) -> None:
         log.info("event=stopping signal=%s", number.name)
         if self.should_exit:
             self.force_exit = True
+        self.end()
+
+    def end(self) -> None:
+        """Answer the requests under way, and stop."""
         self.should_exit = True
+        self._ending.set()
         if self._app.service is not None:
             self._app.service.begin_stop()
 

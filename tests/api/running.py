@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -11,10 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
+import uvicorn.server
 
 from deltamq.api.app import App, create_app
 from deltamq.api.log.partition import Partition
@@ -144,6 +147,14 @@ def config_for(warehouse: Path | str, **service: Any) -> Config:
     return Config(warehouse=WarehouseSettings(uri=str(warehouse)), service=settings)
 
 
+async def _soon(_delay_s: float) -> None:
+    await asyncio.sleep(0.005)
+
+
+# At its end uvicorn waits for a tenth of a second, whether there are connections or not: thousands of tests would, too.
+setattr(uvicorn.server, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": _soon}))  # noqa: B010 - mypy refuses it
+
+
 class _ThreadServer(Server):
     """The service's server without signal handlers, which only the main thread may have."""
 
@@ -187,8 +198,7 @@ def running(config: Config, ports: Ports = REAL, make: Callable[[Config, Ports],
         yield Api(listener.getsockname()[1], app.service)
     finally:
         if app.service is not None:
-            app.service.loop.call_soon_threadsafe(app.service.begin_stop)
-        server.should_exit = True
+            app.service.loop.call_soon_threadsafe(server.end)
         thread.join(60)
         listener.close()
     assert not thread.is_alive(), "the service did not stop"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -43,6 +44,8 @@ class ServiceProcess(processes.ServiceProcess):
 
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
+        # None of its threads runs any more.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)

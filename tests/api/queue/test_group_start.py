@@ -63,6 +63,7 @@ def test_model_4_a_group_gets_all_of_a_partition_that_was_added_after_it_began(
     queue.send("before", "before, too")
     late = queue.group("late", consume_from=consume_from, order=order)
     assert take_all(late) == (["before, too"] if consume_from == "last" else [])
+    queue.settle()
     expand(queue)
     queue.send("1", "2", "3", partition=NEW)
     queue.crash()
