@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
 from deltamq.api.auth.caller import Certificates
 from deltamq.api.auth.calls import check_complete
@@ -136,8 +139,7 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
     app.state.service = None
     app.state.settings = settings_of(config)
     app.state.is_guarded = config.service.auth
-    for router in _ROUTERS:
-        app.include_router(router)
+    app.router.routes.extend(_routes())
     install(app)
 
     def openapi() -> dict[str, Any]:
@@ -146,6 +148,15 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
     app.openapi = openapi  # type: ignore[method-assign] # FastAPI's own way to extend the document
     check_complete(_served(app))
     return App(app, config, ports, traces_of(config))
+
+
+@cache
+def _routes() -> Sequence[BaseRoute]:
+    """Return the routes, which FastAPI prepares at their first request: the same for every application."""
+    router = APIRouter(generate_unique_id_function=operation_id)
+    for part in _ROUTERS:
+        router.include_router(part)
+    return router.routes
 
 
 def _served(app: FastAPI) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ def serve_command(
         "service.brokers": list(brokers) or None,
         "service.address": address,
     }
+    # Next to nothing of what a start makes is garbage; `run` lets the collector begin.
+    gc.disable()
     with _without("pandas", "httpx._main"):
         from deltamq.api.serve import serve
 

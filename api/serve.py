@@ -106,6 +106,7 @@ def run(app: App, config: Config, listener: socket.socket, tls: ssl.SSLContext |
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    gc.enable()
     server.run(sockets=[listener])
     return 0 if server.started else 1
 

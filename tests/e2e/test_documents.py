@@ -24,8 +24,8 @@ FLIGHTS = (ROOT / "jobs" / "flights" / "README.md").read_text(encoding="utf-8")
 #: Documents whose examples are run, in this order.
 DOCUMENTS = ("README.md", "mq/client/README.md", "jobs/README.md")
 ADDRESS = "http://127.0.0.1:8080"
-#: Examples that `make faults` alone runs: two dozen commands, and jobs that have tests of their own.
-LONG = ("Command line", "Writing, typed tables, a catalog")
+#: Examples that `make faults` alone runs: two dozen commands, and jobs and tables that have tests of their own.
+LONG = ("Command line", "Topics with a schema", "Writing, typed tables, a catalog")
 
 
 class Example(NamedTuple):

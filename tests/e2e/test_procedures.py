@@ -157,6 +157,7 @@ def test_a_point_in_time_and_an_upgrade(machine: Machine) -> None:
     assert len(left(machine)) >= 10
 
 
+@pytest.mark.long
 def test_a_full_disk_and_a_damaged_partition(machine: Machine) -> None:
     assert "orders" in machine.follow("Make room on a disk")
 
@@ -204,6 +205,7 @@ def ready(url: str) -> bool:
         return admin.unready() is None
 
 
+@pytest.mark.long
 def test_rely_10_a_disk_that_is_not_mounted_is_named_and_the_processes_go_on_when_it_is(machine: Machine) -> None:
     disk = machine.warehouse.parent
     disk.rename(machine.folder / "not mounted")
@@ -270,6 +272,7 @@ def test_a_job_that_fails_says_why_and_goes_on_when_that_is_mended(machine: Mach
     assert "quarantined=20" in after and "FAILED" not in after
 
 
+@pytest.mark.long
 def test_a_group_whose_lag_grows_is_looked_at_and_helped(machine: Machine) -> None:
     with Admin(machine.url) as admin:
         until(lambda: admin.history("lag", group="billing"))

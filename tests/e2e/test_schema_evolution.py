@@ -126,6 +126,7 @@ def two(tmp_path: Path) -> Iterator[Two]:
         yield both
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_type_5_a_schema_changes_in_each_way_while_processes_are_killed(two: Two, tmp_path: Path) -> None:
     """Old rows read as before, each message is stored once with all its fields, and a wrong change is refused."""

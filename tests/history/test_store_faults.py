@@ -97,6 +97,7 @@ def _play(
     assert troubles[0].rss_mib < _MEMORY_MIB
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_f20_faults_of_a_store_lose_and_repeat_nothing(valid: Valid, proxied_store: StoreProxy) -> None:
     plan = replace(ON_A_STORE, seed=2001, server=proxied_store, strikes=len(SHORTLY), rest_s=(0.3, 0.6), seconds=0)

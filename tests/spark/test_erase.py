@@ -106,6 +106,22 @@ def places(spark: SparkSession, table: Path) -> list[tuple[str, int]]:
     return sorted((row._partition, row._offset) for row in rows)
 
 
+def test_erase_6_an_export_loses_the_rows_of_erased_messages(
+    spark: SparkSession, filled: Filled, tmp_path: Path, exported: Callable[..., dict[str, int]]
+) -> None:
+    silver, quarantine = tmp_path / "silver", tmp_path / "silver_quarantine"
+    log = filled.append("orders", A.name, FITS, MISFIT, key=ADA)
+    log.append([Batch(rows([b'{"id": "kept"}', b"kept, too"], key="eve"))])
+    exported("silver")
+    erasure, conf = asked(filled, ADA), with_spark_engine(conf_of(filled))
+    assert erase(spark, conf, NOW)["open"] == 1
+    assert (places(spark, silver), places(spark, quarantine)) == ([(A.name, 2)], [(A.name, 3)])
+    later(filled, conf, erasure, silver, quarantine)
+    assert erase(spark, conf, NOW)["open"] == 0
+    assert holding(tmp_path, b"SECRET-of-ada", ADA.encode()) == [] and sound(filled)
+
+
+@pytest.mark.long
 def test_erase_6_exports_lose_the_rows_of_erased_messages_and_go_on(
     spark: SparkSession,
     filled: Filled,
