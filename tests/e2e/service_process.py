@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 from deltamq.mq.client.cli import processes
 from deltamq.mq.client.cli.processes import Running
@@ -44,8 +46,9 @@ class ServiceProcess(processes.ServiceProcess):
 
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
-        # None of its threads runs any more.
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+        process = psutil.Process(self._process.pid)
+        while process.status() != psutil.STATUS_STOPPED:  # a busy machine lets it run on for a moment
+            time.sleep(0.001)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
