@@ -154,9 +154,7 @@ class ProducerCalls(Client):
         router = self._routers.router(topic)
         if selector is not None:
             message = await router.chosen(message, selector, selector_argument, deadline)
-        shares = timeout_s is None and expected_offset is None and not self._sends_here
-        queued = self._gathered(router, message, deadline, future, waits=True) if shares else None
-        executor, entry = queued or await self._put(router, message, deadline, future, expected_offset, waits=True)
+        executor, entry = await self._put(router, message, deadline, future, expected_offset, waits=True)
         return await wait_for(self.shell, executor, entry, future, deadline)
 
     def _queued(
@@ -170,26 +168,16 @@ class ProducerCalls(Client):
     ) -> Coroutine[Any, Any, object] | None:
         """Queue one message; returns what is to be awaited if it cannot be queued at once."""
         message = made(body, options)
-        deadline = self._deadline(None)
+        now = self.shell.now()
+        deadline = now + self._settings.patience.timeout_s
         self._check(message)
         router = self._routers.router(topic)
         if selector is not None:
             return self._queue_chosen(router, message, deadline, future, selector, selector_argument)
-        if self._gathered(router, message, deadline, future, waits=False) is not None:
+        executor = router.known_executor(message, now) if self._hosts.tracing.spans is None else None
+        if executor is not None and self._routers.gather(executor, message, deadline, future):
             return None
         return self._put(router, message, deadline, future)
-
-    def _gathered(
-        self, router: TopicRouter, message: Message, deadline: float, future: Outcome[Sent] | None, *, waits: bool
-    ) -> tuple[Executor, Entry] | None:
-        """Queue one message together with others, if its executor is known and there is room; else return None."""
-        if self._hosts.tracing.spans is not None:
-            return None
-        executor = router.known_executor(message, self.shell.now())
-        if executor is None:
-            return None
-        entry = self._routers.gather(executor, message, deadline, future, waits=waits)
-        return None if entry is None else (executor, entry)
 
     async def _queue_chosen(
         self,

@@ -7,7 +7,6 @@ error that the producer itself makes for a send says whether anything may be sto
 from __future__ import annotations
 
 from collections import OrderedDict
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -76,22 +75,12 @@ class Entry(msgspec.Struct, gc=False, eq=False):
         """Return an entry for each call."""
         if len(self.futures) == 1:
             return [self]
-        parts = [self._part(*part) for part in zip(self.messages, self.futures, self.born_us, strict=True)]
+        parts = [
+            replace(self, messages=[message], count=1, size=message.size_bytes(), futures=[future], born_us=[born_us])
+            for message, future, born_us in zip(self.messages, self.futures, self.born_us, strict=True)
+        ]
         assert sum(part.size for part in parts) == self.size, "each gives back the room that it took"
         return parts
-
-    def _part(self, message: Message, future: Outcome[Any] | None, born_us: int) -> Entry:
-        size = message.size_bytes()
-        return replace(self, messages=[message], count=1, size=size, futures=[future], born_us=[born_us])
-
-    def without(self, future: Outcome[Any]) -> Entry:
-        """Take the call that has this future out of those that were gathered here; returns an entry of its own."""
-        assert self.single and self.count == len(self.futures) > 1
-        index = self.futures.index(future)
-        part = self._part(self.messages.pop(index), self.futures.pop(index), self.born_us.pop(index))
-        self.count -= 1
-        self.size -= part.size
-        return part
 
     def goes_with(self, following: Entry) -> bool:
         """Return whether `following` may share a request with this entry."""
@@ -145,9 +134,6 @@ class Entry(msgspec.Struct, gc=False, eq=False):
                 future.set_exception(error)
 
 
-#: Most messages of an entry, since who gives up looks for its own among them; and the number of messages that wait for
-#: one request before those without a key go elsewhere.
-GATHERED_MAX: Final = 1_000
 #: How far the deadlines of gathered messages may differ, in seconds: the first one's counts for all.
 _DEADLINES_WITHIN_S: Final = 0.05
 
@@ -157,7 +143,6 @@ class EntryQueue:
 
     def __init__(self, *, messages_max: int, bytes_max: int) -> None:
         self._messages_max = messages_max
-        self._gathered_max = min(GATHERED_MAX, messages_max)
         self._bytes_max = bytes_max
         #: A dictionary, since thousands of sends may be cancelled at once, each from somewhere in the queue.
         self._entries: OrderedDict[Entry, None] = OrderedDict()
@@ -181,21 +166,12 @@ class EntryQueue:
         self._open = None
         self.messages += entry.count
 
-    def gather(
-        self,
-        message: Message,
-        size: int,
-        deadline: float,
-        future: Outcome[Sent] | None,
-        born_us: int,
-        *,
-        waits: bool = False,
-    ) -> Entry:
-        """Append a message to the last entry if that has room and about the same deadline; returns its entry."""
+    def gather(self, message: Message, size: int, deadline: float, future: Outcome[Sent] | None, born_us: int) -> None:
+        """Append a message that nobody withdraws, to the last entry if that has room and about the same deadline."""
         entry = self._open
         if (
             entry is None
-            or entry.count >= self._gathered_max
+            or entry.count >= self._messages_max
             or entry.size + size > self._bytes_max
             or abs(deadline - entry.deadline) > _DEADLINES_WITHIN_S
         ):
@@ -207,10 +183,7 @@ class EntryQueue:
         entry.born_us.append(born_us)
         entry.count += 1
         entry.size += size
-        if waits:
-            entry.waited_for = True
         self.messages += 1
-        return entry
 
     def put_back(self, batch: list[Entry]) -> None:
         """Put a refused batch back at the head, to be sent call by call: a bad message must not fail the others."""
@@ -227,21 +200,14 @@ class EntryQueue:
         self.messages -= entry.count
         return entry
 
-    def remove(self, entry: Entry, future: Outcome[Any]) -> Entry | None:
-        """Remove the call of `entry` that has this future, and return it; None if it is not queued any more."""
-        if entry not in self._entries:
-            # A refused batch is put back call by call.
-            entry = next((part for part in islice(self._entries, self._alone) if part.futures[0] is future), entry)
-        if entry not in self._entries or future not in entry.futures:
-            return None
-        if entry.calls > 1:
-            self.messages -= 1
-            return entry.without(future)
-        del self._entries[entry]
+    def remove(self, entry: Entry) -> bool:
+        """Remove `entry`; returns False if it is not queued any more."""
+        if self._entries.pop(entry, self) is not None:
+            return False
         self.messages -= entry.count
         if entry is self._open:
             self._open = None
-        return entry
+        return True
 
     def take_all(self) -> list[Entry]:
         """Remove and return all entries."""

@@ -25,7 +25,6 @@ from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.client.http.retries import AfterFailure, Attempts, certainly_not_applied, is_worth_retrying, judge
 from deltamq.mq.client.messages.message import Message, Sent, SentRange
 from deltamq.mq.client.produce.entry import (
-    GATHERED_MAX,
     Entry,
     EntryQueue,
     outcome_unknown,
@@ -44,6 +43,8 @@ log = logging.getLogger("deltamq.client")
 #: Active in threads that complete futures: callbacks run there, and a send that waited in one would wait for itself.
 completing: Final = Inside("deltamq-completing")
 _UNTRACED: Final = nullcontext()
+#: Number of messages that wait for one request before those without a key go elsewhere.
+_GATHERED_MAX: Final = 1_000
 
 
 class Failing(enum.Enum):
@@ -107,7 +108,7 @@ class Executor:
         self._queue = EntryQueue(
             messages_max=shared.settings.batch_messages_max, bytes_max=shared.settings.batch_bytes_max
         )
-        self._gathered_max = min(GATHERED_MAX, shared.settings.batch_messages_max)
+        self._gathered_max = min(_GATHERED_MAX, shared.settings.batch_messages_max)
         self._busy = False
         self._lingering = False
         self._held = held
@@ -137,19 +138,17 @@ class Executor:
         self._shared.workers.submit(self._run)
         return True
 
-    def gather(
-        self, message: Message, size: int, deadline: float, future: Outcome[Sent] | None, *, waits: bool
-    ) -> Entry | None:
-        """Queue one message with others; returns their entry, or None if this executor is retired, see `put`."""
+    def gather(self, message: Message, size: int, deadline: float, future: Outcome[Sent] | None) -> bool:
+        """Queue one message that nobody withdraws; returns False as `put` does."""
         born_us = time.time_ns() // 1000
         with self._arrived.lock:
             if not self._takes():
-                return None
-            entry = self._queue.gather(message, size, deadline, future, born_us, waits=waits)
+                return False
+            self._queue.gather(message, size, deadline, future, born_us)
             if not self._begins():
-                return entry
+                return True
         self._shared.workers.submit(self._run)
-        return entry
+        return True
 
     async def put_here(self, entry: Entry) -> bool:
         """Queue `entry` as `put` does; if the executor is idle the caller runs the turn, until the future is done."""
@@ -176,16 +175,12 @@ class Executor:
         self._busy = True
         return True
 
-    def withdraw(self, entry: Entry, future: Outcome[Any]) -> bool:
-        """Fail the call of `entry` that has this future as not sent, if it is still queued.
-
-        Returns False if it is in flight or resolved already.
-        """
+    def withdraw(self, entry: Entry) -> bool:
+        """Fail `entry` as not sent if it is still queued; returns False if it is in flight or resolved already."""
         with self._arrived.lock:
-            removed = self._queue.remove(entry, future)
-        if removed is None:
-            return False
-        self.fail([removed], timed_out_in_queue())
+            if not self._queue.remove(entry):
+                return False
+        self.fail([entry], timed_out_in_queue())
         return True
 
     def hold(self) -> None:

@@ -88,14 +88,14 @@ class Parts:
 
 
 async def wait_for(shell: Shell, executor: Executor, entry: Entry, future: Outcome[Result], deadline: float) -> Result:
-    """Return the future's result; at the deadline, what is queued is withdrawn, and what is in flight is unknown.
+    """Return the future's result; at the deadline, a queued entry is withdrawn, and one in flight is unknown.
 
-    If the caller gives up, what is queued is withdrawn, too; what is in flight is sent and repeated as if it had not.
+    If the caller gives up, a queued entry is withdrawn, too, and one in flight is sent and repeated as if it had not.
     """
     try:
         return await shell.outcome(future, max(0.0, deadline - shell.now()) + _GRACE_S)
     except TimeoutError:
-        if executor.withdraw(entry, future):
+        if executor.withdraw(entry):
             raise timed_out_in_queue() from None
         if future.done() and not isinstance(future.exception(), TimeoutError):
             return future.result()
@@ -103,7 +103,7 @@ async def wait_for(shell: Shell, executor: Executor, entry: Entry, future: Outco
     except DeltaMQError:
         raise
     except BaseException:
-        if executor.withdraw(entry, future) and not future.cancelled():
+        if executor.withdraw(entry) and not future.cancelled():
             future.exception()  # it is known to the caller, and not logged as one that nobody has seen
         raise
 
@@ -176,21 +176,19 @@ class Routers:
                 self._shared.buffer.give_back(entry.size, entry.count)
                 raise
 
-    def gather(
-        self, executor: Executor, message: Message, deadline: float, future: Outcome[Sent] | None, *, waits: bool
-    ) -> Entry | None:
-        """Queue one message if there is room for it, and the executor takes it; returns the entry in which it is."""
+    def gather(self, executor: Executor, message: Message, deadline: float, future: Outcome[Sent] | None) -> bool:
+        """Queue one message if there is room for it, and the executor takes it; returns whether it is queued."""
         buffer = self._shared.buffer
         size = buffer.fitted(message.size_bytes())
         if not buffer.try_take(size, 1):
-            return None
-        entry = None
+            return False
+        taken = False
         try:
-            entry = executor.gather(message, size, deadline, future, waits=waits)
+            taken = executor.gather(message, size, deadline, future)
         finally:
-            if entry is None:
+            if not taken:
                 buffer.give_back(size, 1)
-        return entry
+        return taken
 
     def _put_in_room(self, executor: Executor, entry: Entry) -> bool:
         """Queue messages that have room already; they lose it if the executor does not take them."""

@@ -92,8 +92,6 @@ def _json_request(entries: Sequence[Entry], partition: str | None, producer: Pro
 
 def _messages_of(entries: Sequence[Entry]) -> tuple[list[Message], list[int]]:
     """Return all messages of the entries, and when they were born, in microseconds of the epoch."""
-    if len(entries) == 1 and entries[0].single:
-        return entries[0].messages, entries[0].born_us
     messages = list(chain.from_iterable(entry.messages for entry in entries))
     born_us = list(chain.from_iterable(entry.born_us * (entry.count // entry.calls) for entry in entries))
     return messages, born_us

@@ -18,16 +18,10 @@ from deltamq.mq.errors import Unknown
 
 def queue_of(*names: str) -> tuple[EntryQueue, dict[str, Entry]]:
     queue = EntryQueue(messages_max=3, bytes_max=1_000)
-    entries = {name: Entry([Message(name.encode())], 1, 1, 1.0, [SendFuture()]) for name in names}
+    entries = {name: Entry([Message(name.encode())], 1, 1, 1.0, [None]) for name in names}
     for entry in entries.values():
         queue.append(entry)
     return queue, entries
-
-
-def removed(queue: EntryQueue, entry: Entry) -> bool:
-    (future,) = entry.futures
-    assert future is not None
-    return queue.remove(entry, future) is entry
 
 
 def bodies(batch: list[Entry]) -> str:
@@ -36,21 +30,21 @@ def bodies(batch: list[Entry]) -> str:
 
 def test_sends_that_are_given_up_leave_from_anywhere_and_the_others_keep_their_order() -> None:
     queue, entries = queue_of(*"abcdefg")
-    assert [removed(queue, entries[name]) for name in "dagd"] == [True, True, True, False]
+    assert [queue.remove(entries[name]) for name in "dagd"] == [True, True, True, False]
     assert (len(queue), bodies(queue.take_batch()), bodies(queue.take_batch())) == (4, "bce", "f")
-    assert not removed(queue, entries["b"]), "it is in flight"
+    assert not queue.remove(entries["b"]), "it is in flight"
 
 
 def test_entries_that_are_equal_are_not_the_same() -> None:
     queue, _ = queue_of("a")
     _, others = queue_of("a")
-    assert not removed(queue, others["a"]) and len(queue) == 1
+    assert not queue.remove(others["a"]) and len(queue) == 1
 
 
 def test_a_refused_batch_goes_back_to_the_head_and_is_sent_one_by_one() -> None:
     queue, entries = queue_of(*"abcde")
     queue.put_back(queue.take_batch())
-    assert removed(queue, entries["d"])
+    queue.remove(entries["d"])
     assert [bodies(queue.take_batch()) for _ in range(4)] == ["a", "b", "c", "e"]
 
 
@@ -106,34 +100,6 @@ def test_gathered_messages_that_are_refused_together_are_sent_one_by_one() -> No
     taken = [queue.take_batch() for _ in range(4)]
     assert [bodies(batch) for batch in taken] == ["a", "b", "c", "de"] and queue.messages == 0
     assert [entry.born_us for batch in taken for entry in batch] == [[97], [98], [99], [100, 101]]
-
-
-@given(st.permutations("abcdef"), st.integers(0, 6), st.booleans())
-def test_send_13_gathered_messages_leave_one_by_one_also_after_a_refusal(
-    names: list[str], left: int, refused: bool
-) -> None:
-    """Whoever gives up takes its own message and the room of it; the others keep their order."""
-    queue = EntryQueue(messages_max=4, bytes_max=10_000)
-    size = Message(b"x").size_bytes()
-    futures = {name: SendFuture[Sent]() for name in "abcdef"}
-    entries = {
-        name: queue.gather(Message(name.encode()), size, 1.0, future, ord(name), waits=True)
-        for name, future in futures.items()
-    }
-    if refused:
-        queue.put_back(queue.take_batch())
-    for name in names[:left]:
-        gone = queue.remove(entries[name], futures[name])
-        assert gone is not None and (bodies([gone]), gone.size, gone.futures) == (name, size, [futures[name]])
-        assert queue.remove(entries[name], futures[name]) is None
-    taken = []
-    while queue:
-        taken += queue.take_batch()
-    assert bodies(taken) == "".join(sorted(names[left:])) and queue.messages == 0
-    assert sum(entry.size for entry in taken) == size * (6 - left)
-    assert [ord(message.body) for entry in taken for message in entry.messages] == [
-        born for entry in taken for born in entry.born_us
-    ]
 
 
 def placed(base_offset: int, count: int, indexes: Any = None, *, partition: str = "t@a") -> SentRange:
