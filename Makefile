@@ -9,7 +9,7 @@ TESTS ?= tests
 HOURS := tests/api/openapi/test_fuzz.py tests/api/routes/test_bad_input.py \
 	tests/unit/mq/order/test_memory_cluster.py tests/unit/mq/testing/test_queue_machine.py
 # Many tests wait for a service, a lease or a process, so four processes keep two cores busy
-WORKERS ?= 6
+WORKERS ?= 4
 # Some tests of `make faults` use all cores, most of them one: one process, unless it is asked for more
 FAULT_WORKERS = $(if $(filter file,$(origin WORKERS)),,-n $(WORKERS) --dist loadscope --no-loadscope-reorder)
 # Files of tests lie in memory if there are 2 GiB: their fsyncs are counted there, not waited for (FAST_TMP= for the disk)

@@ -17,7 +17,6 @@ from deltamq.api.auth.calls import check_complete
 from deltamq.api.front import HOT_CALLS, Front, Guard, HotCalls
 from deltamq.api.host.clusters import ClusterHandles
 from deltamq.api.inspection import INSPECTION_ROUTERS
-from deltamq.api.kafka.server.server import KafkaServer, bind_kafka
 from deltamq.api.measured import Traces, traces_of
 from deltamq.api.openapi.document import describe, operation_id
 from deltamq.api.order.pull_gate import Gates
@@ -76,7 +75,11 @@ class App(Front):
         await receive()
         listener = None
         try:
-            listener = bind_kafka(self._config.service)
+            if self._config.service.kafka_port:
+                # A service without this port does not load its forty modules.
+                from deltamq.api.kafka.server.server import KafkaServer, bind_kafka
+
+                listener = bind_kafka(self._config.service)
             kafka = "" if listener is None else listener.advertised
             service = await Service.start(self._config, self.ports, address=self.address, kafka=kafka)
         except (DeltaMQError, OSError) as error:

@@ -193,16 +193,15 @@ def _is_here(peer: object) -> bool:
         return False
 
 
-def bind_kafka(settings: ServiceSettings) -> KafkaListener | None:
-    """Return the listener for Kafka's clients; None if there is no port for them.
+def bind_kafka(settings: ServiceSettings) -> KafkaListener:
+    """Return the listener for Kafka's clients, at the port that the settings name.
 
     Raises
     ------
     Refused
         The address is taken or does not exist, or the keytab cannot be used.
     """
-    if not settings.kafka_port:
-        return None
+    assert settings.kafka_port, "0 is no port"
     kerberos = kerberos_of(settings)
     listener = listening(settings.host, settings.kafka_port, field="service.kafka_port")
     return KafkaListener(listener, settings.kafka_address or _reachable(listener), kerberos)
