@@ -45,6 +45,8 @@ def _loop(session: Session) -> Iterator[Figure]:
         yield session.figure("loop.send.64.rate", f"{_TASKS} tasks that each await a send", "msg/s", many)
         soon = [asyncio.run(_soon(url, sends * 200)) for _ in range(windows)]
         yield session.figure("loop.send_soon.rate", "send_soon of 100 B, and all futures", "msg/s", soon)
+        soon = [asyncio.run(_soon(url, sends * 200, flushes=True)) for _ in range(windows)]
+        yield session.figure("loop.send_soon.flush.rate", "send_soon of 100 B, and flush", "msg/s", soon)
         messages = 2_000 if quick else 20_000
         handled = [asyncio.run(_handled(url, f"g{at}", at, messages)) for at in range(1 if quick else 3)]
         what = f"{_HANDLERS:,} handlers of {_WORK_S * 1e3:.0f} ms in one process"
@@ -91,12 +93,17 @@ async def _many(url: str, count: int) -> float:
         return count // _TASKS * _TASKS / (time.perf_counter() - began)
 
 
-async def _soon(url: str, count: int) -> float:
+async def _soon(url: str, count: int, *, flushes: bool = False) -> float:
     async with AsyncProducer(url) as producer:
         await producer.send(_TOPIC, _BODY)
         began = time.perf_counter()
         futures = [await producer.send_soon(_TOPIC, _BODY) for _ in range(count)]
-        await asyncio.gather(*futures)
+        if flushes:
+            await producer.flush()
+            for future in futures:
+                future.result()
+        else:
+            await asyncio.gather(*futures)
         return count / (time.perf_counter() - began)
 
 
