@@ -146,6 +146,7 @@ def test_sec_21_a_refused_token_is_renewed_once_in_every_client(stub: StubServic
         assert len(pull.poll(1, wait_ms=20_000)) == 1
         stub.valid_tokens = set()
         assert len(pull.poll(10, wait_ms=20_000)) == 1
+        assert pull.poll(10, wait_ms=50) == [], "whoever was refused has the new token, before that is refused, too"
         stub.valid_tokens = set()
         assert pull.poll(10, wait_ms=50) == []
     assert {call.rpartition("/")[2] for call in stub.refused_calls} >= {"messages"}
