@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import IO, Final
 
-from tests.forked import Forked
+from tests.forked import Forked, pause
 
 __all__ = ["READY", "ConsumerProcess"]
 
@@ -34,7 +34,7 @@ class ConsumerProcess:
         self._buried()
 
     def pause(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
+        pause(self._process)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)

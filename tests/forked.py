@@ -9,16 +9,20 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import IO, Any, Final
 
+import psutil
+
 from deltamq.tables import failpoints
 
-__all__ = ["SERVER", "Forked", "run_forked"]
+__all__ = ["SERVER", "Forked", "pause", "run_forked", "until"]
 
 #: The server that forks; there is one in each process of tests.
 SERVER: Final = multiprocessing.get_context("forkserver")
@@ -104,3 +108,17 @@ def _run(
     failpoints.arm(os.environ.get("DELTAMQ_FAILPOINTS", ""))
     sys.argv[1:] = arguments
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def pause(process: Forked | subprocess.Popen[str]) -> None:
+    """Stop a process for a while; returns when it is stopped, for a busy machine lets it run on for a moment."""
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+
+
+def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
+    """Wait until other processes have made `condition` true."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true in time"
+        time.sleep(0.02)

@@ -152,7 +152,7 @@ async def _soon(_delay_s: float) -> None:
 
 
 # At its end uvicorn waits for a tenth of a second, whether there are connections or not: thousands of tests would, too.
-setattr(uvicorn.server, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": _soon}))  # noqa: B010 - mypy refuses it
+vars(uvicorn.server)["asyncio"] = SimpleNamespace(**{**vars(asyncio), "sleep": _soon})
 
 
 class _ThreadServer(Server):

@@ -21,7 +21,7 @@ from deltamq import OrderlyConsumer, Verdict
 from deltamq.mq.client.messages.received import OrderedMessage
 from tests.consumer_process import READY, ConsumerProcess
 
-__all__ = ["Heard", "OrderlyProcess", "heard_in", "journal_to", "until"]
+__all__ = ["Heard", "OrderlyProcess", "heard_in", "journal_to"]
 
 
 class Heard(NamedTuple):
@@ -77,14 +77,6 @@ def heard_in(*paths: Path) -> list[Heard]:
                 at = open_ones.pop(place)
                 found[at] = found[at]._replace(ended_ns=at_ns)
     return sorted(found, key=lambda one: one.began_ns)
-
-
-def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
-    """Wait until other processes have made `condition` true."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true in time"
-        time.sleep(0.02)
 
 
 class OrderlyProcess(ConsumerProcess):

@@ -5,16 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from deltamq.mq.client.cli import processes
 from deltamq.mq.client.cli.processes import Running
-from tests.forked import Forked
+from tests.forked import Forked, pause
 
 __all__ = ["CLI", "DELTAMQ", "ServiceProcess"]
 
@@ -45,10 +42,7 @@ class ServiceProcess(processes.ServiceProcess):
         return self._end()
 
     def pause(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-        process = psutil.Process(self._process.pid)
-        while process.status() != psutil.STATUS_STOPPED:  # a busy machine lets it run on for a moment
-            time.sleep(0.001)
+        pause(self._process)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)

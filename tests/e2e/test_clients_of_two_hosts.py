@@ -11,8 +11,8 @@ import pytest
 from deltamq import Admin, PopConsumer, Producer, PullConsumer
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.messages.received import PoppedMessage
-from tests.e2e.orderly_process import until
 from tests.e2e.service_process import ServiceProcess
+from tests.forked import until
 
 QUICK = Patience(first_wait_ms=20, wait_ms_max=200, timeout_s=60, request_timeout_s=5)
 

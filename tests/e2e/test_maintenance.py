@@ -13,8 +13,8 @@ import pytest
 from deltamq import Admin, Message, Producer, PullConsumer
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.errors import DeltaMQError
-from tests.e2e.orderly_process import until
 from tests.e2e.service_process import ServiceProcess
+from tests.forked import until
 
 QUICK = Patience(first_wait_ms=20, wait_ms_max=200, timeout_s=60, request_timeout_s=5)
 #: Messages that are sent in each phase, at least.

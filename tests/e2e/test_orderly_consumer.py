@@ -15,8 +15,9 @@ from deltamq import Admin, OrderlyConsumer, Producer, Verdict
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.messages.received import OrderedMessage
 from tests.e2e.as_static import create
-from tests.e2e.orderly_process import Heard, OrderlyProcess, heard_in, journal_to, until
+from tests.e2e.orderly_process import Heard, OrderlyProcess, heard_in, journal_to
 from tests.e2e.service_process import ServiceProcess
+from tests.forked import until
 
 KEYS = 24
 QUICK = Patience(first_wait_ms=20, wait_ms_max=200, timeout_s=60)

@@ -21,8 +21,8 @@ from deltamq.mq.client.messages.received import OrderedMessage, PoppedMessage
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import WarehouseSettings
 from deltamq.tables.log.warehouse import Warehouse
-from tests.e2e.orderly_process import until
 from tests.e2e.service_process import DELTAMQ, ServiceProcess
+from tests.forked import until
 from tests.free_ports import free_port
 from tests.otlp_receiver import OtlpReceiver
 from tests.queue_engines import revive_job
