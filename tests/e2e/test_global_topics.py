@@ -302,14 +302,14 @@ def test_static_19_the_sdk_sends_keys_through_one_cluster_to_queues_of_both(clus
 
 
 def test_static_19_the_command_line_creates_moves_checks_and_shows_a_global_topic(
-    clusters: Killable, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+    clusters: Killable, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(name: str, *arguments: str, status: int = 0, stdin: str = "") -> str:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         with pytest.raises(SystemExit) as end:  # in this process: each start of another one takes a second
             cli.main([*arguments, "--url", clusters.processes[name].url])
         sys.stdout.flush()
-        out, err = capfdbinary.readouterr()
+        out, err = capsysbinary.readouterr()
         assert int(end.value.code or 0) == status, (out, err)
         return out.decode()
 

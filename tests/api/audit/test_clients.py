@@ -42,14 +42,14 @@ def test_sec_42_the_sdk_yields_acts_and_refusals(admin: Guarded) -> None:
 
 
 def test_sec_42_the_command_line_prints_them(
-    admin: Guarded, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+    admin: Guarded, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(*arguments: str) -> str:
         with pytest.raises(SystemExit) as end:
             main(["audit", "--url", f"http://127.0.0.1:{admin.port}", *arguments])
         assert end.value.code == 0
         sys.stdout.flush()
-        return capfdbinary.readouterr().out.decode()
+        return capsysbinary.readouterr().out.decode()
 
     assert admin.token is not None
     monkeypatch.setenv("DELTAMQ_CLIENT_TOKEN", admin.token)

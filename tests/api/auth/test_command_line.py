@@ -18,7 +18,7 @@ Run = Any
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
+def run(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
     """A function that runs the command line, and returns the status and standard output; `errors` is the other one."""
     for name in ("DELTAMQ_CLIENT_TOKEN", "DELTAMQ_URL", "DELTAMQ_CLIENT_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -29,7 +29,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[byte
         with pytest.raises(SystemExit) as end:
             main(arguments)
         sys.stdout.flush()
-        printed = capfdbinary.readouterr()
+        printed = capsysbinary.readouterr()
         callable_run.errors = printed.err.decode()
         return end.value.code, printed.out.decode()  # type: ignore[return-value] # it is a number
 

@@ -120,11 +120,11 @@ def test_erase_1_a_pop_hands_out_nothing_that_was_erased_elsewhere(
     assert "body" not in popped and "key" not in popped
 
 
-def test_erase_5_admin_and_the_command_line(queue: Queue, capfd: pytest.CaptureFixture[str]) -> None:
+def test_erase_5_admin_and_the_command_line(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
             main(["erase", *words, "--url", url])
-        return int(str(ended.value.code or 0)), capfd.readouterr().out
+        return int(str(ended.value.code or 0)), capsys.readouterr().out
 
     url = f"http://127.0.0.1:{queue.api.port}"
     queue.send(BODY, key=ADA)

@@ -93,7 +93,7 @@ def test_type_47_what_cannot_be_looked_up_is_said(queue: Queue, monkeypatch: pyt
     assert (behind.status, behind.json["code"]) == (503, "latest_behind") and "job" in behind.json["detail"]
 
 
-def test_type_47_the_admin_and_the_command_line_look_up(queue: Queue, capfd: pytest.CaptureFixture[str]) -> None:
+def test_type_47_the_admin_and_the_command_line_look_up(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
     put(queue, "a", '{"id": 1}')
     with Admin(_url(queue)) as admin:
         newest = admin.latest("orders", "a")
@@ -103,15 +103,15 @@ def test_type_47_the_admin_and_the_command_line_look_up(queue: Queue, capfd: pyt
         with pytest.raises(Unprocessable, match="has no schema"):
             admin.latest("bytes", "a")
     url = ["--url", _url(queue)]
-    assert _printed(capfd, "orders", "a", *url) == (0, {"id": 1})
-    code, shown = _printed(capfd, "orders", "a", "--json", *url)
+    assert _printed(capsys, "orders", "a", *url) == (0, {"id": 1})
+    code, shown = _printed(capsys, "orders", "a", "--json", *url)
     assert (code, shown["value"], shown["key"]) == (0, {"id": 1}, "a")
     with pytest.raises(SystemExit) as ended:
         main(["latest", "orders", "b", *url])
-    assert ended.value.code == 1 and "no value of this key" in capfd.readouterr().err
+    assert ended.value.code == 1 and "no value of this key" in capsys.readouterr().err
 
 
-def _printed(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[object, Any]:
+def _printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, Any]:
     with pytest.raises(SystemExit) as ended:
         main(["latest", *words])
-    return ended.value.code or 0, json.loads(capfd.readouterr().out)
+    return ended.value.code or 0, json.loads(capsys.readouterr().out)

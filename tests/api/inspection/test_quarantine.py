@@ -216,7 +216,7 @@ def test_a_topic_of_bytes_has_no_quarantine(api: Api) -> None:
     assert api.call("GET", f"{PATH}?cursor=x").status == 422
 
 
-def test_type_6_admin_and_the_command_line(api: Api, capfd: pytest.CaptureFixture[str]) -> None:
+def test_type_6_admin_and_the_command_line(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     put(api)
     send(api, NOTED, NUMBER, NONSENSE)
     url = f"http://127.0.0.1:{api.port}"
@@ -227,7 +227,7 @@ def test_type_6_admin_and_the_command_line(api: Api, capfd: pytest.CaptureFixtur
     def run(*words: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
             main(["quarantine", *words, "--url", url])
-        return int(str(ended.value.code or 0)), "".join(capfd.readouterr())
+        return int(str(ended.value.code or 0)), "".join(capsys.readouterr())
 
     code, output = run("list", "orders")
     assert code == 0 and output.splitlines()[1].split("\t")[:3] == ["orders@broker-a:1", "wrong_type", "id"]

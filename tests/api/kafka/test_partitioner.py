@@ -310,20 +310,20 @@ def test_kafka_12_it_holds_across_a_restart(tmp_path, topic) -> None:
         assert _homes(kafka, topic) == {key: {kafka_hash(key) % 3} for key in KEYS}
 
 
-def _deltamq(kafka: KafkaApi, capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def _deltamq(kafka: KafkaApi, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as end:
         cli.main([*arguments, "--url", _url(kafka)])
     sys.stdout.flush()
-    out, err = capfd.readouterr()
+    out, err = capsys.readouterr()
     return int(end.value.code or 0), out, err
 
 
-def test_kafka_12_the_command_line_makes_and_shows_it(kafka, topic, capfd) -> None:
-    assert _deltamq(kafka, capfd, "topic", "create", topic, "--partitions", "2", "--partitioner", "kafka")[0] == 0
-    status, out, _ = _deltamq(kafka, capfd, "topic", "show", topic)
+def test_kafka_12_the_command_line_makes_and_shows_it(kafka, topic, capsys) -> None:
+    assert _deltamq(kafka, capsys, "topic", "create", topic, "--partitions", "2", "--partitioner", "kafka")[0] == 0
+    status, out, _ = _deltamq(kafka, capsys, "topic", "show", topic)
     assert status == 0 and "partitioner kafka" in out and "[0," not in out
-    status, _, err = _deltamq(kafka, capfd, "topic", "create", topic, "--partitioner", "lp")
+    status, _, err = _deltamq(kafka, capsys, "topic", "create", topic, "--partitioner", "lp")
     assert status == 1 and "error: partitioner_fixed: " in err and "--partitioner" in err
     plain = f"{topic}.plain"
-    assert _deltamq(kafka, capfd, "topic", "create", plain, "--partitions", "2")[0] == 0
-    assert "partitioner lp" in _deltamq(kafka, capfd, "topic", "show", plain)[1]
+    assert _deltamq(kafka, capsys, "topic", "create", plain, "--partitions", "2")[0] == 0
+    assert "partitioner lp" in _deltamq(kafka, capsys, "topic", "show", plain)[1]

@@ -233,11 +233,11 @@ Run = Callable[..., str]
 
 
 @pytest.fixture
-def run(url: str, capfd: pytest.CaptureFixture[str]) -> Run:
+def run(url: str, capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*words: str, status: int = 0) -> str:
         with pytest.raises(SystemExit) as ended:
             main([*words, "--url", url])
-        out, err = capfd.readouterr()
+        out, err = capsys.readouterr()
         assert (ended.value.code or 0) == status, (out, err)
         return out
 

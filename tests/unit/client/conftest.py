@@ -83,7 +83,7 @@ def producer(make_producer: Callable[..., Producer]) -> Producer:
 
 
 @pytest.fixture
-def run(stub: StubService, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(stub: StubService, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run `deltamq ARGS --url STUB` with the given standard input."""
     for name in ("DELTAMQ_CLIENT_URL", "DELTAMQ_CLIENT_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -94,7 +94,7 @@ def run(stub: StubService, capfdbinary: pytest.CaptureFixture[bytes], monkeypatc
         with pytest.raises(SystemExit) as end:
             cli.main(arguments)
         sys.stdout.flush()
-        out, err = capfdbinary.readouterr()
+        out, err = capsysbinary.readouterr()
         return Done(int(end.value.code or 0), out.decode(), err.decode())
 
     return run

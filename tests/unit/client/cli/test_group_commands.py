@@ -290,7 +290,7 @@ def test_consume_for_a_group_takes_messages_at_all_processes(run: Run, stub: Stu
 
 
 def test_pop_01_consume_for_a_group_takes_messages_of_a_process_that_gets_partitions_meanwhile(
-    stub: StubService, beside: StubService, capfdbinary: pytest.CaptureFixture[bytes]
+    stub: StubService, beside: StubService, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """Turns that bring messages must not put off the look at where the topic is."""
     stub.create("orders", 1)
@@ -315,7 +315,7 @@ def test_pop_01_consume_for_a_group_takes_messages_of_a_process_that_gets_partit
     )
     consume_for_group(stub.url, "billing", options, line, {}, hosts_age_s=0.0)
     sys.stdout.flush()
-    assert (capfdbinary.readouterr().out, at) == (b"." * 405, {None, "other"})
+    assert (capsysbinary.readouterr().out, at) == (b"." * 405, {None, "other"})
 
 
 def test_consume_for_a_group_keeps_no_connection_to_a_process_that_has_gone(
