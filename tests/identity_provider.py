@@ -58,19 +58,12 @@ class IdentityProvider:
         self.published = [jwk_of(rsa_key("one"), "one")]
         #: Secrets of clients that get tokens, by their ids.
         self.clients: dict[str, str] = {}
-        #: What people who sign in are: the principal of their tokens; and the public client that they may use.
-        self.person, self.console = "ada", "console"
-        #: Seconds for which a person's token lives; what replaces claims of ID tokens, and parts of the way back.
-        self.person_life_s, self.id_claims, self.sends_back = 600, dict[str, Any](), dict[str, str]()
-        #: The requests of codes and refresh tokens that are good, by these.
-        self.codes, self.refreshes = dict[str, dict[str, str]](), dict[str, dict[str, str]]()
         #: Status and body in place of the right ones, by path.
         self.instead: dict[str, tuple[int, bytes]] = {}
         #: Cleared: no answer is given.
         self.may_answer = threading.Event()
         self.may_answer.set()
-        #: The paths that were asked for.
-        self.asked: list[str] = []
+        self.begin()
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -100,6 +93,17 @@ class IdentityProvider:
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign] # the caller may have gone
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def begin(self) -> None:
+        """Begin again with people: nobody has signed in."""
+        #: What people who sign in are: the principal of their tokens; and the public client that they may use.
+        self.person, self.console = "ada", "console"
+        #: Seconds for which a person's token lives; what replaces claims of ID tokens, and parts of the way back.
+        self.person_life_s, self.id_claims, self.sends_back = 600, dict[str, Any](), dict[str, str]()
+        #: The requests of codes and refresh tokens that are good, by these.
+        self.codes, self.refreshes = dict[str, dict[str, str]](), dict[str, dict[str, str]]()
+        #: The paths that were asked for.
+        self.asked: list[str] = []
 
     def _grant(self, authorization: str, form: str) -> tuple[int, bytes]:
         """The answer of the token endpoint: a token for a client that is known, whose id is its principal."""

@@ -356,10 +356,15 @@ class LocalStore:
         else:
             self._make_folder(os.path.dirname(folder))
             _make_synced(self._files, folder)
-            real, root = os.path.realpath(folder), os.path.realpath(self._root)
-            if os.path.commonpath([real, root]) != root:
-                raise Corrupt(f"{folder} leads out of the warehouse through a symbolic link")
+            if os.path.islink(folder):
+                self._check_within(folder)
         self._known_folders.add(folder)
+
+    def _check_within(self, folder: str) -> None:
+        """Raise `Corrupt` if a symbolic link leads out of the warehouse; folders above it are known not to."""
+        real, root = os.path.realpath(folder), os.path.realpath(self._root)
+        if os.path.commonpath([real, root]) != root:
+            raise Corrupt(f"{folder} leads out of the warehouse through a symbolic link")
 
 
 def make_root(root: str, files: FileSystem) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import selectors
-import shutil
 import statistics
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Final
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 from deltamq.tables.log.warehouse import Warehouse
 from tests.bench.figure import Figure
@@ -27,6 +26,7 @@ from tests.bench.registry import bench
 from tests.bench.rest.many import build
 from tests.bench.service import Service, running_service
 from tests.bench.session import Session
+from tests.console.chromium import CHROMIUM, chromium
 
 __all__: list[str] = []
 
@@ -72,8 +72,7 @@ _UNTIL: Final = """([address, words]) => new Promise((done, failed) => {
 @bench("console")
 def console(session: Session) -> Iterator[Figure]:
     """What pages take, what an open one costs, and what a hundred tails do, with 3,000 topics and 1,000 groups."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
+    if CHROMIUM is None:
         session.say("console: no chromium")
         return
     topics, groups = _SIZES.get(session.effort.name, _SIZE_MOST)
@@ -87,17 +86,16 @@ def console(session: Session) -> Iterator[Figure]:
             service.call("PUT", f"/v1/groups/group-{at:05d}", {})
             asked = {"max_messages": 1, "client_id": "bench", "invisible_ms": 3_600_000}
             service.call("POST", f"/v1/groups/group-{at:05d}/topics/topic-{at % topics:05d}/pop", asked)
-        yield from _browsed(session, service, chromium, of)
+        yield from _browsed(session, service, of)
         yield from _tailed(session, service, folder)
 
 
-def _browsed(session: Session, service: Service, chromium: str, of: str) -> Iterator[Figure]:
+def _browsed(session: Session, service: Service, of: str) -> Iterator[Figure]:
     open_s = _OPEN_S.get(session.effort.name, _OPEN_MOST_S)
     _until_sampled(service)
     _cpu_percent(service, _SETTLED_S.get(session.effort.name, _SETTLED_MOST_S))
     idle = _cpu_percent(service, open_s)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1_400, "height": 900})
         page.goto(f"http://{service.address[0]}:{service.address[1]}/")
         for name, (address, words) in _PAGES.items():
@@ -107,7 +105,6 @@ def _browsed(session: Session, service: Service, chromium: str, of: str) -> Iter
         used = _cpu_percent(service, open_s)
         what = f"of a core, for an open overview with {of}"
         yield session.figure("console.open.cpu", what, "%", [max(0.0, used - idle)], idle=round(idle, 2))
-        browser.close()
 
 
 def _until_sampled(service: Service) -> None:

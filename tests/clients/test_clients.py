@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from tests.clients.made import ADDRESS, CLIENTS, Client, example
+from tests.console.chromium import chromium, needs_chromium
 from tests.e2e.service_process import ServiceProcess
 from tests.suites.cache import Cache, CannotRun, run
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1_200)]
 
 _CACHE = Cache(Path(__file__).parents[2] / ".clients")
-_CHROMIUM = shutil.which("chromium")
 
 
 @pytest.fixture(scope="module")
@@ -180,12 +179,11 @@ def test_look_21_nodes_event_source_goes_on_after_a_restart(service: ServiceProc
             reader.kill()
 
 
-@pytest.mark.skipif(_CHROMIUM is None, reason="this test drives Debian's Chromium: apt-get install chromium")
+@needs_chromium
 def test_look_21_a_browsers_event_source_goes_on_after_a_restart(service: ServiceProcess) -> None:
     program = re.sub(r"^import .*\n", "", tail_of(service, "browser"))
     seen: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=_CHROMIUM)
+    with chromium() as browser:
         page = browser.new_page()
         page.goto(f"{service.url}/")
         page.on("console", lambda said: seen.append(said.text) if said.type == "log" else None)
@@ -196,4 +194,3 @@ def test_look_21_a_browsers_event_source_goes_on_after_a_restart(service: Servic
             return seen
 
         check_tail(service, "browser", shown)
-        browser.close()

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,10 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
-from playwright.sync_api import Browser, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, ViewportSize, expect
 
 from deltamq import Admin, PopConsumer, Producer, Result
 from deltamq.mq.client.messages.received import PoppedMessage
+from tests.console.chromium import chromium
 from tests.e2e.up_process import Up
 
 _SCREENS: Final = Path(__file__).parents[2] / "api" / "console" / "screens"
@@ -114,13 +114,12 @@ def main() -> None:
         stack.callback(up.close)
         partition, offset = stack.enter_context(_busy(up.url, minutes))
         pages = _PAGES | {"message": (f"#/topics/orders/messages/{partition}/{offset}", "Its life")}
-        browser = stack.enter_context(sync_playwright()).chromium.launch(executable_path=shutil.which("chromium"))
+        browser = stack.enter_context(chromium())
         for size in (_README,) if folder is None else _WIDTHS:
             for scheme in _SCHEMES[:1] if folder is None else _SCHEMES:
                 for name, image in _take(browser, up.url, pages, size, scheme).items():
                     more = "" if folder is None else f"-{size['width']}-{scheme}"
                     (folder or _SCREENS).joinpath(f"{name}{more}.png").write_bytes(image)
-        browser.close()
 
 
 if __name__ == "__main__":

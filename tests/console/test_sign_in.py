@@ -3,46 +3,46 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from tests.api.guarded import Guarded, guarded
 from tests.api.running import until
+from tests.console.chromium import chromium, needs_chromium
 from tests.console.test_pages import _axe
 from tests.identity_provider import IdentityProvider, provider
 
-_CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(
-    _CHROMIUM is None, reason="these tests drive Debian's Chromium: apt-get install chromium"
-)
+pytestmark = needs_chromium
 _WATCH = "addEventListener('securitypolicyviolation', e => console.error('policy: ' + e.violatedDirective))"
 _TOKENS = "JSON.parse(sessionStorage.getItem('deltamq.tokens'))"
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+    with chromium() as found:
         yield found
-        found.close()
 
 
-@pytest.fixture
-def idp() -> Iterator[IdentityProvider]:
+@pytest.fixture(scope="module")
+def one_idp() -> Iterator[IdentityProvider]:
     with provider() as made:
         yield made
 
 
 @pytest.fixture
-def admin(tmp_path: Path, idp: IdentityProvider) -> Iterator[Guarded]:
-    settings = idp.settings(console_client_id="console", console_scope="openid deltamq", console_audience="deltamq")
-    with guarded(tmp_path, oidc=settings) as found:
+def idp(one_idp: IdentityProvider) -> IdentityProvider:
+    one_idp.begin()
+    return one_idp
+
+
+@pytest.fixture(scope="module")
+def admin(tmp_path_factory: pytest.TempPathFactory, one_idp: IdentityProvider) -> Iterator[Guarded]:
+    settings = one_idp.settings(console_client_id="console", console_scope="openid deltamq", console_audience="deltamq")
+    with guarded(tmp_path_factory.mktemp("console"), oidc=settings) as found:
         found.put_principal("ada")
         found.rule("ada", "topic", "*", "subscribe")
         found.put_topic("orders")

@@ -13,18 +13,18 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 from deltamq import Admin, PopClient, PopConsumer, PoppedMessage, Producer
 from tests.api.running import until
+from tests.console.chromium import chromium, needs_chromium
 from tests.e2e.up_process import Up
 from tests.faults.small_disk import SmallDisk, mounted
 
-_CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(_CHROMIUM is None, reason="the tour drives Debian's Chromium: apt-get install chromium"),
+    needs_chromium,
 ]
 #: A quiet machine shows each fault within 15 s; a loaded one gets more.
 _PATIENCE_MS = 90_000
@@ -50,15 +50,13 @@ def up(disk: SmallDisk) -> Iterator[Up]:
 
 @pytest.fixture(scope="module")
 def page(up: Up) -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         page.set_default_timeout(_PATIENCE_MS)
         expect.set_options(timeout=_PATIENCE_MS)
         page.goto(up.url)
         yield page
         expect.set_options(timeout=None)
-        browser.close()
 
 
 def shown(page: Page, text: str) -> float:
