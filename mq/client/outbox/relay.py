@@ -295,7 +295,7 @@ class OutboxRelayCore(Client, ABC):
             return send, 0
         try:
             # The producer resolves every request at its deadline; this only makes a hang an error.
-            ranges = await self.shell.outcome(send, self._timeout_s + _HANG_S)
+            ranges = await self.shell.outcome(send, self.shell.now() + self._timeout_s + _HANG_S)
         except TimeoutError:
             return Unknown("the producer does not say what became of the request"), 0
         except DeltaMQError as error:

@@ -93,7 +93,7 @@ async def wait_for(shell: Shell, executor: Executor, entry: Entry, future: Outco
     If the caller gives up, a queued entry is withdrawn, too, and one in flight is sent and repeated as if it had not.
     """
     try:
-        return await shell.outcome(future, max(0.0, deadline - shell.now()) + _GRACE_S)
+        return await shell.outcome(future, max(deadline, shell.now()) + _GRACE_S)
     except TimeoutError:
         if executor.withdraw(entry):
             raise timed_out_in_queue() from None
@@ -154,6 +154,13 @@ class Routers:
             with self._lock:
                 router = self._routers.setdefault(topic, TopicRouter(topic, self._shared))
         return router
+
+    def put_now(self, router: TopicRouter, message: Message, entry: Entry) -> Executor | None:
+        """Queue one message if its executor is known, takes it, and there is room; returns None otherwise."""
+        executor = router.known_executor(message, self._shared.shell.now())
+        if executor is None or not self._shared.buffer.try_take(entry.size, entry.count):
+            return None
+        return executor if self._put_in_room(executor, entry) else None
 
     async def put(self, router: TopicRouter, message: Message, entry: Entry, *, waits: bool, here: bool) -> Executor:
         """Queue one message, for a caller that `waits` for it; `here`: the caller sends it if no other is ahead."""

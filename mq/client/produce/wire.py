@@ -10,7 +10,6 @@ from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -66,35 +65,32 @@ def encode_request(
 ) -> EncodedRequest:
     """Encode the request that stores all messages of `entries` in `partition` (None: the service routes them)."""
     first = entries[0]
-    if len(entries) == 1 and first.rows is None and first.count == 1:
-        message = first.messages[0]
-        if len(message.body) <= _JSON_BODY_BYTES_MAX:
-            return _json_request(entries, partition, Producer(producer_id, producer_seq))
-    elif any(message.value is not None for entry in entries for message in entry.messages):
-        return _json_request(entries, partition, Producer(producer_id, producer_seq))
+    messages = [message for entry in entries for message in entry.messages]
+    is_small = first.rows is None and first.count == len(entries) == 1 and len(messages[0].body) <= _JSON_BODY_BYTES_MAX
+    if is_small or any([message.value is not None for message in messages]):  # noqa: C419  # quicker so
+        return _json_request(entries, messages, partition, Producer(producer_id, producer_seq))
     headers = {"Content-Type": ARROW, "Producer-Id": producer_id, "Producer-Seq": str(producer_seq)}
     query: dict[str, str | int] = {} if partition is None else {"partition": partition}
     if first.expected_offset is not None:
         query["expected_offset"] = first.expected_offset
-    batches = [_rows_of(entries)] if first.rows is None else [e.rows for e in entries if e.rows is not None]
-    return EncodedRequest(_stream(batches), headers, query, sum(e.count for e in entries))
+    batches = [_rows_of(entries, messages)] if first.rows is None else [e.rows for e in entries if e.rows is not None]
+    return EncodedRequest(_stream(batches), headers, query, sum([e.count for e in entries]))
 
 
 # JSON ----------------------------------------------------------------------------------------------------------
 
 
-def _json_request(entries: Sequence[Entry], partition: str | None, producer: Producer) -> EncodedRequest:
-    messages, born_us = _messages_of(entries)
-    lines = [_line(message, born, partition) for message, born in zip(messages, born_us, strict=True)]
+def _json_request(
+    entries: Sequence[Entry], messages: list[Message], partition: str | None, producer: Producer
+) -> EncodedRequest:
+    lines = [_line(message, born, partition) for message, born in zip(messages, _born_us(entries), strict=True)]
     body = _encoder.encode(wire.ProduceRequest(lines, producer, entries[0].expected_offset))
     return EncodedRequest(body, _JSON_HEADERS, {}, len(lines))
 
 
-def _messages_of(entries: Sequence[Entry]) -> tuple[list[Message], list[int]]:
-    """Return all messages of the entries, and when they were born, in microseconds of the epoch."""
-    messages = list(chain.from_iterable(entry.messages for entry in entries))
-    born_us = list(chain.from_iterable(entry.born_us * (entry.count // entry.calls) for entry in entries))
-    return messages, born_us
+def _born_us(entries: Sequence[Entry]) -> list[int]:
+    """Return when each message of the entries was born, in microseconds of the epoch."""
+    return [born for e in entries for born in (e.born_us if e.single else e.born_us * e.count)]
 
 
 def _line(message: Message, born_us: int, partition: str | None) -> wire.Message:
@@ -121,9 +117,8 @@ def _line(message: Message, born_us: int, partition: str | None) -> wire.Message
 # Arrow ---------------------------------------------------------------------------------------------------------
 
 
-def _rows_of(entries: Sequence[Entry]) -> pa.RecordBatch:
+def _rows_of(entries: Sequence[Entry], messages: list[Message]) -> pa.RecordBatch:
     """Return all messages of the entries as one batch, without columns that no message fills."""
-    messages, born_us = _messages_of(entries)
     columns: dict[str, list[Any]] = {
         "message_id": [m.message_id for m in messages],
         "key": [m.key for m in messages],
@@ -140,7 +135,7 @@ def _rows_of(entries: Sequence[Entry]) -> pa.RecordBatch:
             fields.append(ROW_SCHEMA.field(name))
             arrays.append(_array(name, values))
     fields.append(ROW_SCHEMA.field("born_time"))
-    arrays.append(_born_times(born_us, [m.born_time for m in messages]))
+    arrays.append(_born_times(_born_us(entries), [m.born_time for m in messages]))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 

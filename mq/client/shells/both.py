@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
@@ -38,6 +40,10 @@ class Client:
 class Blocking(Client):
     """A client with threads."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _write_out(cls, lambda written: written.blocking())
+
     def _make_shell(self) -> Shell:
         return ThreadShell()
 
@@ -56,6 +62,10 @@ class Blocking(Client):
 class Awaiting(Client):
     """A client on an event loop."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _write_out(cls, lambda written: written.awaiting())
+
     def _make_shell(self) -> Shell:
         # Programs with threads do not load asyncio.
         from deltamq.mq.client.shells.loop import LoopShell
@@ -73,14 +83,33 @@ class Awaiting(Client):
         self._left(await cast("Any", self).close(), error)
 
 
-class Written(Generic[F]):
-    """A method that is written once; code of the core calls it by `core`, which is the same for every client."""
+class Written(ABC, Generic[F]):
+    """A method that is written once; code of the core calls it by `core`, which is the same for every client.
+
+    Classes of clients have a plain function in its place, since a send passes here: a descriptor would make another
+    object for each call.
+    """
 
     def __init__(self, core: F) -> None:
         self.core = core
         self.__doc__ = core.__doc__
         self.__name__ = core.__name__
         self.__wrapped__ = core
+
+    @abstractmethod
+    def blocking(self) -> Callable[..., Any]:
+        """Return the method of a client with threads."""
+
+    @abstractmethod
+    def awaiting(self) -> Callable[..., Any]:
+        """Return the method of a client on an event loop."""
+
+
+def _write_out(cls: type, method_of: Callable[[Written[Any]], Callable[..., Any]]) -> None:
+    for name in dir(cls):
+        written = inspect.getattr_static(cls, name)
+        if isinstance(written, Written):
+            setattr(cls, name, functools.wraps(written.core)(method_of(written)))
 
 
 class both(Written[Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]], Generic[P, T]):  # a decorator
@@ -93,16 +122,24 @@ class both(Written[Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]], Gener
     @overload
     def __get__(self, client: Awaiting, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, client: Any, owner: type) -> Any:
+        assert client is None, "a client is Blocking or Awaiting"
+        return self
+
+    def blocking(self) -> Callable[..., T]:
+        """Return the method of a client with threads."""
         core = self.core
-        if client is None:
-            return self
-        return functools.partial(_run_now if isinstance(client, Blocking) else _checked, core, client)
 
+        def method(client: Blocking, *args: Any, **options: Any) -> T:
+            return run_now(core(client, *args, **options))
 
-def _run_now(core: Callable[..., Coroutine[Any, Any, T]], client: Blocking, *args: Any, **options: Any) -> T:
-    return run_now(core(client, *args, **options))
+        return method
 
+    def awaiting(self) -> Callable[..., Coroutine[Any, Any, T]]:
+        """Return the method of a client on an event loop."""
+        core = self.core
 
-async def _checked(core: Callable[..., Coroutine[Any, Any, T]], client: Awaiting, *args: Any, **options: Any) -> T:
-    client.shell.check()
-    return await core(client, *args, **options)
+        async def method(client: Awaiting, *args: Any, **options: Any) -> T:
+            client.shell.check()
+            return await core(client, *args, **options)
+
+        return method

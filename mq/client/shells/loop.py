@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import inspect
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -152,13 +153,14 @@ class TimeOuts:
     def __init__(self) -> None:
         self._ends: dict[asyncio.Future[Any], float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        #: When the timer looks: at the first end of all, or before.
+        self._next = math.inf
 
-    def add(self, future: asyncio.Future[Any], timeout_s: float) -> None:
-        """Give the future so long."""
-        loop = future.get_loop()
-        self._ends[future] = end = loop.time() + timeout_s
-        if self._timer is None or end < self._timer.when():
-            self._set(loop, end)
+    def add(self, future: asyncio.Future[Any], end: float) -> None:
+        """Wait for the future until `end`, of `time.monotonic`."""
+        self._ends[future] = end
+        if end < self._next:
+            self._set(future.get_loop(), end)
 
     def remove(self, future: asyncio.Future[Any]) -> None:
         """Wait for the future no longer."""
@@ -167,11 +169,12 @@ class TimeOuts:
     def _set(self, loop: asyncio.AbstractEventLoop, end: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = loop.call_at(end, self._look, loop)
+        self._next = end
+        self._timer = loop.call_later(end - time.monotonic(), self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
-        now = loop.time()
+        self._timer, self._next = None, math.inf
+        now = time.monotonic()
         over = sorted((end, index, future) for index, (future, end) in enumerate(self._ends.items()) if end <= now)
         for _, _, future in over:
             del self._ends[future]
@@ -207,9 +210,11 @@ class LoopShell:
             raise Refused(
                 f"{self._kind} works on an event loop: call it in a coroutine", code="no_event_loop", field="loop"
             ) from error
+        if running is self._loop:
+            return
         if self._loop is None:
             self._loop = running
-        elif self._loop is not running:
+        else:
             raise Refused(
                 f"this {self._kind} belongs to another event loop: make one in each", code=_OTHER_LOOP, field="loop"
             )
@@ -236,11 +241,11 @@ class LoopShell:
         """Return a future of the loop."""
         return (self._loop or asyncio.get_running_loop()).create_future()
 
-    async def outcome(self, future: Outcome[T], timeout_s: float) -> T:
+    async def outcome(self, future: Outcome[T], deadline: float) -> T:
         """Wait for the result of a future that nobody else waits for: it is given up with the wait."""
         assert isinstance(future, asyncio.Future)
         if not future.done():
-            self._time_outs.add(future, timeout_s)
+            self._time_outs.add(future, deadline)
             try:
                 await future
             finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
@@ -24,36 +23,39 @@ class both_rows(Written[Callable[Concatenate[Any, P], AsyncGenerator[T, None]]],
     @overload
     def __get__(self, client: Awaiting, owner: type) -> Callable[P, AsyncGenerator[T, None]]: ...
     def __get__(self, client: Any, owner: type) -> Any:
+        assert client is None, "a client is Blocking or Awaiting"
+        return self
+
+    def blocking(self) -> Callable[..., Generator[T, None, None]]:
+        """Return the method of a client with threads."""
         core = self.core
-        if client is None:
-            return self
-        return functools.partial(_rows_now if isinstance(client, Blocking) else _checked_rows, core, client)
 
-
-def _rows_now(
-    core: Callable[..., AsyncGenerator[T, None]], client: Blocking, *args: Any, **options: Any
-) -> Generator[T, None, None]:
-    """Yield the rows of a generator of the core that runs with threads."""
-    rows = core(client, *args, **options)
-    try:
-        while True:
+        def method(client: Blocking, *args: Any, **options: Any) -> Generator[T, None, None]:
+            rows = core(client, *args, **options)
             try:
-                row = run_now(_next(rows))
-            except StopAsyncIteration:
-                return
-            yield row
-    finally:
-        run_now(rows.aclose())
+                while True:
+                    try:
+                        row = run_now(_next(rows))
+                    except StopAsyncIteration:
+                        return
+                    yield row
+            finally:
+                run_now(rows.aclose())
+
+        return method
+
+    def awaiting(self) -> Callable[..., AsyncGenerator[T, None]]:
+        """Return the method of a client on an event loop."""
+        core = self.core
+
+        async def method(client: Awaiting, *args: Any, **options: Any) -> AsyncGenerator[T, None]:
+            client.shell.check()
+            async with contextlib.aclosing(core(client, *args, **options)) as rows:
+                async for row in rows:
+                    yield row
+
+        return method
 
 
 async def _next(rows: AsyncGenerator[T, None]) -> T:
     return await anext(rows)
-
-
-async def _checked_rows(
-    core: Callable[..., AsyncGenerator[T, None]], client: Awaiting, *args: Any, **options: Any
-) -> AsyncGenerator[T, None]:
-    client.shell.check()
-    async with contextlib.aclosing(core(client, *args, **options)) as rows:
-        async for row in rows:
-            yield row

@@ -101,8 +101,11 @@ class Shell(Protocol):
     def future(self) -> Outcome[Any]:
         """Return a future that nothing waits for yet."""
 
-    async def outcome(self, future: Outcome[T], timeout_s: float) -> T:
-        """Wait for the result of a future of this shell; raises its error, or `TimeoutError`."""
+    async def outcome(self, future: Outcome[T], deadline: float) -> T:
+        """Wait until the deadline (of `now`) for the result of a future of this shell.
+
+        Raises its error, or `TimeoutError`.
+        """
 
     async def call(self, function: Callable[[Any], object], argument: object) -> object:
         """Call a function of the user's; on an event loop, await it, or call it in one of a few threads."""

@@ -128,10 +128,10 @@ class ThreadShell:
         """Return a future."""
         return SendFuture()
 
-    async def outcome(self, future: Outcome[T], timeout_s: float) -> T:
+    async def outcome(self, future: Outcome[T], deadline: float) -> T:
         """Wait for the result of a future."""
         assert isinstance(future, SendFuture)
-        result: T = future.result(timeout_s)
+        result: T = future.result(max(0.0, deadline - self.now()))
         return result
 
     async def call(self, function: Callable[[Any], object], argument: object) -> object:

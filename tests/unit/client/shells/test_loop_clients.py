@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def test_a_wait_ends_at_its_own_time_whichever_began_first() -> None:
         ended: list[str] = []
 
         async def wait(name: str, timeout_s: float, future: asyncio.Future[None]) -> None:
-            time_outs.add(future, timeout_s)
+            time_outs.add(future, time.monotonic() + timeout_s)
             try:
                 await future
             except TimeoutError:
