@@ -393,10 +393,11 @@ class _Comparison:
 
     def _beside(self, schema: Mapping[str, Any], name: str) -> Any:
         """Return the schema of a property that is not named: by a pattern, or by what is additional."""
+        text = pa.scalar(name)
         for pattern, matched in schema.get("patternProperties", {}).items():
             self._spend(1)
             with suppress(pa.ArrowInvalid):  # RE2, whose time is bounded, does not know all of JavaScript's patterns
-                if pc.match_substring_regex(pa.scalar(name), pattern).as_py():
+                if pc.match_substring_regex(text, pattern).as_py():
                     return matched
         return schema.get("additionalProperties", True)
 

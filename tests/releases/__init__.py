@@ -9,8 +9,10 @@ Tests start one on a warehouse of today's release, with today's interpreter and 
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -28,14 +30,22 @@ __all__ = ["ARCHIVE", "RELEASES", "START", "Release", "Start", "made_before_feat
 
 ARCHIVE: Final = Path(__file__).with_name("releases.tar.xz")
 
-#: Serve a warehouse until a signal, with authentication or open. Releases had their folders as packages of these names.
+#: Serve one warehouse after the other, each in a fork and until a signal, with authentication or open: so a release is
+#: imported once. Releases had their folders as packages of these names.
 START: Final = """
-import sys
+import json, os, sys
 from api.serve import bind, run
 from tables.config import load
 
-config = load(None, {"warehouse.uri": sys.argv[1], "service.port": 0, "service.auth": sys.argv[2] == "auth"})
-sys.exit(run(config, bind(config)))
+for line in sys.stdin:
+    warehouse, auth, errors = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), sys.stderr.fileno())
+        print("process", os.getpid())
+        config = load(None, {"warehouse.uri": warehouse, "service.port": 0, "service.auth": auth})
+        sys.exit(run(config, bind(config)))
+    print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
@@ -78,14 +88,25 @@ class Start(NamedTuple):
 
 
 @cache
-def _tree(release: str) -> Path:
-    """Unpack a release, once in a process: its modules are then compiled once, too."""
+def _server(release: str) -> subprocess.Popen[str]:
+    """Unpack a release and import it, once in a process."""
     folder = Path(tempfile.mkdtemp(prefix="deltamq-release-"))
     atexit.register(shutil.rmtree, folder)
     with tarfile.open(ARCHIVE) as archive:
         members = [member for member in archive if member.name.startswith(f"{release}/")]
         archive.extractall(folder, members, filter="data")
-    return folder / release
+    tree = folder / release
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("DELTAMQ_")}
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", START],
+        cwd=tree,
+        env=environ | {"PYTHONPATH": str(tree)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(process.communicate)
+    return process
 
 
 def started(release: str, folder: Path, warehouse: Path, *, auth: bool = True) -> Start:
@@ -93,24 +114,18 @@ def started(release: str, folder: Path, warehouse: Path, *, auth: bool = True) -
 
     A start that takes longer than a minute is killed.
     """
-    tree, errors = _tree(release), folder / "stderr.txt"
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("DELTAMQ_")}
-    with (
-        errors.open("w") as stderr,
-        subprocess.Popen(
-            [sys.executable, "-u", "-c", START, str(warehouse), "auth" if auth else "open"],
-            cwd=tree,
-            env=environ | {"PYTHONPATH": str(tree)},
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        ) as process,
-    ):
-        limit = threading.Timer(60, process.kill)
-        limit.start()
-        assert process.stdout is not None
-        serves = any(line.startswith("serving ") for line in process.stdout)
-        process.terminate()
-        returncode = process.wait()
-        limit.cancel()
-    return Start(serves, returncode, errors.read_text())
+    server, errors = _server(release), folder / "stderr.txt"
+    assert server.stdin is not None and server.stdout is not None
+    print(json.dumps([str(warehouse), auth, str(errors)]), file=server.stdin, flush=True)
+    pid = int(server.stdout.readline().removeprefix("process "))
+    limit = threading.Timer(60, os.kill, (pid, signal.SIGKILL))
+    limit.start()
+    serves = False
+    for line in server.stdout:
+        if line.startswith("serving "):
+            serves = True
+            os.kill(pid, signal.SIGTERM)
+        elif line.startswith("ended "):
+            limit.cancel()
+            return Start(serves, int(line.removeprefix("ended ")), errors.read_text())
+    raise RuntimeError(f"{release} did not import: {server.wait()}")
