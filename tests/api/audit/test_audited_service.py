@@ -207,8 +207,8 @@ def test_sec_40_the_fields_of_all_administrative_calls_are_recorded(admin: Guard
 
 
 def test_sec_40_what_is_large_is_recorded_as_its_size(admin: Guarded) -> None:
-    routes = [f"large-{'x' * 90}-{number}@broker-a" for number in range(1_000)]
-    assert admin.call("PUT", "/v1/topics/large", {"routes": routes}).status in (201, 400, 422)
+    routes = [f"large-{'x' * 90}-{number}@nowhere" for number in range(1_000)]
+    assert admin.call("PUT", "/v1/topics/large", {"routes": routes}).status in (400, 422)
     assert last(admin)["asked"]["(bytes)"] > 65_536
 
 
