@@ -6,6 +6,7 @@ a service starts from nothing, too, is tested in `tests/api/test_serve.py`.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -30,6 +31,13 @@ SERVER.set_forkserver_preload(
     [
         "deltamq.api.serve",
         "deltamq.mq.client.cli.root",
+        # what is otherwise imported while a service starts and stops
+        "anyio._backends._asyncio",
+        "deltamq.api.command",
+        "encodings.idna",
+        "httpcore",
+        "uvicorn.lifespan.on",
+        "uvicorn.loops.uvloop",
         "pytest",
         "tests.contract.test_metadata",
         "tests.contract.test_metadata_snapshots",
@@ -99,6 +107,8 @@ def _run(
     module: str, arguments: Sequence[str], environment: Mapping[str, str], told: Connection, log: str | None
 ) -> None:
     """Run the module in the forked process."""
+    # A collection would visit what was there, and each page that it touches is copied: half of a service's start.
+    gc.freeze()
     os.environ.clear()
     os.environ.update(environment)
     os.dup2(told.fileno(), sys.stdout.fileno())
