@@ -8,6 +8,7 @@ import signal
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deltamq.api.first_start import make_administrator
@@ -67,13 +68,15 @@ def test_sec_06_a_start_that_fails_tells_no_secret(tmp_path: Path, monkeypatch: 
 
 def test_sec_06_a_process_that_has_secrets_leaves_no_core_dump(tmp_path: Path) -> None:
     """What a process has in memory would be in the file, keys of callers included."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    with serving(tmp_path / "first") as process:
+        forking = psutil.Process(process.popen.pid).ppid()
+    soft, hard = resource.prlimit(forking, resource.RLIMIT_CORE)
     if hard == 0:
         pytest.skip("the machine allows no core dumps")
-    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    resource.prlimit(forking, resource.RLIMIT_CORE, (hard, hard))
     try:
         for environ, limit in ((SECRETS, 0), (NONE, hard)):
-            with serving(tmp_path / str(limit), from_nothing=True, **environ) as process:
+            with serving(tmp_path / str(limit), **environ) as process:
                 assert core_limit(process.popen.pid) == limit
     finally:
-        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+        resource.prlimit(forking, resource.RLIMIT_CORE, (soft, hard))
