@@ -18,7 +18,7 @@ from tests.api.running import config_for, running, until
 from tests.api.static_queues import Q0, Q1, StaticTopic
 
 A, B = "broker-a", "broker-b"
-ROUNDS = 6
+ROUNDS = 4
 
 
 class Heard:

@@ -134,11 +134,11 @@ def test_many_small_commits_come_back_as_one_batch(api: Api, topic: str) -> None
 
 def test_large_answers_are_the_same_as_small_ones(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=1)
-    bodies = [f"{i:07d}".encode() * 20 for i in range(30_000)]
+    bodies = [f"{i:07d}".encode() * 100 for i in range(6_000)]
     assert api.produce(topic, arrow_stream(body=bodies), ARROW).status == 200
     reply = api.fetch(topic, f"{topic}@broker-a", "?max_messages=100000&max_bytes=67108864", ARROW)
     assert reply.table.column("body").to_pylist() == bodies
-    assert reply.table.column("offset").to_pylist() == list(range(30_000))
+    assert reply.table.column("offset").to_pylist() == list(range(6_000))
     listed = api.fetch(topic, f"{topic}@broker-a", "?max_messages=5000&max_bytes=67108864").json["messages"]
     assert [m["body"].encode() for m in listed] == bodies[:5000]
 
