@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +16,7 @@ from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli import root as cli
 from deltamq.mq.errors import Unprocessable
 from tests.api.running import until
+from tests.forked import Forked
 
 SLOW_MS = 150
 
@@ -35,15 +32,11 @@ class Logged:
             "DELTAMQ_SERVICE_LOG_LEVEL": "warning",
             "DELTAMQ_SERVICE_SLOW_REQUEST_MS": str(SLOW_MS),
         }
-        command = (sys.executable, "-m", "deltamq.mq.client.cli", "serve", "--port", "0")
-        self.process = subprocess.Popen(
-            (*command, "--warehouse", str(folder / "warehouse")),
-            stdout=subprocess.PIPE,
-            stderr=self._out,
-            text=True,
-            env={**os.environ, **settings},
-        )
-        assert self.process.stdout is not None
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in settings.items():
+                patch.setenv(name, value)
+            arguments = ("serve", "--port", "0", "--warehouse", str(folder / "warehouse"))
+            self.process = Forked("deltamq.mq.client.cli", *arguments, log=self._out)
         line = self.process.stdout.readline()
         self.url = line.split()[1]
         self.port = int(self.url.rsplit(":", 1)[1])
@@ -53,8 +46,9 @@ class Logged:
         return [one for one in found if one.get("event") == name]
 
     def end(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=60)
+        self.process.terminate()
+        self.process.wait(60)
+        self.process.stdout.close()
         self._out.close()
 
 

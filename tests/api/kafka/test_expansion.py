@@ -68,11 +68,11 @@ def test_kafka_06_the_batches_of_a_request_share_what_they_may_take(kafka, topic
 
 
 def test_kafka_06_nobody_waits_for_the_expansion_of_a_batch(kafka, topic) -> None:
-    kafka.api.put_topic(topic, partitions=12)
+    kafka.api.put_topic(topic, partitions=4)
     bomb = compressed(bytes(60 * MIB), Compression.ZSTD)
     batch = pack_header(bomb, base_offset=0, count=1, times_ms=(0, 0), compression=Compression.ZSTD) + bomb
     answered: list[list[ProducedPartition]] = []
-    sending = threading.Thread(target=lambda: answered.append(_send(kafka.port, topic, *[batch] * 12)))
+    sending = threading.Thread(target=lambda: answered.append(_send(kafka.port, topic, *[batch] * 4)))
     others = 0
     sending.start()
     while sending.is_alive():

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +15,8 @@ import pytest
 from deltamq.mq.client.cli import root as cli
 from deltamq.mq.client.cli.history import sparkline
 from tests.api.running import Api, config_for, running
-
-_DELTAMQ = (sys.executable, "-m", "deltamq.mq.client.cli")
+from tests.e2e.service_process import CLI
+from tests.forked import Forked, run_forked
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +28,15 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         yield found
 
 
-def _started(api: Api, *arguments: str) -> subprocess.Popen[str]:
-    command = (*_DELTAMQ, *arguments, "--url", f"http://127.0.0.1:{api.port}")
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def _started(api: Api, *arguments: str) -> Forked:
+    return Forked(CLI, *arguments, "--url", f"http://127.0.0.1:{api.port}")
 
 
-def _interrupted(process: subprocess.Popen[str]) -> None:
+def _interrupted(process: Forked) -> None:
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
-    assert process.returncode == 130
+    with process.stdout as stdout:
+        stdout.read()
+    assert process.wait(20) == 130
 
 
 def test_tail_begins_before_the_end_and_goes_on(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,12 +44,11 @@ def test_tail_begins_before_the_end_and_goes_on(api: Api, capsys: pytest.Capture
     api.put_topic("tailed", partitions=1)
     api.send("tailed", "0", "1", "2", "3")
     process = _started(api, "tail", "tailed", "--last", "2", "--max", "4", "--json")
-    assert process.stdout is not None
     assert [json.loads(process.stdout.readline())["body"] for _ in range(2)] == ["2", "3"]
     api.send("tailed", "4", "5")
-    rest, _ = process.communicate(timeout=60)
-    assert [json.loads(line)["body"] for line in rest.splitlines()] == ["4", "5"]
-    assert process.returncode == 0
+    with process.stdout as rest:
+        assert [json.loads(line)["body"] for line in rest] == ["4", "5"]
+    assert process.wait(60) == 0
     assert cli._status(["tail", "tailed", "--last", "99", "--max", "6", "--url", url]) == 0
     assert [line.rsplit("\t", 1)[1] for line in capsys.readouterr().out.splitlines()] == list("012345")
     assert cli._status(["tail", "nothing", "--url", url]) == 1
@@ -59,7 +56,6 @@ def test_tail_begins_before_the_end_and_goes_on(api: Api, capsys: pytest.Capture
 
 def test_a_watched_command_prints_until_it_is_interrupted(api: Api) -> None:
     process = _started(api, "group", "show", "billing", "--json", "--watch", "0.1")
-    assert process.stdout is not None
     seen = [json.loads(process.stdout.readline()) for _ in range(3)]
     assert {one["group"] for one in seen} == {"billing"}
     _interrupted(process)
@@ -72,7 +68,6 @@ def test_group_watch_and_history_show_lag_over_time(api: Api, capsys: pytest.Cap
 
     asyncio.run_coroutine_threadsafe(sampled(), api.service.loop).result(30)
     process = _started(api, "group", "watch", "billing", "--every", "0.1")
-    assert process.stdout is not None
     head, columns, row = (process.stdout.readline() for _ in range(3))
     assert head == "billing: lag 20, 0 clients\n" and columns.split()[:3] == ["topic", "lag", "in"]
     assert row.split()[:3] == ["orders", "20", "5"] and row.split()[-1].startswith("▁")
@@ -91,10 +86,12 @@ def test_a_sparkline_has_the_highest_of_each_part() -> None:
 
 
 @pytest.mark.parametrize(("words", "found"), [("deltamq gro", "group"), ("deltamq group wa", "watch")])
-def test_a_shell_completes_commands(words: str, found: str) -> None:
+def test_a_shell_completes_commands(words: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"_DELTAMQ_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    done = subprocess.run(_DELTAMQ, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [f"plain,{found}"]
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    done = run_forked(CLI)
+    assert (done.returncode, done.stdout.splitlines()) == (0, [f"plain,{found}"])
 
 
 def test_the_script_for_bash_is_one_that_bash_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
