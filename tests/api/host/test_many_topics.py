@@ -20,12 +20,12 @@ from deltamq.tables.paths import PartitionRef, Space
 from tests.api.running import Api, config_for, running, until
 from tests.bench.rest.many import build, sizes
 
-TOPICS = sizes(120)
+TOPICS = sizes(60)
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A service on 481 partitions of 120 topics."""
+    """A service on 241 partitions of 60 topics."""
     folder = tmp_path_factory.mktemp("many") / "warehouse"
     warehouse = Warehouse.open(str(folder))
     build(warehouse, TOPICS)

@@ -31,7 +31,7 @@ VERSIONS = (
     record("Order", ("id", "long"), ("name", "string"), ("place", record("Place", ("zip", "string")))),
     record("Order", ("id", "long"), ("place", record("Place", ("zip", "string"), ("floor", "int")))),
 )
-SENT_PER_VERSION = 60
+SENT_PER_VERSION = 20
 
 
 @pytest.fixture

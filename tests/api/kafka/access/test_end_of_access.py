@@ -122,7 +122,7 @@ def test_kafka_11_librdkafka_renews_its_session_without_a_failed_send(door, topi
 
     errors: list[object] = []
     settings = door.caller(f"{topic}-x").settings("OAUTHBEARER", oauth_cb=token, error_cb=errors.append)
-    producer = Producer(settings)
+    producer = Producer({**settings, "linger.ms": 100})
     while time.time() < ends + 2:
         producer.produce(topic, "one", on_delivery=lambda error, _: error and errors.append(error))
         producer.poll(0.05)
