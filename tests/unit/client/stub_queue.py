@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -157,23 +157,24 @@ class StubQueue:
 
     # Calls.
 
-    def produced(self, topic: str, message: dict[str, Any]) -> None:
-        """Add a message that the stub stored to the queue, too."""
+    def produced(self, topic: str, messages: Iterable[dict[str, Any]]) -> None:
+        """Add messages that the stub stored to the queue, too."""
         self.tick()
         self.twin.create_topic(topic, 1)
-        deliver = message.get("deliver_time")
-        if isinstance(deliver, str):
-            deliver = datetime.fromisoformat(deliver)
-        self.twin.send(
-            topic,
-            message["body"],
-            key=message.get("key"),
-            tag=message.get("tag"),
-            headers=message.get("headers"),
-            message_id=message.get("message_id"),
-            delay_ms=message.get("delay_ms"),
-            deliver_time_ms=None if deliver is None else round(deliver.timestamp() * 1000),
-        )
+        for message in messages:
+            deliver = message.get("deliver_time")
+            if isinstance(deliver, str):
+                deliver = datetime.fromisoformat(deliver)
+            self.twin.send(
+                topic,
+                message["body"],
+                key=message.get("key"),
+                tag=message.get("tag"),
+                headers=message.get("headers"),
+                message_id=message.get("message_id"),
+                delay_ms=message.get("delay_ms"),
+                deliver_time_ms=None if deliver is None else round(deliver.timestamp() * 1000),
+            )
 
     def take(self, verb: str, group: str, request: dict[str, Any]) -> QueueFault:
         """Note a call; returns its fault."""

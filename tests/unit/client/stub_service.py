@@ -33,6 +33,8 @@ class StubService:
         self.faults: deque[Fault] = deque()
         self.posts: list[Post] = []
         self.answers: dict[tuple[str, int], dict[str, Any]] = {}
+        #: The highest sequence of each producer that was stored.
+        self.last_seqs: dict[str, int] = {}
         self.gets: list[str] = []
         self.tokens: list[str | None] = []
         #: The tokens that are accepted; None for all. Calls without one of these get 401.
@@ -151,7 +153,7 @@ class StubService:
             known = self.answers.get((post.producer_id, post.seq))
             if known is not None:
                 return {**known, "duplicate": True}
-            if any(id_ == post.producer_id and seq > post.seq for id_, seq in self.answers):
+            if self.last_seqs.get(post.producer_id, -1) > post.seq:
                 return None
             topic = self.topics[post.topic]
             placed: dict[str, list[int]] = {}
@@ -169,9 +171,10 @@ class StubService:
                     continue
                 for index in indexes:
                     log.append({**messages[index], "offset": len(log), "append_time": datetime.now(UTC)})
-                    self.queue.produced(post.topic, messages[index])
+                self.queue.produced(post.topic, (messages[index] for index in indexes))
             answer = {"ranges": ranges, "duplicate": False, "durable": True}
             self.answers[post.producer_id, post.seq] = answer
+            self.last_seqs[post.producer_id] = post.seq
             self.changed.notify_all()
             return answer
 

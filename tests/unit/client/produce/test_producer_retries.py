@@ -78,7 +78,7 @@ def test_send_05_a_request_without_an_answer_is_repeated_after_its_timeout(
     assert stub.bodies("orders") == [b"x"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_send_05_order_and_once_hold_under_any_mix_of_faults(
     stub: StubService, make_producer: MakeProducer, seed: int
 ) -> None:
@@ -86,11 +86,11 @@ def test_send_05_order_and_once_hold_under_any_mix_of_faults(
     draw = random.Random(seed)
     stub.faults.extend(draw.choice([*RETRIED, Fault.NONE, Fault.NONE]) for _ in range(120))
     producer = make_producer(retries=1_000, batch_messages_max=40)
-    futures = [producer.send_soon("orders", str(n).encode(), key=f"k{n % 10}") for n in range(2_000)]
+    futures = [producer.send_soon("orders", str(n).encode(), key=f"k{n % 10}") for n in range(600)]
     places = [future.result(timeout=30) for future in futures]
     for n, place in enumerate(places):
         assert stub.topics["orders"].log(place.partition)[place.offset]["body"] == str(n).encode()
-    assert len(stub.bodies("orders")) == 2_000
+    assert len(stub.bodies("orders")) == 600
     by_key: dict[str, list[int]] = defaultdict(list)
     for partition in stub.topics["orders"].route.partitions:
         for row in stub.topics["orders"].log(partition):

@@ -18,7 +18,7 @@ from tests.unit.client.stub_topics import Fault
 
 MakeProducer = Callable[..., Producer]
 
-ROWS = 6_000
+ROWS = 1_500
 TABLE = pa.table(
     {"key": [f"k{n % 50}" for n in range(ROWS)], "body": [f"{n:0100}".encode() for n in range(ROWS)]},
 )
@@ -26,8 +26,8 @@ TABLE = pa.table(
 
 @pytest.fixture
 def small_chunks(make_producer: MakeProducer) -> Producer:
-    """A buffer that makes chunks small: 6,000 rows are then about 8 chunks."""
-    return make_producer(buffer_bytes_max=100_000, message_bytes_max=10_000, retries=1)
+    """A buffer that makes chunks small: 1,500 rows are then about 8 chunks."""
+    return make_producer(buffer_bytes_max=25_000, message_bytes_max=10_000, retries=1)
 
 
 def assert_each_row_once(stub: StubService) -> None:
