@@ -16,10 +16,10 @@ from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.meta.static_topics import RemapMode
 from deltamq.tables.config import load
 from deltamq.tables.log.batch import Batch
-from deltamq.tables.log.paging import pages
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.refs import dead_ref
 from deltamq.tables.schema import INTERNAL_SCHEMA
+from tests.rows import all_bodies
 from tests.static_tables import StaticTables
 
 MODES: tuple[RemapMode, ...] = ("strict", "available")
@@ -45,7 +45,7 @@ def _stored(orders: StaticTables) -> list[list[str]]:
     for segment in orders.queues[0].segments:
         log = orders.log(segment.partition)
         log.refresh()
-        bodies = [row["body"].decode() for page in pages(log, 0) for row in page.rows.to_pylist()]
+        bodies = [body.decode() for body in all_bodies(log)]
         assert not segment.is_sealed or segment.end_offset == len(bodies), "nothing lies behind a seal"
         found.append(bodies)
     return found

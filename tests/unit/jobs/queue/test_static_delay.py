@@ -17,12 +17,12 @@ from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables import failpoints
 from deltamq.tables.failpoints import FailpointHit
 from deltamq.tables.log.batch import Batch
-from deltamq.tables.log.paging import pages
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.refs import DELAY, system_ref
 from deltamq.tables.schema import INTERNAL_SCHEMA
 from tests.queue_engines import ENGINES, QueueJob, delay_job
 from tests.queue_tables import CLUSTER, QueueTables
+from tests.rows import all_bodies
 from tests.static_tables import StaticTables
 
 pytestmark = pytest.mark.promise("JOB-18")
@@ -70,7 +70,7 @@ class Bench:
         for segment in self.orders.queues[queue].segments:
             log = self.orders.log(segment.partition)
             log.refresh()
-            bodies = [row["body"].decode() for page in pages(log, 0) for row in page.rows.to_pylist()]
+            bodies = [body.decode() for body in all_bodies(log)]
             assert not segment.is_sealed or segment.end_offset == len(bodies)
             found.append(bodies)
         return found

@@ -107,7 +107,8 @@ class Sink:
         found = {}
         life = place.meta.state.topics[topic]
         for partition in life.route.partitions:
-            rows = [row for page in pages(place.log(life, partition), 0) for row in page.rows.to_pylist()]
+            found_pages = pages(place.log(life, partition), 0)
+            rows = [row for page in found_pages for row in page.rows.select(["offset", "key", "body"]).to_pylist()]
             assert [row["offset"] for row in rows] == list(range(len(rows)))
             found[partition] = [(row["key"], row["body"].decode()) for row in rows]
         return found

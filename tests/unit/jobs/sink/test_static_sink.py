@@ -18,6 +18,7 @@ from deltamq.mq.static.queue_names import queue_name
 from deltamq.tables.failpoints import FailpointHit, arm
 from deltamq.tables.log.paging import pages
 from deltamq.tables.queue.placement import Placement
+from tests.rows import all_bodies
 from tests.set_clock import SetClock
 from tests.static_tables import StaticTables
 from tests.unit.jobs.sink.sinks import Sink, keyed
@@ -58,7 +59,7 @@ def _by_queue(orders: StaticTables) -> dict[int, list[str]]:
         for segment in queue.segments:
             log = orders.log(segment.partition)
             log.refresh()
-            stored = [row["body"].decode() for page in pages(log, 0) for row in page.rows.to_pylist()]
+            stored = [body.decode() for body in all_bodies(log)]
             assert not segment.is_sealed or len(stored) == segment.end_offset, "nothing lies behind a seal"
             bodies += stored
         found[index] = bodies
@@ -113,7 +114,7 @@ def test_rely_10_rows_without_a_key_go_to_queues_whose_partitions_have_not_stopp
         sink.restart()
         sink.write(batch, _named((None, None, f"m{batch}", None)))
     log = sink.place.log(orders.topic, orders.queues[1].leader.partition)
-    stored = [row["body"].decode() for page in pages(log, 0) for row in page.rows.to_pylist()]
+    stored = [body.decode() for body in all_bodies(log)]
     assert stored == ["first", *(f"m{batch}" for batch in range(1, 9))]
 
 
