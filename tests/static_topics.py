@@ -85,11 +85,14 @@ class StaticWorld:
     def seal(self, limit: int | None = None) -> None:
         """Seal the partitions that wait for it, at the number of messages that they have."""
         moved = self.meta.moved_keys(self.topic.id)
-        for source in sorted(moved.waiting)[:limit]:
-            for epoch in self.meta.moved_keys(self.topic.id).unsealed(source):
-                end = self.ends.get(source, 0)
-                seal = decide_seal(self.meta.moved_keys(self.topic.id), self.topic.id, source, epoch, end, self.now_ms)
-                self.apply(seal)
+        waiting = [(source, epoch) for source in sorted(moved.waiting)[:limit] for epoch in moved.unsealed(source)]
+        self.apply(
+            [
+                event
+                for source, epoch in waiting
+                for event in decide_seal(moved, self.topic.id, source, epoch, self.ends.get(source, 0), self.now_ms)
+            ]
+        )
 
     @property
     def topic(self) -> Topic:
