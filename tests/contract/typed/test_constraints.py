@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -230,7 +230,6 @@ def _object(leaf: tuple[Any, st.SearchStrategy[str]]) -> tuple[Any, st.SearchStr
     return {"type": "object", "properties": {"x": kind}}, values.map(lambda value: f'{{"x":{value}}}')
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.recursive(_leaves, lambda inner: inner.flatmap(_array) | inner.flatmap(_map) | inner.map(_object), max_leaves=3),
     st.data(),

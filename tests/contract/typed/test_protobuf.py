@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Unprocessable
@@ -133,7 +133,6 @@ def _rows(columns: Any) -> list[Any]:
     return [None if row is None else _found({**row, "at": at}) for row, at in zip(rows, times, strict=True)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(_orders, min_size=1, max_size=3), st.data())
 def test_type_18_messages_are_read_as_the_parser_of_protobuf_reads_them(orders: Any, data: st.DataObject) -> None:
     pair = both("protobuf", TEXT, message="Order", wire="confluent")
@@ -153,7 +152,6 @@ def test_type_18_messages_are_read_as_the_parser_of_protobuf_reads_them(orders: 
         assert again == message or str(again) == str(message), "NaN differs from itself"
 
 
-@settings(max_examples=60, deadline=None)
 @given(_orders, st.data())
 def test_type_18_changed_bytes_are_decoded_alike_and_none_that_the_parser_refuses(
     order: Any, data: st.DataObject

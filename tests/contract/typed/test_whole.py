@@ -107,7 +107,7 @@ _WORDS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings.default.max_examples * 2)
 @given(_WORDS, st.lists(_BODY, min_size=1, max_size=5))
 def test_type_50_bodies_are_judged_as_json_schemas_own_package_judges_them(
     more: dict[str, Any], bodies: list[dict[str, Any]]
@@ -192,7 +192,7 @@ _JUNK = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=settings.default.max_examples * 4)
 @given(st.dictionaries(_WORD, _JUNK, min_size=1, max_size=4))
 def test_type_50_what_is_no_schema_is_refused_or_judges(more: dict[str, Any]) -> None:
     try:
