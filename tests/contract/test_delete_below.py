@@ -138,7 +138,7 @@ def test_nothing_below_is_nothing_done(start: Start) -> None:
 def test_i1_a_table_of_any_age_after_retention_opens_and_goes_on(start: Start, clock: SetClock) -> None:
     """Removals before, behind and between roll-ups, checkpoints and clean-up."""
     one = start()
-    for turn in range(1, 8):
+    for turn in range(1, 5):
         one.fill(5)
         one.log.maintain()
         one.log.delete_below(10 * turn - 7)

@@ -108,7 +108,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 def test_pop_11_what_is_due_in_a_queue_does_not_depend_on_how_far_the_merge_is(world: World) -> None:
     drawn = world.drawn
     seen = 0
-    for _ in range(12):
+    for _ in range(8):
         world.work()
         if drawn.random() < 0.5:
             world.merged.run(files=drawn.randint(1, 3), statistics=drawn.random() < 0.7)
@@ -118,12 +118,12 @@ def test_pop_11_what_is_due_in_a_queue_does_not_depend_on_how_far_the_merge_is(w
                 assert world.found(world.shard, broker, queue) == expected
                 assert world.found(world.fresh(), broker, queue) == expected
                 seen += len(expected)
-    assert seen > 50, "something was due"
+    assert seen > 20, "something was due"
 
 
 def test_spark_07_until_something_is_appended_nothing_falls_due_before_the_time_that_a_look_tells(world: World) -> None:
     quiet = 0
-    for _ in range(8):
+    for _ in range(6):
         world.work()
         if world.drawn.random() < 0.5:
             world.merged.run(statistics=world.drawn.random() < 0.7)

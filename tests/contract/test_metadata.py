@@ -180,7 +180,7 @@ def test_losing_every_race_ends_in_unavailable(open_meta: Open, warehouses: Call
 
 @pytest.mark.promise("HOST-8")
 def test_meta_2_racing_processes_never_lose_an_event(open_meta: Open) -> None:
-    writers, each = 4, 12
+    writers, each = 4, 6
     metas: list[MetaLog] = []
 
     def write(writer: int) -> None:

@@ -88,12 +88,12 @@ def test_meta_3_the_log_stays_short_however_many_leases_are_renewed(
     meta = open_meta()
     register(meta)
     lengths = []
-    for _ in range(6):
-        renew(meta, 5 * EVERY)
+    for _ in range(4):
+        renew(meta, 4 * EVERY)
         lengths.append((found := log()).end_offset - found.min_offset)
     # Whole files go, and a roll-up makes one of 32 commits.
     assert max(lengths) <= 2 * EVERY + 2 * 32
-    assert log().end_offset > 6 * 5 * EVERY
+    assert log().end_offset > 4 * 4 * EVERY
 
 
 def test_a_snapshot_is_in_the_commit_of_the_event_that_made_it_due(
@@ -213,7 +213,7 @@ def test_a_process_that_ends_before_it_let_go_leaves_that_to_the_next(
 def test_meta_2_racing_processes_make_snapshots_and_lose_no_event(
     open_meta: Open, log: Callable[[], PartitionLog]
 ) -> None:
-    writers, each = 3, 4 * EVERY
+    writers, each = 3, 2 * EVERY
 
     def write(writer: int) -> None:
         meta = open_meta()

@@ -293,7 +293,12 @@ def run_moving_keys(examples: int, steps: int = 50) -> None:
 
 @pytest.mark.promise("LOG-6")
 def test_route_06_keys_stay_in_order_whatever_old_views_do() -> None:
-    run_moving_keys(10)
+    run_moving_keys(5)
+
+
+@pytest.mark.long
+def test_route_06_keys_stay_in_order_in_many_games() -> None:
+    run_moving_keys(100)
 
 
 def test_send_05_a_request_without_an_answer_is_found_where_its_keys_were() -> None:

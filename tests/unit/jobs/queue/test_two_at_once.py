@@ -130,7 +130,7 @@ def test_pop_11_a_destination_that_forgets_while_a_run_decides_refuses_it(tables
 def test_pop_11_retry_05_two_drivers_at_once_deliver_each_once(tables: QueueTables, engines: tuple[str, str]) -> None:
     topic, group, late = tables.topic(partitions=2), tables.group(max_attempts=2), tables.topic("late")
     bodies: Counter[str] = Counter()
-    for at in range(40):
+    for at in range(16):
         sent = [f"{at}-{number}" for number in range(7)]
         offsets = tables.send(topic, *sent, partition=at % 2)
         tables.pop(group, topic, offsets, partition=at % 2, at_ms=at, queue=at % 4, attempts=1 + at % 2)

@@ -384,6 +384,4 @@ class Members(RuleBasedStateMachine):
 
 
 def test_kafka_09_nobody_waits_for_ever_and_a_generation_has_one_plan() -> None:
-    run_state_machine_as_test(
-        Members, settings=settings(max_examples=settings.default.max_examples * 2, stateful_step_count=40)
-    )
+    run_state_machine_as_test(Members, settings=settings(stateful_step_count=40))

@@ -233,7 +233,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroupMachine = GroupMachine.TestCase
-TestGroupMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestGroupMachine.settings = settings(stateful_step_count=25)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(0, 6))

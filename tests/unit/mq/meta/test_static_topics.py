@@ -537,13 +537,10 @@ class StaticMachine(RuleBasedStateMachine):
 
 
 TestStaticMachine = StaticMachine.TestCase
-TestStaticMachine.settings = settings(
-    max_examples=settings.default.max_examples * 2, stateful_step_count=25, deadline=None
-)
+TestStaticMachine.settings = settings(stateful_step_count=25)
 
 
 @given(st.integers(1, 1_024), st.integers(1, 4))
-@settings(max_examples=25)
 def test_static_7_every_number_of_queues_over_every_number_of_brokers(total: int, count: int) -> None:
     world = StaticWorld(("A", "B", "C", "D")[:count])
     world.put(total)

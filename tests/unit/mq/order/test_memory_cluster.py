@@ -145,7 +145,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
 TestClusterMachine = ClusterMachine.TestCase
 TestClusterMachine.settings = settings(
-    max_examples=12,
+    max_examples=6,
     stateful_step_count=25,
     deadline=None,
     report_multiple_bugs=False,

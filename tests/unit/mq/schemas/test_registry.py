@@ -144,7 +144,7 @@ class Registry(RuleBasedStateMachine):
 
 
 TestRegistry = Registry.TestCase
-TestRegistry.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestRegistry.settings = settings(stateful_step_count=25)
 
 
 def test_type_20_a_schema_has_one_id_under_every_subject_and_an_id_is_never_given_again() -> None:

@@ -393,7 +393,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 TestQueueMachine = QueueMachine.TestCase
 TestQueueMachine.settings = settings(
-    max_examples=settings.default.max_examples * 3, stateful_step_count=50, report_multiple_bugs=False
+    max_examples=settings.default.max_examples, stateful_step_count=50, report_multiple_bugs=False
 )
 
 

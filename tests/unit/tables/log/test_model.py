@@ -366,4 +366,4 @@ def run_log_machine(examples: int) -> None:
 
 
 def test_model_3_the_log_is_a_list_whatever_processes_do() -> None:
-    run_log_machine(25)
+    run_log_machine(10)
