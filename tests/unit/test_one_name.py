@@ -12,6 +12,8 @@ ROOT = Path(__file__).parents[2]
 LAYERS = ("api", "jobs", "mq", "tables")
 _MODULES = """
 import importlib, os, sys
+import api, jobs, mq, tables
+print([one.mine for one in (api, jobs, mq, tables)])
 for name in sys.stdin.read().split():
     importlib.import_module(name)
 files = {}
@@ -36,7 +38,11 @@ def test_a_module_cannot_be_loaded_under_a_second_name(name: str) -> None:
     assert ended.stderr.splitlines()[-1].startswith("ImportError: import deltamq")
 
 
-def test_every_module_is_loaded_under_one_name(tmp_path: Path) -> None:
+def test_every_module_is_loaded_under_one_name_beside_packages_of_a_project(tmp_path: Path) -> None:
+    """The project has packages whose names are those of the layers."""
+    for layer in LAYERS:
+        (tmp_path / layer).mkdir()
+        (tmp_path / layer / "__init__.py").write_text(f"mine = {layer!r}\n")
     names = []
     for path in sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -44,17 +50,4 @@ def test_every_module_is_loaded_under_one_name(tmp_path: Path) -> None:
     # Airflow has an environment of its own (tests/e2e/test_airflow.py)
     left = ("deltamq.mq.client.deltamq", "airflow.message_queue", "__main__", "sitecustomize", "build_hook")
     ended = _run(_MODULES, str(ROOT), cwd=tmp_path, given="\n".join(name for name in names if not name.endswith(left)))
-    assert (ended.stdout, ended.returncode) == ("{}\n", 0), ended.stderr
-
-
-def test_a_project_may_have_packages_of_these_names_beside_it(tmp_path: Path) -> None:
-    for layer in LAYERS:
-        (tmp_path / layer).mkdir()
-        (tmp_path / layer / "__init__.py").write_text(f"mine = {layer!r}\n")
-    code = (
-        "import api, jobs, mq, tables; from deltamq import MemoryQueue, Producer;"
-        "import deltamq.api.serve, deltamq.jobs.sql, deltamq.tables.config;"
-        "print([one.mine for one in (api, jobs, mq, tables)])"
-    )
-    ended = _run(code, cwd=tmp_path)
-    assert ended.stdout == "['api', 'jobs', 'mq', 'tables']\n", ended.stderr
+    assert (ended.stdout, ended.returncode) == ("['api', 'jobs', 'mq', 'tables']\n{}\n", 0), ended.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -114,9 +115,10 @@ def test_commands_of_other_layers_are_found_by_entry_points() -> None:
 
 def test_every_rule_names_a_test_that_exists() -> None:
     named = re.findall(r"`(test_\w+)`", SPEC)
-    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    tests = (text for path, text in _citing().items() if path.name.startswith("test_"))
+    defined = {name for text in tests for name in re.findall(r"def (test_\w+)\(", text)}
     assert len(named) > 20
-    assert [name for name in named if f"def {name}(" not in sources] == []
+    assert [name for name in named if name not in defined] == []
 
 
 def test_every_promise_has_a_test_and_the_list_names_it() -> None:
@@ -146,10 +148,12 @@ def test_every_rule_says_whether_it_works_and_names_its_test() -> None:
     assert all(numbers[section] == sorted(set(numbers[section])) for section in ("SEC", "TYPE"))
 
 
-def _citing() -> list[Path]:
-    """Return the files that cite rules and faults."""
+@functools.cache
+def _citing() -> dict[Path, str]:
+    """Return the files that cite rules and faults, with their texts."""
     sources = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
-    return [*ROOT.glob("*.md"), *(path for path in sources if path.suffix in (".md", ".py", ".sql", ".toml"))]
+    found = [*ROOT.glob("*.md"), *(path for path in sources if path.suffix in (".md", ".py", ".sql", ".toml"))]
+    return {path: path.read_text(encoding="utf-8") for path in found}
 
 
 def test_every_rule_that_is_cited_exists() -> None:
@@ -157,8 +161,8 @@ def test_every_rule_that_is_cited_exists() -> None:
     sections = "|".join(sorted({section for section, _ in RULES}))
     citation = re.compile(rf"\b({sections})-(\d{{1,2}})\b|def test_({sections.lower()})_0*(\d{{1,2}})_")
     cited: dict[str, Path] = {}
-    for path in _citing():
-        for name, number, tested, tested_number in citation.findall(path.read_text(encoding="utf-8")):
+    for path, text in _citing().items():
+        for name, number, tested, tested_number in citation.findall(text):
             cited[f"{name or tested.upper()}-{number or tested_number}"] = path
     # The rules of typed topics are written with the last part of these.
     assert {rule: path for rule, path in cited.items() if rule not in rules} == {}
@@ -168,8 +172,7 @@ def test_every_rule_that_is_cited_exists() -> None:
 def test_every_fault_that_is_cited_or_played_is_in_the_table() -> None:
     citation = re.compile(r"\bfaults? ((?:F\d+(?:, | and | to )?)+)")
     cited: dict[str, Path] = {}
-    for path in _citing():
-        text = path.read_text(encoding="utf-8")
+    for path, text in _citing().items():
         found = [fault for named in citation.findall(text) for fault in re.findall(r"F\d+", named)]
         found += [f"F{number}" for number in re.findall(r"def test_f(\d+)_", text)]
         cited.update(dict.fromkeys(found, path))
@@ -197,4 +200,4 @@ def test_the_history_checker_says_what_each_anomaly_is() -> None:
 
 def test_nothing_cites_what_is_not_in_the_repository() -> None:
     """The reader of a citation can look it up here."""
-    assert [path for path in _citing() if ELSEWHERE.search(path.read_text(encoding="utf-8"))] == []
+    assert [path for path, text in _citing().items() if ELSEWHERE.search(text)] == []

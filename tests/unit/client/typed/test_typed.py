@@ -39,7 +39,9 @@ def test_the_programs_have_every_name_that_users_import() -> None:
     assert named == set(dir(deltamq))
 
 
+@pytest.mark.long
 def test_user_code_passes_mypy_strict(project: Path) -> None:
+    """`make lint` checks the programs with mypy as modules of this project on every change."""
     (project / "mypy.ini").write_text("[mypy]\nstrict = True\n[mypy-pyarrow.*]\nignore_missing_imports = True\n")
     command = [sys.executable, "-m", "mypy", "--config-file=mypy.ini", "--cache-dir=cache", PROGRAM, ARROW]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
