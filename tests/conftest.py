@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -36,7 +36,7 @@ os.environ.setdefault(
 
 # Every run of the tests uses the same examples; `make faults` looks for new ones.
 # No deadlines: the time of one example depends on the machine.
-settings.register_profile("repeatable", max_examples=25, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("repeatable", max_examples=20, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("searching", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("repeatable")
 
@@ -107,10 +107,16 @@ def _rank(item: pytest.Item) -> tuple[int, int]:
     return (len(_FIRST), zlib.crc32(scope.encode())) if found is None else (found, 0)
 
 
-def pytest_collection_finish() -> None:
-    """Keep the collector of garbage from looking at thousands of tests again and again."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the collector of garbage from looking at thousands of tests again and again, and while they are made."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
