@@ -133,7 +133,7 @@ class StubQueue:
         with self.changed:
             while not condition():
                 assert time.monotonic() < deadline, "the condition did not come true in time"
-                self.changed.wait(0.01)
+                self.changed.wait(0.02)
 
     def calls_of(self, verb: str) -> list[QueueCall]:
         with self.changed:

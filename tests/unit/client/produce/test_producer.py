@@ -125,7 +125,7 @@ def test_send_01_many_threads_keep_each_threads_order(stub: StubService, produce
     stub.create("orders", 3)
 
     def run(thread: int) -> None:
-        for n in range(100):
+        for n in range(40):
             if n % 10 == 0:
                 producer.send("orders", f"{thread}:{n}", key=f"k{thread}")
             else:
@@ -141,7 +141,7 @@ def test_send_01_many_threads_keep_each_threads_order(stub: StubService, produce
     for body in stub.bodies("orders"):
         thread, _, n = body.decode().partition(":")
         seen.setdefault(thread, []).append(int(n))
-    assert seen == {str(thread): list(range(100)) for thread in range(8)}
+    assert seen == {str(thread): list(range(40)) for thread in range(8)}
 
 
 def test_linger_gathers_a_batch_and_a_full_batch_does_not_wait(stub: StubService, make_producer: MakeProducer) -> None:

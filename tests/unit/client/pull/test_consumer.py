@@ -357,7 +357,7 @@ def test_a_fetch_whose_answer_ends_at_any_byte_is_repeated(
     stub.create("orders", 1)
     fill(producer, 10)
     # Before the consumer, which fetches ahead.
-    stub.cuts.extend(range(0, 700, 3))
+    stub.cuts.extend(range(0, 700, 7))
     consumer = make_consumer(patience=Patience(retries=1_000, first_wait_ms=1, wait_ms_max=1))
     found: list[int] = []
     while len(found) < 10:
