@@ -9,7 +9,8 @@ import socket
 import time
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, BinaryIO
+from io import BufferedIOBase
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
@@ -36,7 +37,7 @@ def handler_of(stub: StubService) -> type[BaseHTTPRequestHandler]:
 class _Headers:
     """The headers of a request, by names in any case; Python reads them as those of an e-mail, which takes long."""
 
-    def __init__(self, lines: BinaryIO) -> None:
+    def __init__(self, lines: BufferedIOBase) -> None:
         self._values: dict[str, str] = {}
         while line := lines.readline().strip():
             name, _, value = line.decode("latin-1").partition(":")
@@ -51,6 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     stub: StubService
     headers: Any
+    raw_requestline: bytes
 
     def setup(self) -> None:
         super().setup()
