@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.queue.buffer import Buffer
@@ -81,7 +81,6 @@ def _facts(lane: Lane) -> tuple[object, ...]:
     return lane.committed, lane.latest, list(lane.covered), held, lane.next_read()
 
 
-@settings(max_examples=30)
 @given(some, some, st.data())
 def test_meta_03_a_lane_of_columns_is_the_lane_of_all_its_checkpoints(
     merged: dict[CheckpointKey, CheckpointState], newer: dict[CheckpointKey, CheckpointState], data: st.DataObject

@@ -107,7 +107,7 @@ PARTS = st.lists(st.tuples(st.sampled_from("abcdefg"), st.integers(0, 12), st.in
 
 
 @given(PARTS)
-@settings(max_examples=settings.default.max_examples * 6)
+@settings(max_examples=settings.default.max_examples * 2)
 def test_the_window_is_the_newest_of_everything_and_bounded(steps: list[tuple[str, int, int]]) -> None:
     """A model that keeps all, and is asked what a bounded window must still know."""
     found, now = window(), 0

@@ -7,7 +7,7 @@ from itertools import product
 from statistics import mean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.meta.allocation import STRATEGIES, Allocation, Strategy, allocate, moves, ring_load_max
@@ -33,7 +33,6 @@ def test_the_strategies_are_those_of_the_specification() -> None:
     assert set(ALL) == set(STRATEGIES)
 
 
-@settings(max_examples=settings.default.max_examples * 2)
 @given(strategy=strategies, online=clients, before=clients, count=counts, old=counts)
 def test_order_01_each_partition_has_one_client_and_each_client_an_answer(
     strategy: Strategy, online: set[str], before: set[str], count: int, old: int
@@ -47,7 +46,6 @@ def test_order_01_each_partition_has_one_client_and_each_client_an_answer(
     assert allocation == allocate(strategy, sorted(online, reverse=True), partitions(count), previous)
 
 
-@settings(max_examples=settings.default.max_examples * 2)
 @given(strategy=st.sampled_from(EVEN), online=clients.filter(bool), before=clients, count=counts)
 def test_order_01_counts_differ_by_one_at_most(
     strategy: Strategy, online: set[str], before: set[str], count: int
@@ -56,7 +54,6 @@ def test_order_01_counts_differ_by_one_at_most(
     assert spread(allocate(strategy, online, partitions(count), previous)) <= 1
 
 
-@settings(max_examples=settings.default.max_examples * 2)
 @given(online=clients.filter(bool), count=counts)
 def test_order_01_consistent_hash_stays_within_its_bound(online: set[str], count: int) -> None:
     allocation = allocate("consistent_hash", online, partitions(count), {})
@@ -77,7 +74,6 @@ def fewest_moves(before: Allocation, names: Sequence[str], all_partitions: Seque
     return best
 
 
-@settings(max_examples=settings.default.max_examples * 2)
 @given(data=st.data(), online=st.sets(st.sampled_from("abcd"), min_size=1, max_size=3), count=st.integers(0, 6))
 def test_order_01_sticky_moves_the_fewest(data: st.DataObject, online: set[str], count: int) -> None:
     """From any allocation, however uneven, with clients that left and partitions that nobody had."""
@@ -89,14 +85,12 @@ def test_order_01_sticky_moves_the_fewest(data: st.DataObject, online: set[str],
     assert moves(previous, after) == fewest_moves(previous, sorted(online), partitions(count))
 
 
-@settings(max_examples=settings.default.max_examples * 2)
 @given(online=clients, count=counts)
 def test_order_01_sticky_without_a_change_moves_nothing(online: set[str], count: int) -> None:
     allocation = allocate("sticky", online, partitions(count), {})
     assert allocate("sticky", online, partitions(count), allocation) == allocation
 
 
-@settings(max_examples=settings.default.max_examples * 2)
 @given(online=clients.filter(bool), count=st.integers(0, 20), more=st.integers(0, 20))
 def test_order_01_an_expansion_by_sticky_moves_no_old_partition(online: set[str], count: int, more: int) -> None:
     """Everybody's share only grows, so nobody has to give anything up."""

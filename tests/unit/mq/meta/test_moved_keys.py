@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Corrupt
@@ -187,7 +187,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=settings.default.max_examples * 3)
 @given(steps=steps)
 def test_route_06_keys_stay_in_order_whatever_moves_and_all_arrive(steps: list[tuple[Any, ...]]) -> None:
     topic = Topic()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Corrupt
@@ -183,7 +183,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=settings.default.max_examples * 2)
 @given(steps=steps)
 def test_order_02_whatever_happens_the_allocation_fits_who_is_online(steps: list[tuple[str, Any]]) -> None:
     """Even, complete, of the present route; and nobody who may still hold a partition is forgotten."""

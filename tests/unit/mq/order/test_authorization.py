@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.meta.brokers import OwnLease
@@ -68,7 +68,6 @@ def test_order_10_an_authorization_that_comes_back_is_another_one() -> None:
     assert mine.lapses == 2
 
 
-@settings(max_examples=settings.default.max_examples * 2)
 @given(
     offset=st.integers(-(10**9), 10**9),
     rate=st.floats(0.97, 1.03),

@@ -314,7 +314,7 @@ class Model:
         assert self.done == set(self.keys) and self.run.position == self.end
 
 
-@settings(max_examples=settings.default.max_examples * 6, deadline=None)
+@settings(max_examples=settings.default.max_examples * 2)
 @given(
     steps=actions,
     batch=st.integers(1, 3),
@@ -351,7 +351,6 @@ def test_order_11_in_any_schedule_keys_keep_their_order_and_nothing_is_lost_or_c
     model.check()
 
 
-@settings(max_examples=settings.default.max_examples * 4, deadline=None)
 @given(
     keys=st.text("abc-", min_size=1, max_size=30), order=st.lists(st.integers(0, 9), max_size=40), fails=st.booleans()
 )
@@ -379,7 +378,6 @@ def test_order_11_a_handover_ends_and_repeats_nothing_unless_a_key_fails(
         assert model.run.done_ahead == 0
 
 
-@settings(max_examples=settings.default.max_examples * 2, deadline=None)
 @given(
     keys=st.text("abc-", min_size=1, max_size=40),
     killer=st.integers(0, 39),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.order.authorization import Authorization
@@ -262,7 +262,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=settings.default.max_examples * 3)
 @given(steps=steps, batch=st.integers(1, 3), on_failure=st.sampled_from(OnFailure), max_attempts=st.integers(1, 3))
 def test_order_07_messages_end_in_order_and_the_position_is_before_all_that_have_not(
     steps: list[tuple[Any, ...]], batch: int, on_failure: OnFailure, max_attempts: int
@@ -379,7 +378,6 @@ hand_steps = st.lists(
 )
 
 
-@settings(max_examples=settings.default.max_examples * 3)
 @given(steps=hand_steps, batch=st.integers(1, 3))
 def test_cons_08_what_lies_below_the_position_was_committed_or_is_a_dead_letter(
     steps: list[tuple[Verdict, int]], batch: int

@@ -7,7 +7,7 @@ step each message that was ever given away is accounted for exactly once.
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Conflict
@@ -177,7 +177,6 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=settings.default.max_examples * 3)
 @given(st.lists(steps, min_size=8, max_size=40))
 def test_pop_14_whatever_happens_each_message_is_accounted_for_once(sequence: list[tuple[str, int]]) -> None:
     world = World()

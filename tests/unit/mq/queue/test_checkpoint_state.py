@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import permutations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.queue.checkpoint import Checkpoint, Span
@@ -36,7 +36,6 @@ def test_pop_11_all_orders_of_the_records_give_the_same_state() -> None:
     assert expected[KEY].checkpoint == replace(CHECKPOINT, revive_offset=4)
 
 
-@settings(max_examples=settings.default.max_examples * 2)
 @given(st.lists(st.sampled_from(RECORDS), max_size=12), st.integers(0, 12), st.randoms(use_true_random=False))
 def test_pop_11_repetition_and_batches_do_not_matter(records: list[Record], cut: int, random: object) -> None:
     once = fold({}, {repr(record): record for record in records}.values())

@@ -337,7 +337,7 @@ class World:
             self.pop(0)
 
 
-@settings(max_examples=settings.default.max_examples * 6)
+@settings(max_examples=settings.default.max_examples * 2)
 @given(st.text(alphabet="aab-", max_size=12), steps, st.sampled_from([None, 2, 3]))
 def test_pop_17_per_key_order_holds_whatever_happens(
     keys: str, sequence: list[tuple[str, int]], limit: int | None

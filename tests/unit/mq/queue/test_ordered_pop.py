@@ -359,7 +359,7 @@ class World:
         assert self.lane.committed == TOTAL, "stuck"
 
 
-@settings(max_examples=settings.default.max_examples * 6)
+@settings(max_examples=settings.default.max_examples * 2)
 @given(steps, st.sampled_from([None, 2, 3]))
 def test_pop_16_nothing_is_lost_overtaken_or_given_twice(sequence: list[tuple[str, int]], limit: int | None) -> None:
     world = World(limit)

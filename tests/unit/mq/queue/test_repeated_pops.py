@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Conflict, Unprocessable
@@ -226,7 +226,6 @@ class Clients:
 
 
 @KINDS
-@settings(max_examples=settings.default.max_examples * 3)
 @given(script=steps)
 def test_pop_20_whatever_answers_are_lost_no_message_is_had_twice_or_stays_away(
     kind: type[Lane], script: list[tuple[str, str, int]]

@@ -11,7 +11,7 @@ from itertools import accumulate
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Corrupt
@@ -84,7 +84,6 @@ class Files:
 _SHAPES = st.lists(st.tuples(st.integers(1, 3 * GROUP), st.booleans()), min_size=1, max_size=6)
 
 
-@settings(max_examples=settings.default.max_examples)
 @given(_SHAPES, st.sampled_from([0, 2**40]))
 def test_a_joined_file_holds_the_rows_of_all_files_in_their_row_groups(
     shapes: list[tuple[int, bool]], start: int

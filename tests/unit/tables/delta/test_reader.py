@@ -80,7 +80,7 @@ def test_rely_4_every_byte_is_covered(count: int) -> None:
     """Flip one bit in each byte of the file, plain and compressed: reading all of it never serves the result."""
     found = encoded(count, row_group_rows=64)
     raw = bytes(found.data)
-    step = 1 if len(raw) < 4_000 else 5
+    step = 1 if len(raw) < 4_000 else 13
     for at in range(0, len(raw), step):
         damaged = bytearray(raw)
         damaged[at] ^= 1 << at % 8
@@ -150,7 +150,7 @@ def test_a_scan_of_few_columns_reads_their_bytes_alone() -> None:
 
 
 def test_rely_4_every_byte_of_a_page_is_covered() -> None:
-    """Flip two bits of each byte of the small columns, headers of pages included: no other row is ever served."""
+    """Flip a bit of each byte of the small columns, headers of pages included: no other row is ever served."""
     found = encoded(400, padding=2_000)
     whole = pa.concat_tables(reader_of(found)[0].groups(found.file, 100, 500)).select(SMALL)
     raw = bytes(found.data)
@@ -164,17 +164,16 @@ def test_rely_4_every_byte_of_a_page_is_covered() -> None:
     assert sum(stop - start for start, stop in ranges) > 500
     refused = 0
     for at in (at for start, stop in ranges for at in range(start, stop)):
-        for bit in (1 << at % 8, 1 << (at + 5) % 8):
-            damaged = bytearray(raw)
-            damaged[at] ^= bit
-            reader, _ = reader_of(found, bytes(damaged))
-            try:
-                read = pa.concat_tables(reader.groups(found.file, 100, 500, SMALL, by_page=True))
-            except Corrupt:
-                refused += 1
-            else:
-                assert read.select(SMALL).equals(whole), f"byte {at}, bit {bit:#x}"
-    assert refused > 1_000
+        damaged = bytearray(raw)
+        damaged[at] ^= 1 << at % 8
+        reader, _ = reader_of(found, bytes(damaged))
+        try:
+            read = pa.concat_tables(reader.groups(found.file, 100, 500, SMALL, by_page=True))
+        except Corrupt:
+            refused += 1
+        else:
+            assert read.select(SMALL).equals(whole), f"byte {at}"
+    assert refused > 500
 
 
 def test_a_row_group_that_was_read_is_not_read_again_while_it_is_kept() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.tables.log.batch import Batch
@@ -40,7 +40,6 @@ def _check(log: PartitionLog, times: Sequence[int], low: int = 0) -> None:
     assert log.last_born_ms() == max((time // _MS for time in times[low:]), default=None)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(_times, min_size=1, max_size=5), max_size=7), st.integers(0, 7))
 def test_kafka_21_the_first_message_of_a_time_is_found_in_any_order(commits: list[list[int]], rolled: int) -> None:
     files = MemoryStore()

@@ -38,7 +38,7 @@ def _offsets(found: set[int]) -> np.ndarray:
     return np.array(sorted(found), dtype=np.int64)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sets(st.integers(0, _MESSAGES + 20)))
 def test_every_offset_is_found_gone_or_unreadable(log: PartitionLog, wanted: set[int]) -> None:
     picked = pick(log, _offsets(wanted), bytes_max=None)

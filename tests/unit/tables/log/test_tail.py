@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.tables.delta.stamped import RowsPart, Stamped
@@ -114,7 +114,6 @@ def test_readers_keep_what_they_took() -> None:
     ),
     st.integers(10_000, 80_000),
 )
-@settings(max_examples=settings.default.max_examples * 3)
 def test_what_the_tail_holds_is_always_right_and_bounded(steps: list[tuple[str, int, int]], bytes_max: int) -> None:
     tail, end = Tail(bytes_max, TailBudget(1 << 40)), 0
     for step, count, size in steps:

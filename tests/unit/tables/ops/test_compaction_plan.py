@@ -50,7 +50,7 @@ def followed(
 
 
 @given(SIZES)
-@settings(max_examples=settings.default.max_examples * 6)
+@settings(max_examples=settings.default.max_examples * 2)
 def test_spark_08_a_plan_is_adjacent_files_that_are_not_final_and_fit_together(sizes: list[int]) -> None:
     files = of_sizes(sizes)
     for group in plan_compaction(files, TARGET):
@@ -61,14 +61,13 @@ def test_spark_08_a_plan_is_adjacent_files_that_are_not_final_and_fit_together(s
 
 
 @given(SIZES)
-@settings(max_examples=settings.default.max_examples * 6)
+@settings(max_examples=settings.default.max_examples * 2)
 def test_spark_08_a_plan_that_is_followed_leaves_nothing_to_do(sizes: list[int]) -> None:
     done = followed(of_sizes(sizes), TARGET)
     assert plan_compaction(done, TARGET) == []
 
 
 @given(st.lists(st.lists(st.integers(1, 700), max_size=12), max_size=12))
-@settings(max_examples=settings.default.max_examples * 4)
 def test_spark_08_whatever_arrives_between_runs_a_row_is_rewritten_once_and_files_stay_few(
     arrivals: list[list[int]],
 ) -> None:
@@ -111,7 +110,6 @@ def test_retry_6_files_whose_ages_differ_by_more_than_a_part_of_the_retention_st
 
 
 @given(SIZES, st.integers(0, 50))
-@settings(max_examples=settings.default.max_examples * 4)
 def test_retry_6_no_plan_passes_the_span_whatever_the_sizes(sizes: list[int], span: int) -> None:
     target = dataclasses.replace(TARGET, span_ms=span)
     done = of_sizes(sizes, step_us=7_000)

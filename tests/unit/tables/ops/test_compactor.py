@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Corrupt, Unknown
@@ -234,7 +234,6 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=settings.default.max_examples * 2)
 def test_spark_08_in_any_order_of_steps_of_three_processes_nothing_is_lost_or_repeated(
     steps: list[tuple[str, int]],
 ) -> None:

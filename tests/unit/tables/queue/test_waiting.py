@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.tables.log.batch import Batch
@@ -126,7 +126,6 @@ def test_retry_06_an_index_that_is_made_late_begins_where_retention_left_off(log
     assert found(behind, log, "c") == []
 
 
-@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=30), min_size=1, max_size=8),
     st.integers(1, 40),
