@@ -19,7 +19,6 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -378,8 +377,7 @@ class JwksInvalid(Exception):
     """The answer has no keys that could be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class SigningKey:
+class SigningKey(msgspec.Struct, frozen=True):
     """One key of a provider."""
 
     #: Differs from every other key's, also from keys of the same id.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from deltamq.api.auth.credentials import KeyTimes
 from deltamq.mq.limits import CLIENTS_MAX, FETCH_BYTES_MAX, LANE_BUSY_MS
@@ -18,8 +19,7 @@ _ANSWER_LOOK_S: Final = 30.0
 _SERIES_MAX: Final = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class Ports(msgspec.Struct, frozen=True, kw_only=True):
     """The service's view of the outside world. Tests replace it."""
 
     #: The clock for the times of messages and records, and for the queue's due times.
@@ -38,7 +38,7 @@ class Ports:
     header_section_s: float = _HEADER_SECTION_S
     answer_look_s: float = _ANSWER_LOOK_S
     #: Times of the keys of the identity provider.
-    key_times: KeyTimes = field(default_factory=KeyTimes)
+    key_times: KeyTimes = msgspec.field(default_factory=KeyTimes)
 
 
 #: The ports of a serving process.

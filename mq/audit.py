@@ -10,7 +10,6 @@ An act has one id in both its records. A record that is stored twice counts once
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import msgspec
@@ -35,8 +34,7 @@ BY_FILES: Final = "(files)"
 Outcome = Literal["done", "refused", "failed", "unknown"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActBegun:
+class ActBegun(msgspec.Struct, frozen=True, kw_only=True):
     """An administrative act is about to be carried out."""
 
     kind: ClassVar[str] = "begun"
@@ -56,8 +54,7 @@ class ActBegun:
     asked: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActEnded:
+class ActEnded(msgspec.Struct, frozen=True, kw_only=True):
     """What became of an act."""
 
     kind: ClassVar[str] = "ended"
@@ -76,8 +73,7 @@ class ActEnded:
     after: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusalCount:
+class RefusalCount(msgspec.Struct, frozen=True, kw_only=True):
     """How often a principal was refused a call in one minute, by one process."""
 
     kind: ClassVar[str] = "refused"
@@ -127,8 +123,7 @@ class RefusalKey(NamedTuple):
     code: str
 
 
-@dataclass(slots=True)
-class RefusalTally:
+class RefusalTally(msgspec.Struct):
     """The number of refusals, and the address of the last one."""
 
     count: int = 0
@@ -229,7 +224,8 @@ def _state(meta: Meta, key: str) -> Any:
         case "auth":
             return _principal(meta.auth, name)
         case "quota":
-            return next((asdict(one) for one in meta.auth.client_quotas.values() if one.whose == name), None)
+            quotas = meta.auth.client_quotas.values()
+            return next((msgspec.to_builtins(one) for one in quotas if one.whose == name), None)
         case "topic":
             return _topic(meta, name)
         case "group":
@@ -261,7 +257,7 @@ def _principal(state: AuthState, name: str) -> Any:
             {"id": r.id, "effect": r.effect, "resource": r.resource, "pattern": r.pattern, "verbs": list(r.verbs)}
             for r in state.rules_of(name)
         ],
-        "quota": None if quota is None else asdict(quota),
+        "quota": None if quota is None else msgspec.to_builtins(quota),
     }
 
 
@@ -303,4 +299,4 @@ def _subject(state: RegistryState, name: str) -> Any:
 def _access(meta: Meta, name: str) -> Any:
     topic_id, _, partition = name.partition("/")
     access = meta.access.of(topic_id, partition) if partition else meta.access.of_broker(name)
-    return asdict(access)
+    return msgspec.to_builtins(access)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 #: Largest exponent, so that the power does not overflow; the wait has reached its maximum long before.
 _EXPONENT_MAX: Final = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(msgspec.Struct, frozen=True):
     """Waits that start at `first` and grow by `multiplier` up to `most`, in any one unit."""
 
     first: float

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 #: What does not happen while a job does not run.
 NEEDED_JOBS: Final = {
@@ -46,8 +47,7 @@ def is_missing(*, ok_ms: int | None, running_ms: int | None, every_ms: int, now_
     return ok_ms is None or now_ms - ok_ms > max(_PATIENCE_MS, _INTERVALS * every_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(msgspec.Struct, frozen=True, kw_only=True):
     """What an application should do about its shards, in this order."""
 
     take: tuple[str, ...] = ()

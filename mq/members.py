@@ -18,8 +18,9 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from deltamq.mq.errors import Conflict, Refused
 
@@ -60,8 +61,7 @@ class Joining(NamedTuple):
     may_skip: bool = False
 
 
-@dataclass(slots=True)
-class Member:
+class Member(msgspec.Struct):
     """One member; `joins` and `syncs` say that it waits for an answer."""
 
     id: str

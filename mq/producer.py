@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.errors import Conflict
 from deltamq.mq.limits import (
@@ -34,8 +35,7 @@ from deltamq.mq.limits import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, kw_only=True):
     """What one request of one producer stored in one partition: offsets `[base_offset, base_offset + count)`.
 
     `indexes` are the positions of these messages in the request, None for the whole request of `total` messages.
@@ -96,8 +96,7 @@ def _runs(indexes: tuple[int, ...]) -> list[list[int]]:
     return runs
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerSeen:
+class ProducerSeen(msgspec.Struct, frozen=True):
     """What a partition remembers of one producer: its highest sequence and its kept parts by sequence."""
 
     last_seq: int
@@ -208,8 +207,7 @@ class OutOfSequence(Conflict):
     code = "sequence_gap"
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(msgspec.Struct, frozen=True):
     """The producer's own numbers of one request: its epoch, and the sequence of its first message."""
 
     epoch: int
@@ -218,8 +216,7 @@ class Sequence:
     born_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Earlier:
+class Earlier(msgspec.Struct, frozen=True):
     """What former partitions of a logical queue, which get no more messages, remember of a producer.
 
     A request that repeats none of these goes on where they end.

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Final, Protocol
@@ -83,8 +82,7 @@ class NamedSlotMap(SlotMap, Protocol):
 
 
 # Without slots, because `cached_property` needs an instance dictionary.
-@dataclass(frozen=True)
-class Route:
+class Route(msgspec.Struct, frozen=True, dict=True):
     """The partitions of one topic in route order, and which LPs each of them owns.
 
     `owners` are ranges in LP order that cover every LP once; adjacent ranges belong to different partitions.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import msgspec
@@ -75,8 +74,7 @@ class _Stored(msgspec.Struct):
 _read: Final = msgspec.json.Decoder(_Stored).decode
 
 
-@dataclass(frozen=True, slots=True)
-class StatisticsRecord:
+class StatisticsRecord(msgspec.Struct, frozen=True):
     """What one process counted in a minute."""
 
     key: MinuteKey
@@ -177,8 +175,7 @@ class PulledMessages(NamedTuple):
     delivered_ms: int
 
 
-@dataclass(slots=True)
-class _Range:
+class _Range(msgspec.Struct):
     """Messages from offset `first` to `stop`, exclusive, of which `left` have no outcome yet."""
 
     first: int
@@ -186,7 +183,7 @@ class _Range:
     left: int
     delivered_ms: int
     #: The offsets that failed; `left` does not count them.
-    failed: set[int] = field(default_factory=set)
+    failed: set[int] = msgspec.field(default_factory=set)
 
     def take_before(self, offset: int) -> int:
         """Take out the messages before an offset in the range; return how many."""

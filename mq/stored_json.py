@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -28,8 +27,7 @@ S = TypeVar("S")
 to_json: Final[Callable[[object], bytes]] = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class Form(Generic[T]):
+class Form(msgspec.Struct, Generic[T], frozen=True):
     """The encoder and the decoder of one stored type."""
 
     to_json: Callable[[T], bytes]

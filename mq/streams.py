@@ -13,7 +13,6 @@ version of this format: a newer one is refused, an older one is upgraded step by
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -29,8 +28,7 @@ Upgrades = Mapping[int, Callable[[Json], Json]]
 _UPGRADES: Final[Upgrades] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class TopicOffset:
+class TopicOffset(msgspec.Struct, frozen=True):
     """The position in one life of a topic."""
 
     id: str
@@ -38,18 +36,17 @@ class TopicOffset:
     partitions: Mapping[str, Annotated[int, msgspec.Meta(ge=0)]]
     #: The ranges `[low, high)` of offsets without messages, of each logical queue that has any; only in the position of
     #: the end, from which the lag is computed, and in no checkpoint.
-    holes: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    holes: Mapping[str, tuple[tuple[int, int], ...]] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOffset:
+class StreamOffset(msgspec.Struct, frozen=True, kw_only=True):
     """The position of a streaming read."""
 
     warehouse: str = ""
     #: Identifies the checkpoint; empty in a position that is in none.
     stream: str = ""
     #: By name; never modified.
-    topics: Mapping[str, TopicOffset] = field(default_factory=dict)
+    topics: Mapping[str, TopicOffset] = msgspec.field(default_factory=dict)
 
     def of(self, topic: str, topic_id: str, partition: str) -> int | None:
         """Return the position in a partition of the topic with this id; None where the read has not begun."""
@@ -187,8 +184,7 @@ def claim_that_counts(there: Collection[Claim], run: str, *, claimed: bool) -> C
 K = TypeVar("K")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriggerLimits:
+class TriggerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits that a query sets for its batches; None for a limit that it does not set.
 
     The rules are as for the options `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` and `maxTriggerDelay` of Spark's

@@ -15,7 +15,6 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, TypeAlias, get_type_hints
@@ -61,20 +60,19 @@ class ConfigInvalid(Refused):
     code = "config_invalid"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All settings, by section."""
 
-    warehouse: WarehouseSettings = field(default_factory=WarehouseSettings)
-    service: ServiceSettings = field(default_factory=ServiceSettings)
-    oidc: OidcSettings = field(default_factory=OidcSettings)
-    log: LogSettings = field(default_factory=LogSettings)
-    queue: QueueSettings = field(default_factory=QueueSettings)
-    retention: RetentionSettings = field(default_factory=RetentionSettings)
-    jobs: JobsSettings = field(default_factory=JobsSettings)
-    client: ClientSettings = field(default_factory=ClientSettings)
+    warehouse: WarehouseSettings = msgspec.field(default_factory=WarehouseSettings)
+    service: ServiceSettings = msgspec.field(default_factory=ServiceSettings)
+    oidc: OidcSettings = msgspec.field(default_factory=OidcSettings)
+    log: LogSettings = msgspec.field(default_factory=LogSettings)
+    queue: QueueSettings = msgspec.field(default_factory=QueueSettings)
+    retention: RetentionSettings = msgspec.field(default_factory=RetentionSettings)
+    jobs: JobsSettings = msgspec.field(default_factory=JobsSettings)
+    client: ClientSettings = msgspec.field(default_factory=ClientSettings)
     #: Where each given setting comes from, by dotted key: a file, a variable, or a flag.
-    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    sources: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 _SECTIONS: Final[dict[str, Any]] = {name: hint for name, hint in get_type_hints(Config).items() if name != "sources"}
@@ -87,8 +85,7 @@ _TYPES: Final[dict[str, Any]] = {
 _ENV_NAMES: Final = {f"{ENV_PREFIX}{key.replace('.', '_')}".upper(): key for key in _TYPES}
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
+class _Given(msgspec.Struct, frozen=True):
     """A value and its source, for error messages."""
 
     value: Value

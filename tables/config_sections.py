@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass, field
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from deltamq.mq.errors import Refused
@@ -61,8 +61,7 @@ class Secret:
         return "Secret('***')" if self._text else "Secret('')"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarehouseSettings:
+class WarehouseSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The place of the tables."""
 
     #: Folder, or URL of an object store (s3://, gs://, abfss://), whose credentials come from the environment.
@@ -126,8 +125,7 @@ class LogLevel(enum.Enum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceSettings:
+class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one service process."""
 
     #: Host name or IP address on which the service listens.
@@ -172,7 +170,7 @@ class ServiceSettings:
     clusters: tuple[str, ...] = ()
     #: Secret, at least 32 characters, by which clusters that share global topics know each other; the same in all of
     #: them, and not `cluster_secret`.
-    clusters_shared_secret: Secret = field(default_factory=Secret)
+    clusters_shared_secret: Secret = msgspec.field(default_factory=Secret)
     #: Interval at which copies of global topics are compared with their homes', in milliseconds.
     clusters_refresh_ms: Annotated[int, Meta(ge=50, le=3_600_000)] = 5_000
     #: How long a process that does not answer others has to renew its lease, in milliseconds; then they take its
@@ -193,11 +191,11 @@ class ServiceSettings:
     #: Whether each caller must send a key (`Authorization: Bearer mqk_...`), and may do what access rules grant.
     auth: bool = False
     #: Secret, at least 32 characters, by which processes of the cluster know each other; the same in all of them.
-    cluster_secret: Secret = field(default_factory=Secret)
+    cluster_secret: Secret = msgspec.field(default_factory=Secret)
     #: URL of a schema registry elsewhere, of Confluent's REST API; if empty, the one at `/schemas` is the only one.
     schemas_url: str = ""
     #: USER:PASSWORD for it, if it asks for them.
-    schemas_user: Secret = field(default_factory=Secret)
+    schemas_user: Secret = msgspec.field(default_factory=Secret)
     #: Certificates of the authorities that sign its certificate, a file in PEM; if empty, the system's.
     schemas_ca: str = ""
     #: When administrative acts and refusals are recorded in `sys/audit`: `with_auth`, `always` or `never`.
@@ -327,8 +325,7 @@ def traces_endpoint(url: str) -> str:
     return url if host and path else f"{url.rstrip('/')}/v1/traces"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSettings:
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of groups and POP, for the service and the jobs."""
 
     #: Whether checkpoints and acks are matched in memory; if false, each is stored.
@@ -346,7 +343,7 @@ class QueueSettings:
     #: Interval at which changed offsets of groups are stored, in milliseconds.
     commit_every_ms: Annotated[int, Meta(ge=10, le=60_000)] = 200
     #: Secret that signs handles, as 32 or more hexadecimal digits; if empty, the warehouse generates and keeps one.
-    handle_secret: Secret = field(default_factory=Secret)
+    handle_secret: Secret = msgspec.field(default_factory=Secret)
 
     def __post_init__(self) -> None:
         if self.invisible_ms_min > self.invisible_ms_max:
@@ -357,8 +354,7 @@ class QueueSettings:
             raise SettingsDisagree("must not be above queue.buffer_checkpoints_max", *keys)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionSettings:
+class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long messages are kept, besides the messages of topics, which have their own `retention_ms`."""
 
     #: Whether messages that a group has not committed yet are kept at any age.
@@ -384,8 +380,7 @@ class Engine(enum.Enum):
     SPARK = "spark"  #: Spark tasks, divided by broker and queue: scales with the cluster (SPEC SPARK-7)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobsSettings:
+class JobsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the Spark application that runs the jobs, and of users' Spark sessions on one machine."""
 
     #: "local" follows due messages in the memory of one process, "spark" finds and moves them in tasks.
@@ -455,20 +450,19 @@ class JobsSettings:
             raise SettingsDisagree(f"must be a regular expression: {error}", "jobs.latest_topics") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSettings:
+class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings with which the demo, jobs and notebooks reach a service."""
 
     #: URL of the service for the demo, jobs and notebooks.
     url: str = "http://127.0.0.1:8080"
     #: Token that is sent as `Authorization: Bearer ...`, if not empty.
-    token: Secret = field(default_factory=Secret)
+    token: Secret = msgspec.field(default_factory=Secret)
     #: Identity provider that gives tokens for a client's id and secret, if there is no token; if empty, none.
     oidc_issuer: str = ""
     #: The client's id at the provider.
     oidc_client_id: str = ""
     #: The client's secret at the provider.
-    oidc_client_secret: Secret = field(default_factory=Secret)
+    oidc_client_secret: Secret = msgspec.field(default_factory=Secret)
     #: Scope to request from the provider, if it needs one.
     oidc_scope: str = ""
     #: Audience of the token, if the provider needs one.

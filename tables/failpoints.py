@@ -17,15 +17,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from dataclasses import dataclass
+
+import msgspec
 
 
 class FailpointHit(OSError):
     """A failpoint made this operation fail."""
 
 
-@dataclass(slots=True)
-class _Armed:
+class _Armed(msgspec.Struct):
     action: str
     nth: int | None
     hits: int = 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from deltamq.mq.request_values import is_loopback
 from deltamq.tables.settings import SettingsDisagree
@@ -17,8 +18,7 @@ OIDC_ALGORITHMS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OidcSettings:
+class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the identity provider; without an issuer no tokens are taken."""
 
     #: URL of the provider, exactly as its tokens have it in `iss`; if empty, no tokens are taken, only keys.

@@ -6,8 +6,9 @@ topics/<topic>/<name>@<broker>/     retry/...  dlq/...  sys/...     the same tab
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.names import PartitionName, decode_path, encode_path
 
@@ -25,8 +26,7 @@ class Space(enum.Enum):
     SYS = "sys"  #: DeltaMQ's own logs
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRef:
+class PartitionRef(msgspec.Struct, frozen=True):
     """One physical partition: `name` is written `NAME@BROKER` (SPEC MODEL-1).
 
     `generation` counts the earlier lives of the topic's name: a topic that is deleted and created again gets new

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import reduce
 from typing import Final, TypeAlias
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -63,8 +63,7 @@ _CALCULATE: Final[Mapping[Sign, Callable[[_Datum, _Datum], _Datum]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageFilter:
+class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
     """A client's filter: one of some tags, and a condition that must be true (SPEC CONS-3, CONS-9)."""
 
     #: None for messages with any tag, and without one.

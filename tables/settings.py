@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Annotated, Final
 
+import msgspec
 from msgspec import Meta
 
 from deltamq.mq.errors import Refused
@@ -34,8 +34,7 @@ class Flush(enum.Enum):
     ASYNC = "async"  #: written and visible; fsynced within `flush_interval_ms`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for writing, keeping and serving message tables.
 
     `tables.config.load` checks the bounds, and construction the relations; wrong values are refused, not corrected.

@@ -12,10 +12,11 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
+
+import msgspec
 
 from deltamq.api.kafka.access import gssapi
 from deltamq.api.kafka.messages.user_messages import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -58,8 +59,7 @@ _KDC: Final = """\
 _INITIATE, _MUTUAL = 1, 2
 
 
-@dataclass(frozen=True)
-class Realm:
+class Realm(msgspec.Struct, frozen=True):
     """A realm; `env` is the environment of programs that use it.
 
     With `strict.conf` in its folder as `KRB5_CONFIG` clocks may differ by 2 s, not 5 minutes, until a ticket is over.

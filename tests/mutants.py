@@ -22,11 +22,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
 import coverage
+import msgspec
 
 ROOT: Final = Path(__file__).parents[1]
 CODE: Final = ("mq", "tables")
@@ -59,8 +60,7 @@ _SWAPPED: Final[dict[type[ast.AST], Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Mutant:
+class Mutant(msgspec.Struct, frozen=True):
     """One change of one file."""
 
     path: str
@@ -313,7 +313,7 @@ def main() -> int:
     found = {one.mutant.name for one in verdicts if one.found}
     print(f"{len(found)} of {len(verdicts)} mutants found")
     if asked.out is not None:
-        asked.out.write_text(json.dumps([asdict(one) for one in verdicts], indent=1), encoding="utf-8")
+        asked.out.write_text(json.dumps([msgspec.to_builtins(one) for one in verdicts], indent=1), encoding="utf-8")
     if asked.against is None:
         return 0
     before = {Mutant(**one["mutant"]).name for one in json.loads(asked.against.read_text()) if one["found"]}

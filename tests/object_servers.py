@@ -15,11 +15,11 @@ import shutil
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 import pytest
 from obstore.store import from_url
 
@@ -55,8 +55,7 @@ class ObjectServer(Protocol):
         """Return the options with which another Delta reader opens addresses here."""
 
 
-@dataclass(frozen=True)
-class _Server:
+class _Server(msgspec.Struct, frozen=True):
     """A server whose options obstore and other readers know by the same names."""
 
     scheme: str

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from deltamq.mq.meta.group import Group, decide_put_group
 from deltamq.mq.meta.group_settings import GroupRequest

@@ -9,10 +9,12 @@ import contextlib
 import json
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import asdict
 
 from tests.s3_server import S3Server, built, s3_server, started
 
@@ -23,8 +25,7 @@ _CONTROL_TIMEOUT_S: Final = 10
 WRITES: Final = ("PUT", "CONDITIONAL_PUT")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """What happens to a share of the calls; delays add up, the first fault that has an answer decides it.
 
     Without `reset` and `status` the answer is the store's own, late by the delays.
@@ -49,8 +50,7 @@ class Fault:
     stale_s: float = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """What went through the proxy since the last reset."""
 
     #: By operation.
@@ -62,7 +62,7 @@ class Counts:
     in_flight_most: int
     seconds: float
     #: Of each fault, in the order in which they were set.
-    hits: tuple[int, ...] = field(default=())
+    hits: tuple[int, ...] = msgspec.field(default=())
 
     @property
     def puts(self) -> int:

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 __all__ = ["Testimony", "testify"]
 
 
-@dataclass(slots=True)
-class Testimony:
+class Testimony(msgspec.Struct):
     """The contents of the files: rows by offset, the `mq.offset` transaction, live files."""
 
     version: int = -1
     end_offset: int = 0
-    files: dict[str, int] = field(default_factory=dict)
-    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, int] = msgspec.field(default_factory=dict)
+    rows: dict[int, dict[str, Any]] = msgspec.field(default_factory=dict)
 
     @property
     def bodies(self) -> dict[int, bytes]:

@@ -17,9 +17,10 @@ queries are checked where they are read (`api.auth.caller`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple, cast
 from urllib.parse import unquote_to_bytes
+
+import msgspec
 
 from deltamq.mq.auth.principals import CLUSTER, Resource, Verb
 from deltamq.mq.names import split_member
@@ -252,16 +253,15 @@ class _Call(NamedTuple):
     entry: CallNeeds
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(msgspec.Struct):
     """The calls whose paths begin with the same segments."""
 
-    literal: dict[str, _Node] = field(default_factory=dict)
+    literal: dict[str, _Node] = msgspec.field(default_factory=dict)
     #: The name of the parameter that comes next, and the node behind it.
     parameter: tuple[str, _Node] | None = None
     #: The calls that end here, and the calls whose last parameter takes the rest of the path, slashes and all.
-    calls: dict[str, _Call] = field(default_factory=dict)
-    rest: dict[str, _Call] = field(default_factory=dict)
+    calls: dict[str, _Call] = msgspec.field(default_factory=dict)
+    rest: dict[str, _Call] = msgspec.field(default_factory=dict)
 
     def add(self, segments: list[str], method: str, call: _Call) -> None:
         if not segments:

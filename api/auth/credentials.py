@@ -9,8 +9,9 @@ Nothing is remembered here. Callers may keep a credential for as long as its `is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from deltamq.mq.auth.callers import Credential
 from deltamq.mq.auth.keys import Key, Password, is_right, key_id_of
@@ -138,8 +139,7 @@ def not_valid() -> Unauthenticated:
     return Unauthenticated(_NOT_VALID, field="Authorization")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyTimes:
+class KeyTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Times of a provider's keys, in milliseconds."""
 
     #: Age of the keys at which they are read again.

@@ -17,9 +17,10 @@ import base64
 import binascii
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from deltamq.api.auth.caller import EVERYBODY, OTHER_CLUSTER, Caller, KnownCaller, refused
 from deltamq.api.auth.calls import CallNeeds, Required, required_by
@@ -48,8 +49,7 @@ _AUTHORIZATION: Final = b"authorization"
 _DAY_MS: Final = 24 * 3_600_000
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True):
     """A request that may be answered."""
 
     caller: Caller
@@ -67,12 +67,11 @@ class Admitted:
 _OPEN: Final = Admitted(EVERYBODY, None, Required(CallNeeds(is_open=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(msgspec.Struct, frozen=True):
     """The valid credential of a header, and the requests that were admitted with it, by method and path."""
 
     credential: Credential
-    admitted: dict[tuple[str, bytes], Admitted] = field(default_factory=dict)
+    admitted: dict[tuple[str, bytes], Admitted] = msgspec.field(default_factory=dict)
 
 
 class Gate:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from deltamq.api.wire.answer import WRITE_WHOLE, Header
 from deltamq.api.wire.request import Receive, Scope, Send
@@ -17,8 +18,7 @@ from deltamq.mq.errors import Overloaded
 _STREAM_WAIT_S: Final = 4.0
 
 
-@dataclass(slots=True)
-class _Body:
+class _Body(msgspec.Struct):
     #: Bytes that were taken from the quota.
     taken: int
     received: int = 0

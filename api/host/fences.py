@@ -28,9 +28,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
@@ -121,12 +122,11 @@ class _Seal(NamedTuple):
     began_s: float
 
 
-@dataclass(slots=True)
-class _Batch:
+class _Batch(msgspec.Struct):
     """The seals of one topic that are stored together, once no fence of the batch is under way."""
 
     stored: asyncio.Future[None]
-    seals: list[_Seal] = field(default_factory=list)
+    seals: list[_Seal] = msgspec.field(default_factory=list)
     under_way: int = 0
 
 

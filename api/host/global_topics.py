@@ -13,9 +13,10 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from deltamq.api.host.clusters import Clusters
 from deltamq.api.host.global_copies import ClusterCopy, ClusterState, GlobalCopies, global_path
@@ -39,8 +40,7 @@ log = logging.getLogger("deltamq.api")
 _LOOK_S: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MovedTo:
+class MovedTo(msgspec.Struct, frozen=True, kw_only=True):
     """A queue that moves between clusters; `logic_offset` is None until its old stay has ended."""
 
     queue: int

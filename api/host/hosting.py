@@ -20,9 +20,11 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.pace import LeaseTimes, Pace
@@ -60,8 +62,7 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 _LOAD_MS: Final = 30_000
 
 
-@dataclass(slots=True)
-class _Life:
+class _Life(msgspec.Struct):
     """One registered host; a process that was declared dead begins a new life."""
 
     host: Host

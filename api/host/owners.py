@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
@@ -59,12 +58,11 @@ class Relayed(DeltaMQError):
         return relayed
 
 
-@dataclass(slots=True)
-class Split:
+class Split(msgspec.Struct):
     """Positions in a list of handles, by the process that answers for them."""
 
-    ours: list[int] = field(default_factory=list)
-    theirs: dict[Peer, list[int]] = field(default_factory=dict)
+    ours: list[int] = msgspec.field(default_factory=list)
+    theirs: dict[Peer, list[int]] = msgspec.field(default_factory=dict)
 
 
 class Owners:

@@ -6,8 +6,9 @@ object store   the same after a change, then seldomer and seldomer, down to twic
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Self
+
+import msgspec
 
 from deltamq.tables.config_sections import ServiceSettings
 
@@ -19,8 +20,7 @@ _ASKED_LOOK_MS: Final = 250
 _SLOWER: Final = 1.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseTimes:
+class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The times of leases, in milliseconds of the process's monotonic clock."""
 
     lease_ms: int

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
+
+import msgspec
 
 from deltamq.mq.errors import DeltaMQError
 
@@ -30,20 +31,19 @@ _Drained: TypeAlias = Callable[[str], Awaitable[None]]
 _Lost: TypeAlias = Callable[[str], None]
 
 
-@dataclass(slots=True)
-class Hooks:
+class Hooks(msgspec.Struct):
     """Callbacks for changes of roles, called one after the other on the event loop."""
 
     #: Awaited with all roles that were taken together, each with its epoch, before `gained`.
-    taken: list[_Taken] = field(default_factory=list)
+    taken: list[_Taken] = msgspec.field(default_factory=list)
     #: Awaited with a role and its epoch before it is served; after an error the role is begun again.
-    gained: list[_Gained] = field(default_factory=list)
+    gained: list[_Gained] = msgspec.field(default_factory=list)
     #: Called with a role when it begins to be served.
-    served: list[_Served] = field(default_factory=list)
+    served: list[_Served] = msgspec.field(default_factory=list)
     #: Awaited before a broker is passed on: store the state that is only in memory.
-    drained: list[_Drained] = field(default_factory=list)
+    drained: list[_Drained] = msgspec.field(default_factory=list)
     #: Called with a role that this process no longer has.
-    lost: list[_Lost] = field(default_factory=list)
+    lost: list[_Lost] = msgspec.field(default_factory=list)
 
 
 class Roles:

@@ -10,12 +10,12 @@ Logical queues are shown beside the topic's physical partitions: `queue_states` 
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from deltamq.api.host.fences import Sealer
@@ -70,7 +70,7 @@ class StaticTopics:
         def decide(meta: Meta) -> Sequence[AnyEvent]:
             permit(name in meta.topics.topics)
             settings, before = with_schema(meta, name, request.settings, schema)
-            asked = dataclasses.replace(request, settings=settings)
+            asked = msgspec.structs.replace(request, settings=settings)
             return [*before, *decide_put_static(meta, name, asked, self._topics.available(meta, name), new_id, now_ms)]
 
         await self._meta.submit_any(decide)

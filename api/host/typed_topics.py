@@ -6,10 +6,10 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.mq.errors import DeltaMQError, Unavailable, Unprocessable

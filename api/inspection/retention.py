@@ -7,12 +7,12 @@ the answer is what these would take: the plan of a change.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace as with_limits
 from functools import partial
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
 from msgspec.structs import replace
+from msgspec.structs import replace as with_limits
 
 from deltamq.api.progress.times import brought_up
 from deltamq.api.routes.topics import TopicName

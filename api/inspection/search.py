@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial, reduce
 from typing import Annotated, Any, Final, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from fastapi import APIRouter, Query, Request, Response
@@ -53,8 +53,7 @@ _TEXT_MAX: Final = 1_024
 _Text = Annotated[str | None, Query(max_length=_TEXT_MAX)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a message must have: each part that is not None."""
 
     key: str | None = None
@@ -94,8 +93,7 @@ def _time(time_us: int, kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(time_us, pa.int64()).cast(pa.timestamp("us")).cast(kind)
 
 
-@dataclass(slots=True)
-class _Place:
+class _Place(msgspec.Struct):
     """How far one partition, or logical queue, was looked at."""
 
     name: str
@@ -105,13 +103,12 @@ class _Place:
     is_over: bool = False
 
 
-@dataclass(slots=True)
-class _Looked:
+class _Looked(msgspec.Struct):
     """What one call has looked at and found."""
 
     messages: int = 0
     bytes: int = 0
-    found: list[FoundMessage] = field(default_factory=list)
+    found: list[FoundMessage] = msgspec.field(default_factory=list)
 
 
 @router.get(

@@ -13,8 +13,9 @@ import enum
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, cast
+
+import msgspec
 
 from deltamq.api.kafka.records.batch import Compression
 from deltamq.mq.limits import (
@@ -417,15 +418,14 @@ class Change(NamedTuple):
     value: str | None
 
 
-@dataclass(slots=True)
-class Changes:
+class Changes(msgspec.Struct):
     """The changes that can be made, and the problems of the others by name."""
 
-    kafka: dict[str, str | None] = field(default_factory=dict)
+    kafka: dict[str, str | None] = msgspec.field(default_factory=dict)
     partitioner: Partitioner | None = None
     #: Settings of the schema, by their names without the prefix; empty for their defaults.
-    schema: dict[str, str] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
+    schema: dict[str, str] = msgspec.field(default_factory=dict)
+    problems: dict[str, str] = msgspec.field(default_factory=dict)
 
     def refuse(self, name: str, why: str) -> None:
         """Make no change of this setting."""

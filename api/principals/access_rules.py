@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from dataclasses import asdict
 from typing import Annotated, Final
 
 import msgspec
@@ -264,4 +263,4 @@ async def put_quota(principal: PrincipalName, changes: Changes, caller: Asking, 
 
 
 def _quota(quota: Quota) -> QuotaInfo:
-    return QuotaInfo(**asdict(quota))
+    return QuotaInfo(**msgspec.to_builtins(quota))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import repeat
 from typing import Any, Final, NamedTuple
@@ -35,8 +34,7 @@ from deltamq.tables.schema import MESSAGE_SCHEMA
 from deltamq.tables.typed_row import TYPED, conformed_rows, value_type
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicPopRequest:
+class TopicPopRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A checked request for messages of a topic; the group's settings fill in what it leaves out."""
 
     topic: Topic

@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.queue.group_topic import LanePartition
@@ -36,19 +38,18 @@ _LATE_S = 0.05
 _FOLLOWED_S = 10.0
 
 
-@dataclass(slots=True)
-class Popped:
+class Popped(msgspec.Struct):
     """The messages of one round through all lanes."""
 
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[Taken] = msgspec.field(default_factory=list)
     count: int = 0
     nbytes: int = 0
     #: The first error of a lane that could not be popped; raised if no other lane has messages.
     error: DeltaMQError | None = None
     #: Why the lanes without messages had none.
-    empty: set[Empty] = field(default_factory=set)
+    empty: set[Empty] = msgspec.field(default_factory=set)
     #: The visited brokers, each with its epoch at this process.
-    epochs: dict[str, int] = field(default_factory=dict)
+    epochs: dict[str, int] = msgspec.field(default_factory=dict)
     #: The logical queues of a static topic, in whose terms the messages are shown.
     queues: TopicQueues | None = None
     #: Whether an earlier pop of the same `attempt_id` got these messages.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.meta.online import Subscription
 
@@ -20,15 +21,14 @@ _SEEN_MAX: Final = 10_000
 TOPICS_MAX: Final = 100
 
 
-@dataclass(slots=True)
-class Seen:
+class Seen(msgspec.Struct):
     """A client of a shared group."""
 
     since_ms: int
     last_ms: int
     #: When its latest messages come again unless they are acknowledged.
     holds_until_ms: int = 0
-    topics: dict[str, Subscription] = field(default_factory=dict)
+    topics: dict[str, Subscription] = msgspec.field(default_factory=dict)
 
 
 class SeenClients:

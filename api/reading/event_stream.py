@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from deltamq.api.reading.readers import FetchQuery, later
 from deltamq.api.wire.message_json import stored_messages
@@ -107,11 +107,10 @@ class _Piece(NamedTuple):
         return cls(_text(ids, fetched), fetched.status, fetched.next_offset, is_at_end)
 
 
-@dataclass(slots=True)
-class _Flight:
+class _Flight(msgspec.Struct):
     """A read that is under way, and the streams that wait for it; `outcome` stays None if who reads goes away."""
 
-    followers: list[asyncio.Future[None]] = field(default_factory=list)
+    followers: list[asyncio.Future[None]] = msgspec.field(default_factory=list)
     outcome: _Piece | DeltaMQError | None = None
 
 

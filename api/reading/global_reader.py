@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from deltamq.api.host.clusters import Clusters, away, from_cluster, global_epoch_of
 from deltamq.api.host.global_copies import GlobalCopies

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
@@ -48,8 +49,7 @@ from deltamq.tables.typed_row import VALUE
 _FOLLOWED_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class FetchQuery:
+class FetchQuery(msgspec.Struct, frozen=True):
     """The parameters of one fetch; `filter` None takes every message, `columns` None those of every message.
 
     With a filter, rows have at least these.

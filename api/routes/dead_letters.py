@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from fastapi import APIRouter, Query, Request, Response
@@ -244,8 +244,7 @@ _PAGE_BYTES: Final = 16 * MIB
 _OUT_OF_RANGE: Final = "offset_out_of_range"
 
 
-@dataclass(slots=True)
-class Chosen:
+class Chosen(msgspec.Struct):
     """The dead letters of one partition that are asked for, by offset, ascending."""
 
     letters: Letters

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from deltamq.api.auth.caller import require_also
 from deltamq.api.host.clusters import from_cluster, unknown_here

@@ -16,11 +16,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from deltamq.api.auth.caller import caller_of
 from deltamq.api.host.clusters import from_cluster, global_epoch_of, unknown_here

@@ -107,9 +107,9 @@ class ProduceEndpoint:
             named = _named(query.get("partition"), expected, body)
             steps: Steps | None = scope.get(STEPS)
             request = StoreRequest(
-                body,
-                named,
-                expected,
+                body=body,
+                named=named,
+                expected_offset=expected,
                 now_ms=now_ms,
                 flush=flush,
                 want_ids=want_ids,

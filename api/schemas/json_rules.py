@@ -22,10 +22,10 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -115,8 +115,7 @@ def parsed(texts: Texts) -> Document:
     return document
 
 
-@dataclass
-class _Walk:
+class _Walk(msgspec.Struct):
     """Checks the keywords of all schemas in a document, and notes their names."""
 
     known: dict[str, Any]
@@ -220,12 +219,11 @@ class _Part(NamedTuple):
     size: int = 0
 
 
-@dataclass
-class _Parts:
+class _Parts(msgspec.Struct):
     """The parts of each schema of a document; what was made is kept, so that its identity stands for it."""
 
     document: Document
-    made: dict[int, tuple[Any, list[_Part]]] = field(default_factory=dict)
+    made: dict[int, tuple[Any, list[_Part]]] = msgspec.field(default_factory=dict)
 
     def of(self, schema: Any) -> list[_Part]:
         if id(schema) not in self.made:

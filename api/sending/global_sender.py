@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -24,6 +23,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec import UNSET
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from deltamq.api.host.clusters import Clusters, from_cluster, global_epoch_of
@@ -306,13 +306,12 @@ class Moved(Unavailable):
     code = "queue_unserved"
 
 
-@dataclass(slots=True)
-class Sent:
+class Sent(msgspec.Struct):
     """The parts of one request that are stored."""
 
-    answers: list[ProduceAnswer] = field(default_factory=list)
+    answers: list[ProduceAnswer] = msgspec.field(default_factory=list)
     #: The queues of these parts; FREE for messages that could go anywhere.
-    queues: set[int] = field(default_factory=set)
+    queues: set[int] = msgspec.field(default_factory=set)
 
     def add(self, queues: Collection[int], answer: ProduceAnswer) -> None:
         """Note that the messages of these queues are stored."""

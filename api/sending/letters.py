@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -70,8 +70,7 @@ class _Columns(NamedTuple):
     died_us: Int64s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LettersWanted:
+class LettersWanted(msgspec.Struct, frozen=True, kw_only=True):
     """A selection of dead letters; a field that is None excludes none."""
 
     states: Collection[LetterState] = KEPT_STATES
@@ -101,8 +100,7 @@ class LettersWanted:
         return fits
 
 
-@dataclass(slots=True)
-class LetterCount:
+class LetterCount(msgspec.Struct):
     """How many dead letters there are, by state."""
 
     new: int = 0

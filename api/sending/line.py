@@ -18,10 +18,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+import msgspec
 
 from deltamq.api.host.fences import FENCED_S
 from deltamq.api.log.parts import RecordRows, RequestPart
@@ -144,8 +145,7 @@ class InLine:
             self.settled()
 
 
-@dataclass(slots=True)
-class _Line:
+class _Line(msgspec.Struct):
     """The requests of one partition or logical queue that are not settled."""
 
     placing: Placing

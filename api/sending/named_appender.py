@@ -12,10 +12,11 @@ in the next segment. Earlier segments are searched first, so a repeat gets its o
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
 
 from deltamq.api.host.fences import AGAIN_S, FenceCauses, Sealer
 from deltamq.api.host.hosted_meta import HostedMeta

@@ -13,10 +13,10 @@ it. If they go to another cluster, it stays a dead letter: the retry topic takes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -52,8 +52,7 @@ _STEP_BYTES: Final = 32 * MIB
 _UNSERVED: Final = "queue_unserved"
 
 
-@dataclass(slots=True)
-class Replayed:
+class Replayed(msgspec.Struct):
     """The outcome of a replay."""
 
     failed: LetterFailures
@@ -62,8 +61,7 @@ class Replayed:
     duplicates: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Resendable:
+class Resendable(msgspec.Struct, frozen=True):
     """Messages of a log that are appended again, each once: the dead letters of a group, or a topic's quarantine."""
 
     #: The log's partition.

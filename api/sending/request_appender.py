@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from deltamq.api.host.fences import AGAIN_S, FENCED_S, FenceCauses, Fencing, Sealer, passes

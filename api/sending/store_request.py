@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,14 +29,12 @@ from deltamq.tables.queue.placement import Placement
 from deltamq.tables.queue.redelivery_rows import producer_in_delay
 
 
-@dataclass(frozen=True, slots=True)
-class StoreRequest:
+class StoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A checked request: its body, and the parameters from query and body."""
 
     body: Decoded
     named: Named
     expected_offset: int | None
-    _: KW_ONLY
     now_ms: int
     flush: str | None
     want_ids: bool

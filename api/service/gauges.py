@@ -15,8 +15,9 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.log.partition import Partition, Partitions
@@ -47,8 +48,7 @@ _STEPS: Final = 32
 _EXACT_US: Final = 1_000_000
 
 
-@dataclass(slots=True, eq=False)
-class LaneAt:
+class LaneAt(msgspec.Struct, eq=False):
     """A lane with its partition."""
 
     key: LaneKey
@@ -76,21 +76,20 @@ class _ReadingLanes(NamedTuple):
     lanes: Sequence[LaneAt]
 
 
-@dataclass(slots=True)
-class Sample:
+class Sample(msgspec.Struct):
     """The gauges at one moment; groups and topics by name."""
 
     time_ms: int
     #: Messages that are not committed, retries included.
-    lag: dict[Reading, int] = field(default_factory=dict)
+    lag: dict[Reading, int] = msgspec.field(default_factory=dict)
     #: Seconds since the oldest of them was appended; without the groups for which that is not known yet.
-    oldest_s: dict[Reading, float] = field(default_factory=dict)
-    in_flight: dict[Reading, int] = field(default_factory=dict)
+    oldest_s: dict[Reading, float] = msgspec.field(default_factory=dict)
+    in_flight: dict[Reading, int] = msgspec.field(default_factory=dict)
     #: Clients by group: of shared groups those that called here lately, of exclusive ones all, in the process with the
     #: meta role.
-    clients: dict[str, int] = field(default_factory=dict)
+    clients: dict[str, int] = msgspec.field(default_factory=dict)
     #: Dead letters that are neither sent back nor deleted, by group, at the last look.
-    dead_letters: dict[str, int] = field(default_factory=dict)
+    dead_letters: dict[str, int] = msgspec.field(default_factory=dict)
     #: Messages that wait for their deliver time, and for how long the first of them is overdue, at the last look.
     delayed: int = 0
     delayed_late_s: float = 0.0

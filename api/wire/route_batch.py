@@ -13,9 +13,9 @@ numbers that Kafka's partitioner divides by the number of slots. They depend onl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,8 +30,7 @@ from deltamq.mq.routing import NamedSlotMap, SlotMap, spread
 from deltamq.tables.key_column import kafka_hashes_of_keys, lps_of_keys, slots_of_keys
 
 
-@dataclass(slots=True)
-class PartitionShare:
+class PartitionShare(msgspec.Struct):
     """The messages of one request for one partition; `indexes` is None if they are the whole request.
 
     For delayed messages, `partition` is the delay partition of `delay_broker`.

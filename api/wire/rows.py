@@ -10,7 +10,6 @@ costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 from typing import Any, Final, TypeAlias
@@ -34,8 +33,7 @@ Headers = dict[str, str]
 Indexes: TypeAlias = Sequence[int] | NDArray[np.int64]
 
 
-@dataclass(slots=True)
-class Rows:
+class Rows(msgspec.Struct):
     """`count` messages, column by column, in request order; `nbytes` is their share of the request's size."""
 
     count: int
@@ -79,8 +77,7 @@ class Rows:
         )
 
 
-@dataclass(slots=True)
-class ArrowRows:
+class ArrowRows(msgspec.Struct):
     """Messages as one Arrow batch with columns of INGEST_SCHEMA, as `Rows` for JSON."""
 
     count: int
@@ -152,8 +149,7 @@ Column: TypeAlias = Sequence[str | None] | pa.StringArray
 Named: TypeAlias = str | Column | None
 
 
-@dataclass(slots=True)
-class Decoded:
+class Decoded(msgspec.Struct):
     """The messages of one request, and the other fields of its body."""
 
     rows: Rows | ArrowRows

@@ -10,8 +10,9 @@ Most requests are not measured: their scope has no `STEPS`, and nobody looks at 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 #: Names of facts, by the conventions for spans of messaging.
 TOPIC_FACT: Final = "messaging.destination.name"
@@ -55,8 +56,7 @@ class Steps:
         return longest
 
 
-@dataclass(slots=True)
-class Times:
+class Times(msgspec.Struct):
     """When one request was where, in seconds of `time.perf_counter`; what did not happen has the time before it."""
 
     steps: Steps

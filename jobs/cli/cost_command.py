@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
 import click
+import msgspec
 
 from deltamq.jobs.cli.options import errors_shown
 from deltamq.mq.client.admin.admin import Admin
@@ -22,8 +22,7 @@ _GIB: Final = 1 << 30
 _USUAL: Final = "s3-standard"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationCost:
+class OperationCost(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one kind since the start, and a month of them at the present rate."""
 
     operation: str
@@ -33,8 +32,7 @@ class OperationCost:
     dollars_a_month: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """What calls cost; `processes` are those that were asked, `not_asked` those that did not answer, and why."""
 
     warehouse: str | None

@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec.structs import replace
 
 from deltamq.jobs.setup.jars import JarsUnusable
 from deltamq.jobs.setup.java import JavaMissing

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from deltamq.jobs.sink.open_sink import OpenSink, SinkSettings, open_sink
 from deltamq.jobs.tasks.items import runner_of
@@ -55,8 +56,7 @@ _DELETED: Final = "dead_letter_deleted"
 _counts: Final = msgspec.msgpack.Decoder(dict[str, int])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     """A selection of dead letters; None: the field excludes no letter."""
 
     #: The original topics of the letters.
@@ -68,7 +68,7 @@ class Chosen:
     #: Offsets by partition of the dead letters.
     offsets: Mapping[str, frozenset[int]] | None = None
     #: The first offset by folder of a partition of dead letters (`Replayed.ends` of an earlier replay).
-    start_offsets: Mapping[str, int] = field(default_factory=dict)
+    start_offsets: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def names_letters(self) -> bool:

@@ -9,9 +9,10 @@ belong to an epoch that is over, and are void.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
+
+import msgspec
 
 from deltamq.mq.errors import NotFound, Refused, Unprocessable
 from deltamq.mq.meta.group import Group
@@ -37,8 +38,7 @@ Retries = Literal["keep", "drop"]
 _WORDS: Final = {"earliest": "first", "latest": "last"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reset:
+class Reset(msgspec.Struct, frozen=True, kw_only=True):
     """The new offsets of a group; `epoch` is None after a dry run."""
 
     group: str

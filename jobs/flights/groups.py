@@ -16,13 +16,13 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from deltamq.jobs.flights.agreement import Line, compare_groups
 from deltamq.jobs.flights.child import Child, JobFailed
@@ -49,8 +49,7 @@ LIMIT_S: Final = 600.0
 LOOK_EVERY_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlightGroup:
+class FlightGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A group of this run."""
 
     name: str
@@ -144,8 +143,7 @@ def _origin(letter: DeadLetter) -> tuple[str | None, int | None]:
 W = TypeVar("W", Started, Dying, Closed)
 
 
-@dataclass(slots=True)
-class _Worker:
+class _Worker(msgspec.Struct):
     name: str
     #: The number of its group.
     group: int
@@ -153,8 +151,7 @@ class _Worker:
     task: Task | None = None
 
 
-@dataclass(slots=True)
-class Crew:
+class Crew(msgspec.Struct):
     """All groups and their workers.
 
     Parameters
@@ -176,8 +173,8 @@ class Crew:
     topic: str = ""
     groups: Sequence[FlightGroup] = ()
     #: Messages that dead workers held, by the group's number: offsets by partition.
-    held: dict[int, dict[str, list[int]]] = field(default_factory=dict)
-    _workers: list[_Worker] = field(default_factory=list)
+    held: dict[int, dict[str, list[int]]] = msgspec.field(default_factory=dict)
+    _workers: list[_Worker] = msgspec.field(default_factory=list)
 
     def start(self) -> None:
         """Start the processes; they wait for their tasks."""

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -54,8 +53,7 @@ LOOK_EVERY_S: Final = 0.5
 T = TypeVar("T")
 
 
-@dataclass(slots=True, kw_only=True)
-class Run:
+class Run(msgspec.Struct, kw_only=True):
     """One run; `close` ends its processes."""
 
     console: Console
@@ -70,7 +68,7 @@ class Run:
     #: Seconds to wait for a silent process.
     wait_s: float
     #: The processes in the order of their starts; the newest is stopped first.
-    children: list[Child] = field(default_factory=list)
+    children: list[Child] = msgspec.field(default_factory=list)
     url: str = ""
     topic: str = ""
     groups: tuple[str, ...] = ()

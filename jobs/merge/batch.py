@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
@@ -23,8 +23,7 @@ Decode: TypeAlias = Callable[[pa.Table], pa.Table]
 Fold: TypeAlias = Callable[[Sequence[pa.Table]], pa.Table]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeInput:
+class MergeInput(msgspec.Struct, frozen=True, kw_only=True):
     """The input of the source of a MERGE."""
 
     session: SparkSession
@@ -47,7 +46,7 @@ class MergeInput:
     span_records_max: int
     #: Whether rows of several logs may have the same key, so that a shuffle is needed to join them.
     mixed: bool = False
-    _kept: list[DataFrame] = field(default_factory=list)
+    _kept: list[DataFrame] = msgspec.field(default_factory=list)
 
     @property
     def now_ms(self) -> int:
@@ -84,8 +83,7 @@ def folded_in_one_task(batch: MergeInput, decode: Decode, fold: Fold, schema: pa
     return frame_of_tasks(batch.session, [task], _folded, schema)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FoldTask:
+class _FoldTask(msgspec.Struct, frozen=True, kw_only=True):
     warehouse: str
     spans: tuple[LogSpan, ...]
     decode: Decode

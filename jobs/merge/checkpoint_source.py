@@ -11,9 +11,9 @@ makes it again with `MergeInput.mixed` if two logs have records about the same c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, lit, timestamp_millis
@@ -34,8 +34,7 @@ _STATE_SCHEMA: Final = pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in
 Batches = Iterator[pa.RecordBatch]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
+class _Task(msgspec.Struct, frozen=True, kw_only=True):
     """The work of a task: some logs, or a part of one."""
 
     warehouse: str
@@ -75,8 +74,7 @@ def _fold_rows(batches: Batches) -> Batches:
     yield from checkpoint_batch.fold(parts).to_batches()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Forgetting:
+class _Forgetting(msgspec.Struct, frozen=True, kw_only=True):
     """Yields the rows of the table that may go; called in a task with a part of them."""
 
     warehouse: str

@@ -6,9 +6,9 @@ committed offset says the same: all its messages are dealt with, and are below t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,8 +34,7 @@ RECORD_LATE_MS: Final = 60_000
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lives:
+class Lives(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the metadata that shows ended topics, groups and epochs; small enough to go to every task."""
 
     groups: GroupsState

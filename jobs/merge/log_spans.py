@@ -8,10 +8,10 @@ A task gets only offsets and the names of the files that hold them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
 from deltamq.jobs.tasks.tasks import task_failpoint
@@ -35,8 +35,7 @@ _COLUMNS: Final = ("tag", "body", "offset")
 _TRIES: Final = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSpan:
+class LogSpan(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets `[start, stop)` of one log, and the files that held them when the batch was planned."""
 
     ref: PartitionRef

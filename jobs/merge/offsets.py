@@ -13,13 +13,14 @@ only ordered groups have (offsets done above the committed one, leases) becomes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 from pyspark.sql import DataFrame
 
 from deltamq.jobs.merge.batch import MergeInput
@@ -139,8 +140,7 @@ def joined(known: Progress, new: Progress) -> dict[LaneKey, tuple[str, Committed
     return changed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
+class _Task(msgspec.Struct, frozen=True, kw_only=True):
     """The work of a task: the logs of some brokers."""
 
     warehouse: str

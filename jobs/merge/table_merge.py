@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, count, count_distinct, lit, unix_micros, xxhash64
 from pyspark.sql.functions import max as greatest_of
@@ -59,8 +60,7 @@ _MS: Final = 1_000
 _ENDING: Final = ("topics", "groups")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
+class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a run."""
 
     #: Records in one batch: the queues of a broker, undivided. A job that was off for long needs several.
@@ -73,8 +73,7 @@ class Tuning:
     look_every_s: float = 10.0
 
 
-@dataclass(slots=True)
-class Merged:
+class Merged(msgspec.Struct):
     """The outcome of a run."""
 
     records: int = 0
@@ -83,8 +82,7 @@ class Merged:
     behind: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Evaluated:
+class _Evaluated(msgspec.Struct, frozen=True):
     rows: int
     #: The number of distinct keys; if it is less than `rows`, rows of the same key must be joined first.
     keys: int
@@ -92,8 +90,7 @@ class _Evaluated:
     condition: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _Look(msgspec.Struct, frozen=True, kw_only=True):
     """The last look for rows that may be forgotten, and the state at that time."""
 
     at_s: float = -1e9

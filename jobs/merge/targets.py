@@ -6,9 +6,9 @@ A row of the source is a batch's addition to a row of the table, or, with `forge
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from pyspark.sql import DataFrame
 
 from deltamq.jobs.merge import checkpoint_batch, losses, statistics
@@ -30,8 +30,7 @@ from deltamq.tables.state.schema import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeTarget:
+class MergeTarget(msgspec.Struct, frozen=True, kw_only=True):
     """One state table that is merged from logs."""
 
     table: str

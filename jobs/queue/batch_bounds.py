@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.limits import JOB_BATCH_MESSAGES_MAX, MIB, REVIVE_QUEUES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchBounds:
+class BatchBounds(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on the memory of a run."""
 
     #: Messages in one batch.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -50,8 +50,7 @@ class DueQueue(Protocol):
         """Record that messages have ended."""
 
 
-@dataclass(slots=True)
-class DelayOutcome:
+class DelayOutcome(msgspec.Struct):
     """Counts of the messages of a run, by outcome."""
 
     forwarded: int = 0
@@ -61,7 +60,7 @@ class DelayOutcome:
     #: Messages that retention removed before they were forwarded.
     lost: int = 0
     late_ms: int = 0
-    troubles: set[str] = field(default_factory=set)
+    troubles: set[str] = msgspec.field(default_factory=set)
 
     def counts(self) -> dict[str, int]:
         """Return the counts as facts of a run."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -138,8 +138,7 @@ def ranges_of(offsets: Int64s) -> tuple[tuple[int, int], ...]:
     return tuple(zip(lows.tolist(), highs.tolist(), strict=True))
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(msgspec.Struct):
     times: Int64s
     offsets: Int64s
 

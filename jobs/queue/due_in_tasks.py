@@ -11,9 +11,9 @@ only saves reading again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,8 +38,7 @@ _RECORD: Final = ["tag", "body", "offset"]
 _ORDER: Final = [("revive_time", "ascending"), ("partition", "ascending"), ("start_offset", "ascending")]
 
 
-@dataclass(frozen=True, slots=True)
-class _Folded:
+class _Folded(msgspec.Struct, frozen=True):
     """Folded records of a log from `start` up to `stop`."""
 
     start: int

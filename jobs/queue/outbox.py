@@ -7,9 +7,9 @@ once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from deltamq.mq.errors import DeltaMQError
@@ -22,19 +22,17 @@ from deltamq.tables.settings import Flush
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class NotSent(Generic[T]):
+class NotSent(msgspec.Struct, Generic[T], frozen=True):
     """Requests whose rows are not stored, or may not be."""
 
     tokens: Sequence[T]
     why: str
 
 
-@dataclass(slots=True)
-class _Waiting(Generic[T]):
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    parts: list[RowsPart] = field(default_factory=list)
-    tokens: list[T] = field(default_factory=list)
+class _Waiting(msgspec.Struct, Generic[T]):
+    batches: list[pa.RecordBatch] = msgspec.field(default_factory=list)
+    parts: list[RowsPart] = msgspec.field(default_factory=list)
+    tokens: list[T] = msgspec.field(default_factory=list)
 
 
 class OutgoingRequests(Generic[T]):

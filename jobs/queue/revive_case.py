@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -33,13 +33,12 @@ from deltamq.tables.queue.redelivery_rows import again, with_reason
 from deltamq.tables.queue.refs import dead_ref, retry_ref
 
 
-@dataclass(slots=True)
-class Case:
+class Case(msgspec.Struct):
     """A due checkpoint and the decisions about it."""
 
     due: DueCheckpoint
     stored: StoredCopies
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[Decision] = msgspec.field(default_factory=list)
 
     @property
     def wanted(self) -> list[int]:
@@ -53,8 +52,7 @@ class Case:
             self.decisions[self.decisions.index(decision)] = Later(decision.checkpoint, decision.bits, at_ms)
 
 
-@dataclass(slots=True)
-class BatchOutcome:
+class BatchOutcome(msgspec.Struct):
     """The outcome of a batch; counts are messages."""
 
     revived: int = 0
@@ -62,11 +60,11 @@ class BatchOutcome:
     skipped: int = 0
     lost: int = 0
     #: Checkpoints with messages that wait for another try, and the time of this try.
-    later: list[tuple[DueCheckpoint, int]] = field(default_factory=list)
+    later: list[tuple[DueCheckpoint, int]] = msgspec.field(default_factory=list)
     #: Checkpoints without such messages.
-    settled: list[DueCheckpoint] = field(default_factory=list)
+    settled: list[DueCheckpoint] = msgspec.field(default_factory=list)
     #: Reasons why something could not be read or written, for people.
-    troubles: set[str] = field(default_factory=set)
+    troubles: set[str] = msgspec.field(default_factory=set)
 
     def add(self, other: BatchOutcome) -> None:
         """Add the outcome of another batch."""
@@ -98,8 +96,7 @@ class BatchOutcome:
 Token = tuple[Case, Revive | DeadLetter]
 
 
-@dataclass(frozen=True, slots=True)
-class CaseLane:
+class CaseLane(msgspec.Struct, frozen=True):
     """A lane of the current topic and group, and the partitions that it involves."""
 
     cluster: str

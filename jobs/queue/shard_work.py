@@ -7,9 +7,9 @@ A task may run twice, at once or one after another, or beside the local engine, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,8 +23,7 @@ Int64s = NDArray[np.int64]
 _TROUBLES_MAX: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardItem:
+class ShardItem(msgspec.Struct, frozen=True, kw_only=True):
     """The work for one shard; small, and without secrets."""
 
     address: WarehouseAddress
@@ -44,8 +43,7 @@ class ShardItem:
         return tried
 
 
-@dataclass(slots=True)
-class ShardReport:
+class ShardReport(msgspec.Struct):
     """What a task found and did in a shard at `now_ms`; small, since the driver gets it."""
 
     broker: str
@@ -53,7 +51,7 @@ class ShardReport:
     now_ms: int
     #: Messages by name of the job's counts; `waiting` wait for a later try.
     counts: dict[str, int]
-    troubles: set[str] = field(default_factory=set)
+    troubles: set[str] = msgspec.field(default_factory=set)
     #: The shard's records could not be read, or the task was interrupted: it must be looked at again.
     held: bool = False
     late_ms: int = 0
@@ -69,8 +67,7 @@ class ShardReport:
         self.behind_ms = max([self.behind_ms, *(self.now_ms - time for time in due_ms)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardWork:
+class ShardWork(msgspec.Struct, frozen=True, kw_only=True):
     """The work of a job in tasks. Executors import its functions by name."""
 
     #: Carries out an item, and notes in the report what it does.

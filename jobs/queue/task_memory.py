@@ -7,8 +7,10 @@ just begun, reads the same from the tables.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from deltamq.jobs.queue.due_in_tasks import DueShard
@@ -30,8 +32,7 @@ from deltamq.tables.settings import LogSettings
 _CACHE_BYTES_MAX: Final = 96 * MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarehouseAddress:
+class WarehouseAddress(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that a task needs to find and open the warehouse."""
 
     uri: str

@@ -17,9 +17,10 @@ import enum
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+
+import msgspec
 
 from deltamq.mq.errors import Refused
 from deltamq.mq.filters.parser import parse_filter
@@ -105,12 +106,11 @@ class Strategy(enum.Enum):
 PerPartition = Mapping[str, Mapping[str, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(msgspec.Struct, frozen=True):
     """Where a read starts or ends: one offset or time for all partitions, or one for each."""
 
     everywhere: int | None = None
-    each: PerPartition = field(default_factory=dict)
+    each: PerPartition = msgspec.field(default_factory=dict)
     by_time: bool = False  #: values are times in microseconds since 1970, not offsets
 
     def of(self, topic: str, names: tuple[str, str]) -> int | None:
@@ -121,15 +121,14 @@ class Bound:
         return next((values[name] for name in names if name in values), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The checked options of a read."""
 
     warehouse: str
     strategy: Strategy
     topics: tuple[str, ...] = ()
     pattern: str = ""
-    assigned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    assigned: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     #: The folders of tables that are not read, because they are read by other means.
     excepted: frozenset[str] = frozenset()
     start: Bound
@@ -151,7 +150,7 @@ class ReadOptions:
     #: Whether the end is an earlier state of the topic (`asOfOffset`, `asOfTime`), which must be complete.
     as_of: bool = False
     #: For streams: the limits of a batch.
-    limits: TriggerLimits = field(default_factory=TriggerLimits)
+    limits: TriggerLimits = msgspec.field(default_factory=TriggerLimits)
     #: For streams: the group to which progress is committed.
     group: str | None = None
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 from pyspark.sql.datasource import InputPartition
 
 from deltamq.jobs.read.offset_range import resolve, selected, split, stored_partitions
@@ -66,8 +67,7 @@ _pieces: Final = msgspec.json.Decoder(list[_Piece])
 _states: Final = msgspec.json.Decoder(_State)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """The offsets `[low, high)` of a partition, as readers see them; without `high`, all from `low` on."""
 
     topic: str

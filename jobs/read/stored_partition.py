@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from deltamq.jobs.read.topics import TopicPartition
 from deltamq.mq.limits import MIB
@@ -30,8 +31,7 @@ from deltamq.tables.typed_row import schema_of, value_type
 _CACHE_BYTES: Final = 64 * MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetRange:
+class OffsetRange(msgspec.Struct, frozen=True, kw_only=True):
     """The stored offsets `[start, stop)` of a table, and the live files that hold them."""
 
     partition: TopicPartition
@@ -67,8 +67,7 @@ class TimeSearch:
         return offset_at(table.files, reader, time_us, table.end)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTable:
+class StoredTable(msgspec.Struct, frozen=True):
     """A table with its stored offsets `[low, end)` and its live files, in offset order."""
 
     partition: TopicPartition
@@ -159,8 +158,7 @@ class OpenedTables:
 
 
 # Without slots, because `cached_property` needs an instance dictionary.
-@dataclass(frozen=True)
-class StoredPartition:
+class StoredPartition(msgspec.Struct, frozen=True, dict=True):
     """A partition as readers see it; at least one table, oldest first. Its offsets are the readers' offsets."""
 
     tables: tuple[StoredTable, ...]

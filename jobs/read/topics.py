@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from deltamq.mq.errors import NotFound
 from deltamq.mq.meta.fold import Meta
@@ -25,8 +26,7 @@ from deltamq.tables.queue.metadata import read_meta
 from deltamq.tables.store.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPartition:
+class TopicPartition(msgspec.Struct, frozen=True):
     """A table of a topic: a partition, or a segment of a logical queue; with the number that readers see."""
 
     ref: PartitionRef

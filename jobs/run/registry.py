@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from deltamq.mq.errors import Conflict, NotFound, Unavailable
 from deltamq.tables.config import Config
@@ -59,8 +60,7 @@ _MODULES: Final = (
 _registered: Final[dict[str, Job]] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A registered job."""
 
     name: str

@@ -6,9 +6,10 @@ The owner is the current holder of a shard's lock, so a killed process owns none
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+import msgspec
 
 from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.locks import holder_of, known_shards
@@ -20,8 +21,7 @@ from deltamq.tables.store.store import Store
 _BEHIND: Final = "behind_"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardState:
+class ShardState(msgspec.Struct, frozen=True, kw_only=True):
     """One shard of a job."""
 
     shard: str
@@ -31,8 +31,7 @@ class ShardState:
     running: RunningRun | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobState:
+class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """One job."""
 
     job: Job

@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from deltamq.jobs.setup.java import find_java
 
@@ -33,8 +34,7 @@ class JarsUnusable(Exception):
     """The jars are missing, damaged, or could not be fetched; the message names the problem and the remedy."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JarSet:
+class JarSet(msgspec.Struct, frozen=True, kw_only=True):
     """Jars that are fetched and checked together."""
 
     #: The file with the sha256 and the name of each jar.

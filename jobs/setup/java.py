@@ -12,8 +12,9 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 JAVA_VERSION_MIN = 17
 VECTOR_MODULE = "jdk.incubator.vector"
@@ -24,8 +25,7 @@ class JavaMissing(Exception):
     """There is no Java that Spark can start; the message has the remedy."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Java:
+class Java(msgspec.Struct, frozen=True, kw_only=True):
     """A usable Java: its executable and its major version."""
 
     path: Path

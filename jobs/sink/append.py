@@ -15,9 +15,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -84,8 +84,7 @@ def append_manifest(sink: OpenSink, manifest: Manifest, *, flush: Flush | None, 
     return list({id(log): log for append in appends for log in append.touched}.values())
 
 
-@dataclass(slots=True)
-class _Left:
+class _Left(msgspec.Struct):
     """The positions of a request's rows that are not stored, and all its rows once they are read."""
 
     request: SinkRequest

@@ -19,9 +19,9 @@ that were read with `format("mq")` can be written unchanged.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -74,8 +74,7 @@ _REMEDY: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SinkColumns:
+class SinkColumns(msgspec.Struct, frozen=True):
     """A checked schema: `body` is the name of the body's column, `names` are the columns that are written."""
 
     body: str
@@ -102,8 +101,7 @@ class SinkColumns:
         return SinkRows(rows, _text("topic", topics), _partition_names(partitions), times, values)
 
 
-@dataclass(frozen=True, slots=True)
-class SinkRows:
+class SinkRows(msgspec.Struct, frozen=True):
     """Messages and their destinations; without such a column, `topics`, `partitions` or `times` is None."""
 
     rows: pa.RecordBatch

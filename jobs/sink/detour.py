@@ -10,7 +10,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -61,8 +60,7 @@ def _is_stopped(sink: OpenSink, topic: Topic, partition: str) -> bool:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Detour:
+class _Detour(msgspec.Struct, frozen=True):
     """The way of one topic's rows `around` its stopped partitions."""
 
     sink: OpenSink

@@ -11,9 +11,10 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.warehouses import with_little_memory
@@ -44,8 +45,7 @@ _AGAIN_S: Final = Backoff(0.005, 0.25)
 _CACHE_BYTES_MAX: Final = 32 * MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkSettings:
+class SinkSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that a sink needs, in the form in which tasks get them."""
 
     warehouse: str

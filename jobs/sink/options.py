@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from deltamq.jobs.read.options import check_known, wrong_option
 from deltamq.mq.limits import PRODUCER_SEQ_MAX
@@ -20,8 +21,7 @@ NAME_LENGTH_MAX: Final = 96
 _NAME: Final = re.compile(rf"[!-~]{{1,{NAME_LENGTH_MAX}}}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
+class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The checked options of a write.
 
     `name` and `batch` identify a batch write that may be repeated; without an identity, `name` is None. A repeat with

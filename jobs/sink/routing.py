@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,8 +37,7 @@ NAMED: Final = "named"
 Targets = NDArray[np.int16]
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedPart:
+class RoutedPart(msgspec.Struct, frozen=True):
     """Rows for one partition, or with `waits` for the delay partition of its broker."""
 
     topic: str

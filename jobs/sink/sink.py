@@ -21,9 +21,9 @@ is refused (SPARK-17).
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -136,7 +136,7 @@ class BatchSink(DataSourceArrowWriter):
 
 
 def _of_run(staged: StagedMessage) -> StagedMessage:
-    return replace(staged, run=current_run())
+    return dataclasses.replace(staged, run=current_run())
 
 
 def _commit(

@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 _MADE: Final = re.compile(r"Made by DeltaMQ from (?P<warehouse>.*); definition (?P<digest>[0-9a-f]{16})\.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogEntry:
+class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A table (has a `location`) or a view (has a `query`) that the schema should have."""
 
     name: str
@@ -38,8 +38,7 @@ class CatalogEntry:
         return hashlib.sha256(definition.encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class Made(msgspec.Struct, frozen=True, kw_only=True):
     """A table or view that the schema has; `warehouse` is None if DeltaMQ did not make it."""
 
     name: str
@@ -48,8 +47,7 @@ class Made:
     digest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogStep:
+class CatalogStep(msgspec.Struct, frozen=True):
     """One statement: a drop or a make. Making a view replaces an existing one."""
 
     name: str

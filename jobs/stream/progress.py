@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -32,8 +32,7 @@ from deltamq.mq.streams import StreamOffset, messages_behind
 log = logging.getLogger("deltamq.jobs.stream.progress")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetsBehind:
+class OffsetsBehind(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that one source of a query has not read yet, over its partitions."""
 
     source: int  #: its index among the query's sources
@@ -44,8 +43,7 @@ class OffsetsBehind:
     avg: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchProgress:
+class BatchProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of one batch, as a listener reports it."""
 
     query_id: str

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar, cast
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from deltamq.mq.limits import MIB
 from deltamq.tables.config import Config

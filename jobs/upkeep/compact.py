@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -43,8 +42,7 @@ _OPEN_MAX: Final = 64
 _SHOWN_MAX: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class PlanItem:
+class PlanItem(msgspec.Struct, frozen=True):
     """Partitions that one task plans, each with its retention time in milliseconds."""
 
     conf: Config
@@ -52,8 +50,7 @@ class PlanItem:
     in_task: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class CompactItem:
+class CompactItem(msgspec.Struct, frozen=True):
     """Ranges of offsets of one partition; each range becomes one file."""
 
     conf: Config
@@ -63,8 +60,7 @@ class CompactItem:
     in_task: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True):
     """The ranges of offsets of a partition that each become one file, or why there is no plan."""
 
     ref: PartitionRef
@@ -72,8 +68,7 @@ class Planned:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """What became of the ranges of an item, as far as there was no error."""
 
     ref: PartitionRef

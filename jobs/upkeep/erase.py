@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -70,8 +69,7 @@ _SHOWN_MAX: Final = 5
 _OPEN_MAX: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class EraseItem:
+class EraseItem(msgspec.Struct, frozen=True):
     """Partitions in which one task erases the keys of a request, which it reads from the warehouse."""
 
     conf: Config
@@ -81,25 +79,24 @@ class EraseItem:
     in_task: bool = True
 
 
-@dataclass(slots=True)
-class Done:
+class Done(msgspec.Struct):
     """What a task did, or what some tasks did together."""
 
     rows: int = 0
-    copies: dict[str, int] = field(default_factory=dict)
+    copies: dict[str, int] = msgspec.field(default_factory=dict)
     #: Files that were replaced; other files that still have content to erase, which a commit removed, or perhaps none.
-    replaced: list[str] = field(default_factory=list)
-    dead: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
+    replaced: list[str] = msgspec.field(default_factory=list)
+    dead: list[str] = msgspec.field(default_factory=list)
+    unknown: list[str] = msgspec.field(default_factory=list)
     #: Partitions with bounds of values in their commits, and the versions of checkpoints that were made of them.
-    typed: list[PartitionRef] = field(default_factory=list)
-    logs: dict[str, int] = field(default_factory=dict)
+    typed: list[PartitionRef] = msgspec.field(default_factory=list)
+    logs: dict[str, int] = msgspec.field(default_factory=dict)
     #: The longest time that one of `typed` keeps commits, and that a partition keeps files that no commit names.
     log_keep_ms: int = 0
     orphan_keep_ms: int = 0
     #: Whether rows of exports were found, and perhaps deleted.
     deletes: bool = False
-    errors: list[str] = field(default_factory=list)
+    errors: list[str] = msgspec.field(default_factory=list)
 
     def add(self, ref: PartitionRef, rows: int) -> None:
         kind = _COPIES.get(ref.space)

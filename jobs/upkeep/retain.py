@@ -7,7 +7,6 @@ each to some partitions of a broker, and return counts (SPEC SPARK-7).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
@@ -37,8 +36,7 @@ _SHOWN_MAX: Final = 5
 _PARTITIONS_PER_TASK: Final = 512
 
 
-@dataclass(frozen=True, slots=True)
-class RetainItem:
+class RetainItem(msgspec.Struct, frozen=True):
     """Partitions of one broker, for one task."""
 
     conf: Config
@@ -48,19 +46,18 @@ class RetainItem:
     now_us: int
 
 
-@dataclass(slots=True)
-class Summary:
+class Summary(msgspec.Struct):
     """The outcome for some partitions, in bounded size whatever their number."""
 
     partitions: int = 0
-    removed: Removed = field(default_factory=Removed)
+    removed: Removed = msgspec.field(default_factory=Removed)
     unmerged: int = 0
-    holding: set[str] = field(default_factory=set)
-    lags: dict[str, int] = field(default_factory=dict)
-    gone: list[str] = field(default_factory=list)
+    holding: set[str] = msgspec.field(default_factory=set)
+    lags: dict[str, int] = msgspec.field(default_factory=dict)
+    gone: list[str] = msgspec.field(default_factory=list)
     failed: int = 0
     corrupt: bool = False
-    errors: list[str] = field(default_factory=list)
+    errors: list[str] = msgspec.field(default_factory=list)
     #: Segments of static topics that were dropped, and the folders of dropped segments that were deleted.
     dropped: int = 0
     folders: int = 0

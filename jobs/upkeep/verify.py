@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial, reduce
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -68,8 +68,7 @@ RESULT_ROW: Final = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyResult:
+class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result for a partition; an empty `finding` means that it is sound."""
 
     ref: PartitionRef
@@ -96,8 +95,7 @@ def short(text: str) -> str:
     return text if len(text) <= _FINDING_LENGTH_MAX else text[: _FINDING_LENGTH_MAX - 3] + "..."
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyItem:
+class VerifyItem(msgspec.Struct, frozen=True):
     """Partitions that one task verifies."""
 
     warehouse: str
@@ -205,8 +203,7 @@ def _batch(rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
 # With Spark's own Delta reader: a check that shares no code with ours.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparkCount:
+class SparkCount(msgspec.Struct, frozen=True, kw_only=True):
     """Spark's count of a partition's rows within `[min_offset, end_offset)`."""
 
     messages: int = 0

@@ -14,8 +14,9 @@ No rule, no access. The order of rules and the length of their patterns mean not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.auth.keys import Key, Password
 from deltamq.mq.auth.principals import (
@@ -33,8 +34,7 @@ from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.mq.limits import DECISIONS_CACHED_MAX, GROUP_LENGTH_MAX, TOKEN_GROUPS_MAX, TOKEN_SKEW_MS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credential:
+class Credential(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller has shown, after it was checked."""
 
     principal: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from deltamq.mq.auth.client_quotas import ClientQuota, check_client_id
 from deltamq.mq.auth.keys import Key, Password

@@ -13,8 +13,9 @@ a share for itself: all connections of one user and client id, of one user, or o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+import msgspec
 
 from deltamq.mq.errors import Unprocessable
 from deltamq.mq.limits import CLIENT_ID_LENGTH_MAX
@@ -25,8 +26,7 @@ DEFAULT: Final = ""
 Entity: TypeAlias = tuple[str | None, str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientQuota:
+class ClientQuota(msgspec.Struct, frozen=True, kw_only=True):
     """How many bytes a second clients may send to each process, and get from it; None is without a bound."""
 
     user: str | None = None

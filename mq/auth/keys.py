@@ -23,9 +23,9 @@ import hmac
 import re
 from base64 import b64decode, b64encode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from deltamq.mq.errors import Unprocessable
@@ -38,8 +38,7 @@ _SALT_BYTES: Final = 16
 SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scram:
+class Scram(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored of a key for one mechanism; the keys are in base64."""
 
     iterations: int
@@ -47,8 +46,7 @@ class Scram:
     server_key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Password(Scram):
+class Password(Scram, frozen=True, kw_only=True):
     """What is stored of a principal's password for one mechanism; the salt is in base64, too."""
 
     principal: str
@@ -133,8 +131,7 @@ _TOKEN: Final = re.compile(rf"mqk_([0-9a-f]{{{2 * KEY_ID_BYTES}}})_[A-Za-z0-9_\-
 _NO_DIGEST: Final = "0" * 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class Key(msgspec.Struct, frozen=True, kw_only=True):
     """A key of a principal, without its secret."""
 
     id: str

@@ -20,9 +20,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from deltamq.mq.errors import Refused, Unprocessable
@@ -36,8 +36,7 @@ _NAME: Final = re.compile(PRINCIPAL_PATTERN.strip("^$"))
 GROUP_PREFIX: Final = "group:"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Principal:
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """A person or a program that has keys and access."""
 
     name: str
@@ -95,8 +94,7 @@ def check_note(note: str) -> str:
     return note
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """What a principal may use of each process, per second; None is without a bound."""
 
     principal: str
@@ -176,8 +174,7 @@ CLUSTER: Final = "*"
 _PATTERN: Final = re.compile(rf"[A-Za-z0-9._%|\-]{{0,{TOPIC_LENGTH_MAX}}}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessRule:
+class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule. `rule_of` makes it."""
 
     #: A digest of the other fields, so that a rule that is put twice is one rule.

@@ -7,10 +7,11 @@ rules of other principals.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from deltamq.mq.auth.client_quotas import ClientQuota, Entity
 from deltamq.mq.auth.keys import Key, Password
@@ -100,8 +101,7 @@ class Holdings(Generic[H]):
         self._copies.pop(principal, None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrincipalPut:
+class PrincipalPut(msgspec.Struct, frozen=True, kw_only=True):
     """A principal was made, or its note changed."""
 
     kind: ClassVar[str] = "principal_put"
@@ -112,8 +112,7 @@ class PrincipalPut:
         return f"auth/{self.principal.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrincipalRemoved:
+class PrincipalRemoved(msgspec.Struct, frozen=True, kw_only=True):
     """A principal was removed, with its keys and rules."""
 
     kind: ClassVar[str] = "principal_removed"
@@ -124,8 +123,7 @@ class PrincipalRemoved:
         return f"auth/{self.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrincipalDisabled:
+class PrincipalDisabled(msgspec.Struct, frozen=True, kw_only=True):
     """A principal may do nothing until it is enabled; its keys and rules stay."""
 
     kind: ClassVar[str] = "principal_disabled"
@@ -137,8 +135,7 @@ class PrincipalDisabled:
         return f"auth/{self.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrincipalEnabled:
+class PrincipalEnabled(msgspec.Struct, frozen=True, kw_only=True):
     """A principal that was disabled may do again what its rules grant."""
 
     kind: ClassVar[str] = "principal_enabled"
@@ -149,8 +146,7 @@ class PrincipalEnabled:
         return f"auth/{self.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyPut:
+class KeyPut(msgspec.Struct, frozen=True, kw_only=True):
     """A principal got a key. Its keys that had ended when this one was made are forgotten."""
 
     kind: ClassVar[str] = "key_put"
@@ -161,8 +157,7 @@ class KeyPut:
         return f"auth/{self.made.principal}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRevoked:
+class KeyRevoked(msgspec.Struct, frozen=True, kw_only=True):
     """A key was revoked."""
 
     kind: ClassVar[str] = "key_revoked"
@@ -174,8 +169,7 @@ class KeyRevoked:
         return f"auth/{self.principal}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PasswordPut:
+class PasswordPut(msgspec.Struct, frozen=True, kw_only=True):
     """A principal got a password for a mechanism, in place of the one that it had."""
 
     kind: ClassVar[str] = "password_put"
@@ -186,8 +180,7 @@ class PasswordPut:
         return f"auth/{self.password.principal}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PasswordRemoved:
+class PasswordRemoved(msgspec.Struct, frozen=True, kw_only=True):
     """A principal's password for a mechanism was removed."""
 
     kind: ClassVar[str] = "password_removed"
@@ -199,8 +192,7 @@ class PasswordRemoved:
         return f"auth/{self.principal}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclPut:
+class AclPut(msgspec.Struct, frozen=True, kw_only=True):
     """An access rule was put."""
 
     kind: ClassVar[str] = "acl_put"
@@ -211,8 +203,7 @@ class AclPut:
         return f"auth/{self.rule.principal}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclRemoved:
+class AclRemoved(msgspec.Struct, frozen=True, kw_only=True):
     """An access rule was removed."""
 
     kind: ClassVar[str] = "acl_removed"
@@ -224,8 +215,7 @@ class AclRemoved:
         return f"auth/{self.principal}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaPut:
+class QuotaPut(msgspec.Struct, frozen=True, kw_only=True):
     """The quota of a principal was set; one that bounds nothing is forgotten."""
 
     kind: ClassVar[str] = "quota_put"
@@ -236,8 +226,7 @@ class QuotaPut:
         return f"auth/{self.quota.principal}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientQuotaPut:
+class ClientQuotaPut(msgspec.Struct, frozen=True, kw_only=True):
     """A quota of Kafka's clients was set; one that bounds nothing is forgotten."""
 
     kind: ClassVar[str] = "client_quota_put"
@@ -280,33 +269,32 @@ AUTH_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AuthState:
+class AuthState(msgspec.Struct, frozen=True):
     """All principals, and what each may do. Immutable: `apply_all` returns the next one."""
 
     #: By name; never modified.
-    principals: Mapping[str, Principal] = field(default_factory=dict)
+    principals: Mapping[str, Principal] = msgspec.field(default_factory=dict)
     #: By id; never modified.
-    keys: Mapping[str, Key] = field(default_factory=dict)
+    keys: Mapping[str, Key] = msgspec.field(default_factory=dict)
     #: By id; never modified.
-    rules: Mapping[str, AccessRule] = field(default_factory=dict)
+    rules: Mapping[str, AccessRule] = msgspec.field(default_factory=dict)
     #: By principal; never modified.
-    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    quotas: Mapping[str, Quota] = msgspec.field(default_factory=dict)
     #: By user, then by mechanism; never modified. A user without any has no entry. All are of principals, but for a
     #: warehouse that is not guarded yet: it has no principals.
-    passwords: Mapping[str, Mapping[str, Password]] = field(default_factory=dict)
+    passwords: Mapping[str, Mapping[str, Password]] = msgspec.field(default_factory=dict)
     #: By entity; never modified.
-    client_quotas: Mapping[Entity, ClientQuota] = field(default_factory=dict)
+    client_quotas: Mapping[Entity, ClientQuota] = msgspec.field(default_factory=dict)
     # The keys and the rules of each principal, by id; never modified. They follow from the above.
-    _keys_of: Mapping[str, Mapping[str, Key]] = field(default_factory=dict, compare=False, repr=False)
-    _rules_of: Mapping[str, Mapping[str, AccessRule]] = field(default_factory=dict, compare=False, repr=False)
+    _keys_of: Mapping[str, Mapping[str, Key]] = msgspec.field(default_factory=dict)
+    _rules_of: Mapping[str, Mapping[str, AccessRule]] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # Made from a snapshot, the two derived maps are missing: build them here.
         if self.keys and not self._keys_of:
-            object.__setattr__(self, "_keys_of", by_principal(self.keys.values()))
+            msgspec.structs.force_setattr(self, "_keys_of", by_principal(self.keys.values()))
         if self.rules and not self._rules_of:
-            object.__setattr__(self, "_rules_of", by_principal(self.rules.values()))
+            msgspec.structs.force_setattr(self, "_rules_of", by_principal(self.rules.values()))
 
     def apply_all(self, events: Iterable[AuthEvent]) -> AuthState:
         """Return the state after `events`."""

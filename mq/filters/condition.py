@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
+
+import msgspec
 
 #: Patterns that stay prepared; a process sees few.
 _PREPARED_MAX: Final = 256
@@ -72,8 +73,7 @@ def _escaped(literal: str, escape: str | None) -> str:
     return "".join(escape + character if character in ("%", "_", escape) else character for character in literal)
 
 
-@dataclass(frozen=True, slots=True)
-class _Positions:
+class _Positions(msgspec.Struct, frozen=True):
     """The positions in a pattern, one before each character and one at its end, each as one bit."""
 
     #: Positions that a given character leads on from; `anything` has the ones that any character does.
@@ -148,36 +148,31 @@ class Column(enum.Enum):
     TAG = "tag"
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True):
     """The value of a message's header; NULL if the message does not have it."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A text in quotes."""
 
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(msgspec.Struct, frozen=True):
     """A number: finite, and never -0.0."""
 
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
+class Truth(msgspec.Struct, frozen=True):
     """TRUE, FALSE, or NULL (None); a value and a condition."""
 
     value: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
+class Arithmetic(msgspec.Struct, frozen=True):
     """A number made of two; NULL if one of them is, and if the result is not finite."""
 
     sign: Sign
@@ -185,8 +180,7 @@ class Arithmetic:
     right: Value
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """Two values compared: as numbers or as booleans if one of them is one, else as texts by their code points."""
 
     operator: Operator
@@ -194,45 +188,39 @@ class Comparison:
     right: Value
 
 
-@dataclass(frozen=True, slots=True)
-class IsNull:
+class IsNull(msgspec.Struct, frozen=True):
     """Whether a value is NULL; never unknown itself."""
 
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
-class In:
+class In(msgspec.Struct, frozen=True):
     """Whether a value equals one of some literals, each compared as by `Comparison`."""
 
     value: Value
     items: tuple[Literal, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Like:
+class Like(msgspec.Struct, frozen=True):
     """Whether a text fits a pattern."""
 
     value: Value
     pattern: Pattern
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(msgspec.Struct, frozen=True):
     """The opposite; unknown stays unknown."""
 
     condition: Condition
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(msgspec.Struct, frozen=True):
     """False if one of the conditions is, else unknown if one is. Made by `all_of`."""
 
     conditions: tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(msgspec.Struct, frozen=True):
     """True if one of the conditions is, else unknown if one is. Made by `any_of`."""
 
     conditions: tuple[Condition, ...]

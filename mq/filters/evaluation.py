@@ -11,8 +11,9 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from deltamq.mq.filters.condition import (
     And,
@@ -57,8 +58,7 @@ _CALCULATE: Final[Mapping[Sign, Callable[[float, float], float]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(msgspec.Struct, frozen=True):
     """What a filter may ask of a message."""
 
     key: str | None = None

@@ -10,16 +10,16 @@ the clock of each process; no event says so. What is stored stays, whatever the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
+
+import msgspec
 
 from deltamq.mq.errors import NOT_READABLE, NOT_WRITABLE, Unavailable
 from deltamq.mq.names import broker_of
 from deltamq.mq.stored_json import Form, forms_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class Access(msgspec.Struct, frozen=True, kw_only=True):
     """What is allowed at a broker or partition."""
 
     readable: bool = True
@@ -58,8 +58,7 @@ class PartitionOf(NamedTuple):
     partition: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerAccessPut:
+class BrokerAccessPut(msgspec.Struct, frozen=True, kw_only=True):
     """The access of a broker was set."""
 
     kind: ClassVar[str] = "broker_access_put"
@@ -71,8 +70,7 @@ class BrokerAccessPut:
         return f"access/{self.broker}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAccessPut:
+class PartitionAccessPut(msgspec.Struct, frozen=True, kw_only=True):
     """The access of a partition was set."""
 
     kind: ClassVar[str] = "partition_access_put"
@@ -91,14 +89,13 @@ AccessEvent = BrokerAccessPut | PartitionAccessPut
 ACCESS_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(BrokerAccessPut, PartitionAccessPut)
 
 
-@dataclass(frozen=True, slots=True)
-class AccessState:
+class AccessState(msgspec.Struct, frozen=True):
     """Everything that is forbidden. Immutable: `apply_all` returns the next one. False if nothing is."""
 
     #: The access of brokers by name; never modified.
-    brokers: Mapping[str, Access] = field(default_factory=dict)
+    brokers: Mapping[str, Access] = msgspec.field(default_factory=dict)
     #: The access of partitions; never modified.
-    partitions: Mapping[PartitionOf, Access] = field(default_factory=dict)
+    partitions: Mapping[PartitionOf, Access] = msgspec.field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.brokers or self.partitions)

@@ -26,8 +26,10 @@ keep it out (SPEC META-8).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Fenced
 from deltamq.mq.limits import LEASE_MARGIN_MS, LEASE_MS_DEFAULT
@@ -37,8 +39,7 @@ from deltamq.mq.stored_json import Form, check_event, forms_of
 META_ROLE: Final = "/meta"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(msgspec.Struct, frozen=True, kw_only=True):
     """One life of a service process. Each start is another host with a new id."""
 
     id: str
@@ -58,16 +59,14 @@ class Host:
     features: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ownership:
+class Ownership(msgspec.Struct, frozen=True):
     """The host of a role, and the epoch since which it has it; None after the host left."""
 
     host: str | None
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRegistered:
+class HostRegistered(msgspec.Struct, frozen=True, kw_only=True):
     """A service process began to hold a lease."""
 
     kind: ClassVar[str] = "host_registered"
@@ -78,8 +77,7 @@ class HostRegistered:
         return f"host/{self.host.id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRenewed:
+class HostRenewed(msgspec.Struct, frozen=True, kw_only=True):
     """A host renewed its lease."""
 
     kind: ClassVar[str] = "host_renewed"
@@ -92,8 +90,7 @@ class HostRenewed:
         return f"host/{self.id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostAsked:
+class HostAsked(msgspec.Struct, frozen=True, kw_only=True):
     """Another host hears nothing of a host: it is dead if it does not renew its lease."""
 
     kind: ClassVar[str] = "host_asked"
@@ -104,8 +101,7 @@ class HostAsked:
         return f"host/{self.id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostLeft:
+class HostLeft(msgspec.Struct, frozen=True, kw_only=True):
     """A host is gone and its roles are free: it stopped, or (`expired`) its lease is over."""
 
     kind: ClassVar[str] = "host_left"
@@ -117,8 +113,7 @@ class HostLeft:
         return f"host/{self.id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleTaken:
+class RoleTaken(msgspec.Struct, frozen=True, kw_only=True):
     """A host took a broker or the meta role."""
 
     kind: ClassVar[str] = "role_taken"
@@ -136,14 +131,13 @@ BrokerEvent = HostRegistered | HostRenewed | HostAsked | HostLeft | RoleTaken
 BROKER_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(HostRegistered, HostRenewed, HostAsked, HostLeft, RoleTaken)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokersState:
+class BrokersState(msgspec.Struct, frozen=True):
     """The state of all hosts and roles. Immutable: `apply_all` returns the next one."""
 
     #: The hosts that hold leases, by id; never modified.
-    hosts: Mapping[str, Host] = field(default_factory=dict)
+    hosts: Mapping[str, Host] = msgspec.field(default_factory=dict)
     #: The owner of each broker and of the meta role; never modified.
-    roles: Mapping[str, Ownership] = field(default_factory=dict)
+    roles: Mapping[str, Ownership] = msgspec.field(default_factory=dict)
     #: Grows with each role that is taken.
     epoch: int = 0
     #: The hosts that others have asked to renew their leases, and that have not done so since.

@@ -14,8 +14,10 @@ what and where a key lies, so there is no feature that stops writers alone, as D
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Conflict, Unavailable
 from deltamq.mq.stored_json import Form, forms_of
@@ -35,8 +37,7 @@ KNOWN_FEATURES: Final[dict[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureOn:
+class FeatureOn(msgspec.Struct, frozen=True, kw_only=True):
     """A feature is used from here on."""
 
     kind: ClassVar[str] = "feature_on"
@@ -54,11 +55,10 @@ FeatureEvent = FeatureOn
 FEATURE_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(FeatureOn)
 
 
-@dataclass(frozen=True, slots=True)
-class FeaturesState:
+class FeaturesState(msgspec.Struct, frozen=True):
     """The features that are on, with what each changes. Immutable."""
 
-    on: Mapping[str, str] = field(default_factory=dict)
+    on: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def apply_all(self, events: Iterable[FeatureEvent]) -> FeaturesState:
         """Return the state after `events`; raise `Unavailable` (`feature_unknown`) for one that is not known here."""

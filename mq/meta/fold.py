@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, get_args
+
+import msgspec
+from msgspec.structs import fields, replace
 
 from deltamq.mq.auth.state import AUTH_EVENTS, AuthEvent, AuthState
 from deltamq.mq.errors import Corrupt
@@ -44,26 +46,25 @@ AnyEvent = (
 _NO_MOVES: Final = MovedKeys()
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(msgspec.Struct, frozen=True):
     """The state of all families. Immutable: `apply_all` returns the next one."""
 
-    topics: MetaState = field(default_factory=MetaState)
-    groups: GroupsState = field(default_factory=GroupsState)
-    brokers: BrokersState = field(default_factory=BrokersState)
-    online: OnlineState = field(default_factory=OnlineState)
+    topics: MetaState = msgspec.field(default_factory=MetaState)
+    groups: GroupsState = msgspec.field(default_factory=GroupsState)
+    brokers: BrokersState = msgspec.field(default_factory=BrokersState)
+    online: OnlineState = msgspec.field(default_factory=OnlineState)
     #: Keys that expansions moved, by topic id; never modified.
-    moved: Mapping[str, MovedKeys] = field(default_factory=dict)
+    moved: Mapping[str, MovedKeys] = msgspec.field(default_factory=dict)
     #: The mappings of static topics, by topic id; never modified.
-    static: Mapping[str, TopicMappings] = field(default_factory=dict)
+    static: Mapping[str, TopicMappings] = msgspec.field(default_factory=dict)
     #: The brokers and partitions that may not be read or written to.
-    access: AccessState = field(default_factory=AccessState)
+    access: AccessState = msgspec.field(default_factory=AccessState)
     #: Principals, keys and access rules.
-    auth: AuthState = field(default_factory=AuthState)
+    auth: AuthState = msgspec.field(default_factory=AuthState)
     #: The features that are switched on.
-    features: FeaturesState = field(default_factory=FeaturesState)
+    features: FeaturesState = msgspec.field(default_factory=FeaturesState)
     #: The schema registry.
-    schemas: RegistryState = field(default_factory=RegistryState)
+    schemas: RegistryState = msgspec.field(default_factory=RegistryState)
 
     def apply_all(self, events: Sequence[AnyEvent]) -> Meta:
         """Return the state after `events`. Families depend on each other only where a topic ends."""

@@ -11,7 +11,9 @@ end, where the stay ends, follows from the cluster's own log, and any process th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Conflict, Unprocessable
 from deltamq.mq.limits import GLOBAL_STAYS_MAX
@@ -30,8 +32,7 @@ from deltamq.mq.static.mappings import plan_remap, spread_queues
 from deltamq.mq.static.segments import Stay
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlobalCopy:
+class GlobalCopy(msgspec.Struct, frozen=True, kw_only=True):
     """What one cluster sends another of a global topic: its queues, and its settings."""
 
     world: GlobalQueues

@@ -23,10 +23,10 @@ then: an expansion keeps these and adds others behind them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Conflict, NotFound, Refused
 from deltamq.mq.meta.group_settings import GroupRequest, GroupSettings
@@ -39,8 +39,7 @@ from deltamq.mq.stored_json import Form, check_event, form, forms_of
 NO_OFFSET: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """Since when a group gets no messages, why, and who paused it (SPEC CONS-12)."""
 
     reason: str
@@ -49,8 +48,7 @@ class Pause:
     by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(msgspec.Struct, frozen=True, kw_only=True):
     """One life of a group, or of a client of a broadcast group."""
 
     name: str
@@ -67,8 +65,7 @@ class Group:
         return self.settings.consume_strategy == "broadcast" and split_member(self.name) is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPut:
+class GroupPut(msgspec.Struct, frozen=True, kw_only=True):
     """A group was created, or its settings changed; holds the complete new state of the group."""
 
     kind: ClassVar[str] = "group_put"
@@ -79,8 +76,7 @@ class GroupPut:
         return f"group/{self.group.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDeleted:
+class GroupDeleted(msgspec.Struct, frozen=True, kw_only=True):
     """A group was deleted."""
 
     kind: ClassVar[str] = "group_deleted"
@@ -92,8 +88,7 @@ class GroupDeleted:
         return f"group/{self.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetsReset:
+class OffsetsReset(msgspec.Struct, frozen=True, kw_only=True):
     """The offsets of a group were reset in these lanes, in a new epoch (SPEC POP-18)."""
 
     kind: ClassVar[str] = "offsets_reset"
@@ -107,8 +102,7 @@ class OffsetsReset:
         return f"group/{self.group}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupBegan:
+class GroupBegan(msgspec.Struct, frozen=True, kw_only=True):
     """A group that does not begin at the first message began in topics: their ids and current partition counts."""
 
     kind: ClassVar[str] = "group_began"
@@ -120,8 +114,7 @@ class GroupBegan:
         return f"group/{self.group}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientForgotten:
+class ClientForgotten(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of a client of a broadcast group was dropped: if it comes back, it begins like a new one."""
 
     kind: ClassVar[str] = "client_forgotten"
@@ -192,21 +185,20 @@ GROUP_EVENTS: Final[Mapping[str, Form[Any]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GroupsState:
+class GroupsState(msgspec.Struct, frozen=True):
     """The state of all groups. Immutable: `apply_all` returns the next one."""
 
     #: The groups by name; never modified.
-    groups: Mapping[str, Group] = field(default_factory=dict)
+    groups: Mapping[str, Group] = msgspec.field(default_factory=dict)
     #: The last reset of each lane that had one, in the current lives of groups; never modified.
-    resets: Mapping[LaneKey, Committed] = field(default_factory=dict)
+    resets: Mapping[LaneKey, Committed] = msgspec.field(default_factory=dict)
     #: Grows with each creation, deletion and reset.
     epoch: int = 0
     #: The number of partitions that a topic had when a group began there, by group name and topic id, in the current
     #: lives of both; only for groups that do not begin at the first message; never modified.
-    began: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    began: Mapping[tuple[str, str], int] = msgspec.field(default_factory=dict)
     #: The epochs in which clients of broadcast groups were last forgotten, by member; never modified.
-    forgotten: Mapping[str, int] = field(default_factory=dict)
+    forgotten: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     def find(self, name: str) -> Group | None:
         """Return the group with this name, or the client `GROUP@CLIENT` of a broadcast group; None without one."""

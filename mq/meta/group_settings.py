@@ -7,8 +7,10 @@ that a release with other bounds can still start.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, cast, get_args
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.mq.limits import (
@@ -31,8 +33,7 @@ Ordering = bool | Literal["key"]
 _STRATEGIES: Final[tuple[str, ...]] = get_args(ConsumeStrategy)
 
 
-@dataclass(frozen=True, slots=True)
-class InvisibleBounds:
+class InvisibleBounds(msgspec.Struct, frozen=True):
     """The bounds of the invisible times that clients may request (SPEC POP-3); configurable in the service."""
 
     min_ms: int = INVISIBLE_MS_MIN
@@ -53,8 +54,7 @@ class InvisibleBounds:
         return invisible_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSettings:
+class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a group that users may change."""
 
     consume_strategy: ConsumeStrategy = "shared"
@@ -62,10 +62,10 @@ class GroupSettings:
     allocation_strategy: Strategy = "sticky"
     order: Ordering = False
     #: Where the group begins in a partition that it never consumed (SPEC CONS-2).
-    consume_from: Start = field(default_factory=Start)
+    consume_from: Start = msgspec.field(default_factory=Start)
     #: The most deliveries of a message before it is dead-lettered (SPEC RETRY-3).
     max_attempts: int = MAX_ATTEMPTS_DEFAULT
-    retry_policy: RetryPolicy = field(default_factory=Waits)
+    retry_policy: RetryPolicy = msgspec.field(default_factory=Waits)
     #: The invisible time of pops that do not name one (SPEC POP-3).
     invisible_ms: int = INVISIBLE_MS_DEFAULT
 
@@ -108,8 +108,7 @@ def _is_ordering(value: object) -> bool:
     return isinstance(value, bool) or value == "key"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRequest:
+class GroupRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for group settings. None leaves a setting unchanged; a new group gets the default."""
 
     consume_strategy: ConsumeStrategy | None = None

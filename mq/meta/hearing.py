@@ -11,8 +11,9 @@ after `again_ms` only, so processes that cannot reach each other at all write li
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 #: How many others each host listens to: if one dies with its neighbour, there is another one.
 _NEIGHBOURS: Final = 2
@@ -27,8 +28,7 @@ def neighbours_of(host: str, hosts: Collection[str]) -> Sequence[str]:
     return (ring[at + 1 :] + ring[:at])[:_NEIGHBOURS]
 
 
-@dataclass(slots=True)
-class _Heard:
+class _Heard(msgspec.Struct):
     heard_ms: int
     missed: int = 0
     #: Whether it has answered this process once, and whether it refuses connections now.

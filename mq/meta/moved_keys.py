@@ -21,12 +21,12 @@ STATIC-9).
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from deltamq.mq.limits import LOGICAL_PARTITIONS
@@ -95,8 +95,7 @@ def _names(route: Route) -> NDArray[np.object_]:
     return np.array(route.partitions, dtype=object)[route.table]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeysMoved:
+class KeysMoved(msgspec.Struct, frozen=True, kw_only=True):
     """A topic was expanded or remapped. Append it together with the `TopicPut` of the new route."""
 
     kind: ClassVar[str] = "keys_moved"
@@ -108,8 +107,7 @@ class KeysMoved:
         return f"moves/{self.topic_id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoveSealed:
+class MoveSealed(msgspec.Struct, frozen=True, kw_only=True):
     """The old partition of a move holds its last message of the LPs that moved."""
 
     kind: ClassVar[str] = "move_sealed"
@@ -189,11 +187,10 @@ _KEYLESS: Final = -1
 
 
 # Without slots, because `cached_property` needs an instance dictionary.
-@dataclass(frozen=True)
-class MovedKeys:
+class MovedKeys(msgspec.Struct, frozen=True, dict=True):
     """All moves of one life of a topic, in the order of their epochs. Immutable: `apply_all` returns the next one."""
 
-    moves: tuple[Move, ...] = field(default=())
+    moves: tuple[Move, ...] = msgspec.field(default=())
 
     def apply_all(self, events: Iterable[MoveEvent]) -> MovedKeys:
         """Return the moves after `events` of this life of the topic."""

@@ -17,15 +17,16 @@ its authorization is over, because until then it may finish and commit its work 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.meta.allocation import Allocation, Strategy, allocate
 from deltamq.mq.stored_json import Form, check_event, forms_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
+class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     """How a client consumes a topic (SPEC CONS-1, CONS-3, CONS-9)."""
 
     order: bool
@@ -34,8 +35,7 @@ class Subscription:
     filter: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnlineClient:
+class OnlineClient(msgspec.Struct, frozen=True, kw_only=True):
     """One stay of an exclusive client in its group."""
 
     id: str
@@ -48,8 +48,7 @@ class OnlineClient:
     since_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientPut:
+class ClientPut(msgspec.Struct, frozen=True, kw_only=True):
     """A client joined or changed its subscriptions; holds the complete new state of the client."""
 
     kind: ClassVar[str] = "client_put"
@@ -61,8 +60,7 @@ class ClientPut:
         return f"client/{self.group}/{self.client.id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientGone:
+class ClientGone(msgspec.Struct, frozen=True, kw_only=True):
     """A stay ended: everything that the client held is free, because it may not consume any more."""
 
     kind: ClassVar[str] = "client_gone"
@@ -75,8 +73,7 @@ class ClientGone:
         return f"client/{self.group}/{self.id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocated:
+class Allocated(msgspec.Struct, frozen=True, kw_only=True):
     """The partitions of a topic were allocated to clients; without owners, no client may consume the topic."""
 
     kind: ClassVar[str] = "allocated"
@@ -111,8 +108,7 @@ class TopicPartitions(NamedTuple):
     partitions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicAllocation:
+class TopicAllocation(msgspec.Struct, frozen=True):
     """The allocation of the partitions of one topic."""
 
     topic_id: str
@@ -138,12 +134,11 @@ class Seat(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOnline:
+class GroupOnline(msgspec.Struct, frozen=True):
     """The known clients of one exclusive group, and the allocation of each topic. Never modified."""
 
-    clients: Mapping[str, OnlineClient] = field(default_factory=dict)
-    topics: Mapping[str, TopicAllocation] = field(default_factory=dict)
+    clients: Mapping[str, OnlineClient] = msgspec.field(default_factory=dict)
+    topics: Mapping[str, TopicAllocation] = msgspec.field(default_factory=dict)
 
     def allocation(self, client: str) -> dict[str, tuple[str, ...]]:
         """Return the client's partitions of each topic that it asked for; a topic without any is included."""
@@ -161,12 +156,11 @@ class GroupOnline:
 _NO_CLIENTS = GroupOnline()
 
 
-@dataclass(frozen=True, slots=True)
-class OnlineState:
+class OnlineState(msgspec.Struct, frozen=True):
     """The state of all exclusive clients. Immutable: `apply_all` returns the next one."""
 
     #: Groups with clients or allocations, by name; never modified.
-    groups: Mapping[str, GroupOnline] = field(default_factory=dict)
+    groups: Mapping[str, GroupOnline] = msgspec.field(default_factory=dict)
     #: Grows with each event.
     epoch: int = 0
 

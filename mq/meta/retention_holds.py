@@ -12,8 +12,9 @@ log, which never go back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from deltamq.mq.meta.group import GroupsState
 from deltamq.mq.queue.checkpoint import LaneKey, indexes
@@ -31,16 +32,14 @@ class Dated(NamedTuple):
     bytes_behind: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True):
     """A hold on all messages at or above `offset`; `who` is the group or the part of the system that needs them."""
 
     offset: int
     who: str
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(msgspec.Struct, frozen=True):
     """The decision for one partition."""
 
     #: Files that end at or below this offset may be removed.
@@ -75,8 +74,7 @@ def decide_removal(
     return Removal(below, tuple(sorted({hold.who for hold in holds if hold.offset < expired})))
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
+class Lag(msgspec.Struct, frozen=True):
     """The lag of a group in a partition: the number of stored messages that it has not committed."""
 
     group: str

@@ -13,7 +13,6 @@ A snapshot is an event like others: it is appended exactly where the state that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import msgspec
@@ -38,8 +37,7 @@ from deltamq.mq.static.mappings import QueueMapping, TopicMappings
 from deltamq.mq.stored_json import check_nothing_lost, corrupt_when_damaged, to_json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetaSnapshot:
+class MetaSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The state after all events before this one."""
 
     kind: ClassVar[str] = "snapshot"

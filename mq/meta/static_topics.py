@@ -11,10 +11,11 @@ offsets follow. Any process may seal, so the next process that sees a remapping 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Conflict, Unprocessable
 from deltamq.mq.limits import PARTITIONS_MAX
@@ -46,14 +47,13 @@ _PARTITIONS_KEPT_MAX: Final = 32_000
 _FAULTS_NAMED: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticRequest:
+class StaticRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a static topic: its number of queues, and settings, which change only together with it."""
 
     total_queues: int
     #: The brokers for new queues; None for all that lead queues now, or, for a new topic, all that are served.
     brokers: tuple[str, ...] | None = None
-    settings: TopicRequest = field(default_factory=TopicRequest)
+    settings: TopicRequest = msgspec.field(default_factory=TopicRequest)
 
 
 def queues_of(meta: Meta, topic: Topic) -> dict[int, LogicalQueue]:
@@ -345,8 +345,7 @@ def decide_drop_segments(meta: Meta, topic: Topic, expired: Collection[str]) -> 
 # Shared ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Changed:
+class _Changed(msgspec.Struct, frozen=True):
     topic: Topic
     mappings: tuple[MappingPut, ...]
 

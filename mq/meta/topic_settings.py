@@ -18,10 +18,11 @@ Kafka's clients give a topic their own settings. These are kept as given and mea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from deltamq.mq.limits import JSON_INTEGER_MAX, RETENTION_MS_DEFAULT, RETENTION_MS_MAX
 from deltamq.mq.partitioners import Partitioner
@@ -42,8 +43,7 @@ OrderStrategy = Literal["best_tried", "strict"]
 FlushMode = Literal["sync", "async"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSettings:
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a topic that users may change; a field that is not stored has its default."""
 
     #: Whether a failed send may break the order (SPEC SEND-2).
@@ -66,8 +66,7 @@ class TopicSettings:
     schema: SchemaSetting | UnsetType = UNSET
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRequest:
+class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for topic settings. None leaves a setting unchanged; a new topic gets the default."""
 
     partitions: int | None = None
@@ -83,7 +82,7 @@ class TopicRequest:
     partitioner: Partitioner | None = None
     schema: SchemaSetting | None = None
     #: Settings by Kafka's names, valid ones; None puts one back to its default.
-    kafka: Mapping[str, str | None] = field(default_factory=dict)
+    kafka: Mapping[str, str | None] = msgspec.field(default_factory=dict)
 
     def over(self, settings: TopicSettings) -> TopicSettings:
         """Return `settings` with the changes of this request."""

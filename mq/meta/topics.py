@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Conflict, NotFound
 from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, schema_of, settings_after
@@ -37,8 +37,7 @@ from deltamq.mq.static.queue_names import global_queue_names, queue_names
 from deltamq.mq.stored_json import Form, check_event, form, forms_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticQueues:
+class StaticQueues(msgspec.Struct, frozen=True, kw_only=True):
     """What a static topic's settings know of its logical queues (SPEC STATIC-4); the segments are in the mappings."""
 
     #: LPs `[low, high)` belong to the logical queue with this number.
@@ -58,8 +57,7 @@ class StaticQueues:
         return 1 + max(queue for _, _, queue in self.owners)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """One life of a topic: `id` distinguishes it from earlier and later ones of the same name.
 
     `generation` counts the earlier lives of the name. It keeps their folders apart, so that a process that does not
@@ -75,7 +73,7 @@ class Topic:
     #: Its logical queues; None for a plain topic.
     static: StaticQueues | None = None
     #: What Kafka's clients set of Kafka's own settings, by name (SPEC KAFKA-15).
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def client_partitions(self) -> tuple[str, ...]:
@@ -97,8 +95,7 @@ class Topic:
         return {queue: self.route.partitions[self.route.table[first[queue]]] for queue in sorted(first)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicPut:
+class TopicPut(msgspec.Struct, frozen=True, kw_only=True):
     """A topic was created, or its route or settings changed; holds the complete new state of the topic."""
 
     kind: ClassVar[str] = "topic_put"
@@ -109,8 +106,7 @@ class TopicPut:
         return f"topic/{self.topic.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDeleted:
+class TopicDeleted(msgspec.Struct, frozen=True, kw_only=True):
     """A topic was deleted together with its data; `epoch` is the epoch of the routes without it."""
 
     kind: ClassVar[str] = "topic_deleted"
@@ -184,16 +180,15 @@ TOPIC_EVENTS: Final[Mapping[str, Form[Any]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MetaState:
+class MetaState(msgspec.Struct, frozen=True):
     """The state of all topics. Immutable: `apply` returns the next one."""
 
     #: The topics by name; never modified.
-    topics: Mapping[str, Topic] = field(default_factory=dict)
+    topics: Mapping[str, Topic] = msgspec.field(default_factory=dict)
     #: Grows with every change of any route; a route's own epoch is the value at its last change (ROUTE-1).
     routes_epoch: int = 0
     #: The number of deleted topics of each name that has any.
-    ended: Mapping[str, int] = field(default_factory=dict)
+    ended: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     def topic(self, name: str) -> Topic:
         """Return the topic with this name; raises `NotFound` when there is none."""

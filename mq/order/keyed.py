@@ -23,8 +23,9 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice, takewhile
+
+import msgspec
 
 from deltamq.mq.order.orderly import (
     CAREFUL_FROM,
@@ -42,8 +43,7 @@ from deltamq.mq.order.orderly import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
+class Busy(msgspec.Struct, frozen=True):
     """Nothing to do until a listener ends, or a suspended key's time comes."""
 
 

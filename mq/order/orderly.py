@@ -29,9 +29,10 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.limits import (
     AHEAD_MESSAGES_DEFAULT,
@@ -101,8 +102,7 @@ _NEXT: Final[dict[RunState, frozenset[RunState]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(msgspec.Struct, frozen=True):
     """Pass these messages to the listener, in one thread; check `Right.holds` again before each (SPEC ORDER-3)."""
 
     offsets: tuple[int, ...]
@@ -110,27 +110,23 @@ class Process:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fetch:
+class Fetch(msgspec.Struct, frozen=True):
     """Pull messages from `offset` on."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """The run is suspended: ask again at `until_ms`."""
 
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Yield:
+class Yield(msgspec.Struct, frozen=True):
     """Let other partitions have a turn; ask again after `begin_turn` (SPEC ORDER-9)."""
 
 
-@dataclass(frozen=True, slots=True)
-class MoveAway:
+class MoveAway(msgspec.Struct, frozen=True):
     """Append these messages to the dead letters or to the retry topic, and report the result (`OrderlyRun.moved`)."""
 
     offsets: tuple[int, ...]
@@ -139,8 +135,7 @@ class MoveAway:
     dead: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(msgspec.Struct, frozen=True):
     """The run is over: `LOST` or `HANDED_OVER`."""
 
     state: RunState
@@ -149,8 +144,7 @@ class Stop:
 Step = Process | Fetch | Wait | Yield | MoveAway | Stop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderlySettings:
+class OrderlySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of ordered consumption in a client."""
 
     on_failure: OnFailure = OnFailure.DEAD_LETTER

@@ -32,7 +32,6 @@ processing may be the cause, and counts as tried (`is_abandoned`, SPEC ORDER-8).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
@@ -75,8 +74,7 @@ class LockAccount(msgspec.Struct, frozen=True):
     abandoned: bool
 
 
-@dataclass(slots=True)
-class _Lock:
+class _Lock(msgspec.Struct):
     """A lock that was granted; `joined` identifies the stay of its holder."""
 
     client: str

@@ -12,9 +12,11 @@ partition "2" would have the same key as topic "t" partition "12".
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import astuple, replace
 
 from deltamq.mq.limits import CHECKPOINT_LEAD_MS, CHECKPOINT_MESSAGES_MAX
 
@@ -136,8 +138,7 @@ def indexes(bits: int) -> Iterator[int]:
         bits ^= low
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pop:
+class Pop(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The values that all checkpoints of one pop of one partition share (SPEC POP-4)."""
 
     topic: str
@@ -156,9 +157,17 @@ class Pop:
     #: Whether the messages were given back as failed: they wait to be delivered again, and no client holds them.
     given_back: bool = False
     #: Whether they become dead letters when they are due: `Checkpoint.dead_reason` says why.
-    is_condemned: bool = field(default=False, compare=False)
+    is_condemned: bool = False
     #: Who popped, as the client named itself; only memory knows it, for those who look (SPEC LOOK-4).
-    client_id: str = field(default="", compare=False)
+    client_id: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other is of the same checkpoint: the last two fields are not stored with it."""
+        return isinstance(other, Pop) and astuple(self)[:-2] == astuple(other)[:-2]
+
+    def __hash__(self) -> int:
+        """Return what is the same for pops that are the same."""
+        return hash(astuple(self)[:-2])
 
     @property
     def revive_time_ms(self) -> int:
@@ -177,8 +186,7 @@ class Replaced(NamedTuple):
     bits: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One checkpoint: a record of the revive log. A handle refers to one message of it."""
 
     pop: Pop

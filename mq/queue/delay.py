@@ -15,7 +15,6 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -29,8 +28,7 @@ from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 DELAY_PRODUCER_PREFIX: Final = "delay-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delayed:
+class Delayed(msgspec.Struct, frozen=True, kw_only=True):
     """A delayed message in its delay partition."""
 
     delay_partition: str
@@ -42,8 +40,7 @@ class Delayed:
     partition: str
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(msgspec.Struct, frozen=True):
     """Append the message to its target partition."""
 
     message: Delayed
@@ -66,8 +63,7 @@ class DropReason(enum.Enum):
     TOPIC_OVER = "topic_over"  #: its topic was deleted, and perhaps created again
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(msgspec.Struct, frozen=True):
     """Drop this message: it is not delivered."""
 
     message: Delayed

@@ -31,6 +31,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+import msgspec
+
 from deltamq.mq.errors import Conflict, Refused
 from deltamq.mq.limits import CHECKPOINT_MESSAGES_MAX, INVISIBLE_MS_CEILING
 from deltamq.mq.names import PartitionName, encode_path
@@ -99,8 +101,7 @@ class Lease(NamedTuple):
         return CheckpointKey(topic_id, group, self.epoch, self.retry, self.partition, start, self.pop_time_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Handle:
+class Handle(msgspec.Struct, frozen=True):
     """One message of a lease."""
 
     lease: Lease

@@ -15,8 +15,9 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
+
+import msgspec
 
 from deltamq.mq.limits import (
     ACK_SETTLE_MS,
@@ -264,8 +265,7 @@ _NO_POP: Final = Pop(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BufferSettings:
+class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of SPEC POP-13."""
 
     #: If false, every checkpoint and acknowledgement is stored.
@@ -283,8 +283,7 @@ class BufferSettings:
             raise ValueError("straight_to_log_ms is too short: a checkpoint must be able to leave memory in time")
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCheckpoint:
+class StoreCheckpoint(msgspec.Struct, frozen=True):
     """Append this record to the revive log; then call `stored`, or `store_failed` if it certainly was not stored.
 
     While the outcome is unknown, repeat the append: a record that is in the log twice counts once.
@@ -294,8 +293,7 @@ class StoreCheckpoint:
     checkpoint: Checkpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """Append the checkpoint that takes over one message; then call `changed`, or `change_failed`."""
 
     held: Held
@@ -303,8 +301,7 @@ class Change:
     checkpoint: Checkpoint
 
 
-@dataclass(frozen=True, slots=True)
-class CommitOffset:
+class CommitOffset(msgspec.Struct, frozen=True):
     """Commit the group's offset in the partition; a later commit of the same lane supersedes an earlier one."""
 
     lane: LaneKey

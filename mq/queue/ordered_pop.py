@@ -22,8 +22,9 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
+
+import msgspec
 
 from deltamq.mq.errors import Conflict, Unprocessable
 from deltamq.mq.limits import ATTEMPT_ID_LENGTH_MAX, ORDERED_REVIVE_QUEUE
@@ -85,8 +86,7 @@ class Delivery(NamedTuple):
     pop_time_ms: int
 
 
-@dataclass(slots=True)
-class Flight:
+class Flight(msgspec.Struct):
     """A message that was delivered and is not done."""
 
     attempt: int
@@ -101,8 +101,7 @@ class Flight:
     given_back: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PopTurn:
+class PopTurn(msgspec.Struct, frozen=True):
     """What a pop may do now."""
 
     #: Offsets to deliver again, in order, and nothing else with them.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Final, NamedTuple
@@ -39,8 +38,7 @@ class StartKind(enum.Enum):
     TIME = "time"  #: at the first message appended at or after a time
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """A place to begin at, or the target of a reset."""
 
     kind: StartKind = StartKind.FIRST
@@ -65,8 +63,7 @@ class Start:
         return cls(StartKind.TIME, (moment - _EPOCH) // timedelta(milliseconds=1))
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True):
     """The offsets `[min_offset, end_offset)` that a partition holds, and the offset of the time of a `Start`."""
 
     min_offset: int
@@ -128,8 +125,7 @@ class CommitNote(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """A group's progress in a partition; greater is later.
 
     Only ordered groups use `done` and `delivered` (SPEC POP-16, POP-17): the ranges above the committed offset that are
@@ -197,8 +193,7 @@ class _Stored(msgspec.Struct, gc=False):
 _read: Final = msgspec.json.Decoder(_Stored).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetRecord:
+class OffsetRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A commit as a record of the offsets log; merged into `state/consumer_offsets`."""
 
     lane: LaneKey
@@ -320,8 +315,7 @@ def check_epoch(partition: str, meant: int | None, present: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(msgspec.Struct, frozen=True):
     """The offset to read from, and the ranges below it that retention removed before the group consumed them."""
 
     offset: int

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.errors import Refused, Unprocessable
@@ -36,8 +37,7 @@ DEFAULT_WAITS_MS: Final = (
 DEAD_REASON_HEADER: Final = "mq-dead-reason"
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(msgspec.Struct, frozen=True):
     """A list of waits: after attempt 1, after attempt 2, ...; the last one is repeated."""
 
     waits_ms: tuple[int, ...] = DEFAULT_WAITS_MS
@@ -49,8 +49,7 @@ class Waits:
             _check_wait("retry_policy", wait)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exponential:
+class Exponential(msgspec.Struct, frozen=True, kw_only=True):
     """Waits that begin at `initial_ms` and grow by `multiplier` up to `max_ms`; `jitter` (0 to 1) varies each one."""
 
     initial_ms: int = 5 * _SECOND
@@ -67,8 +66,7 @@ class Exponential:
             raise Unprocessable("max_ms must not be below initial_ms", field="retry_policy.exponential.max_ms")
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(msgspec.Struct, frozen=True):
     """The same wait after every attempt."""
 
     fixed_ms: int
@@ -112,15 +110,13 @@ class DeadReason(enum.Enum):
     MAX_ATTEMPTS = "max_attempts"  #: delivered as often as the group allows, never acknowledged
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(msgspec.Struct, frozen=True):
     """Deliver the message again after this wait."""
 
     wait_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Dead:
+class Dead(msgspec.Struct, frozen=True):
     """Dead-letter the message."""
 
     reason: str
@@ -234,8 +230,7 @@ def without_reason(headers: Mapping[str, str]) -> dict[str, str]:
 _MARKS: Final = "%DLQ_MARKS%"
 
 
-@dataclass(frozen=True, slots=True)
-class RetryTopic:
+class RetryTopic(msgspec.Struct, frozen=True):
     """The messages of one topic that one group retries. The pair is the identity (SPEC POP-11).
 
     RocketMQ's name `%RETRY%{group}_{topic}` is only for display: group `a_b` of topic `c` and group `a` of topic `b_c`
@@ -265,8 +260,7 @@ class RetryTopic:
         return partition_name(self.name, broker)
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterTopic:
+class DeadLetterTopic(msgspec.Struct, frozen=True):
     """The dead letters of a group, of all its topics (SPEC RETRY-3)."""
 
     group: str

@@ -23,7 +23,6 @@ import enum
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -57,8 +56,7 @@ class LostReason(enum.Enum):
     RETENTION = "retention"  #: its partition no longer has it
 
 
-@dataclass(frozen=True, slots=True)
-class DueCheckpoint:
+class DueCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint with the bits of the messages that must be delivered again."""
 
     checkpoint: Checkpoint
@@ -86,8 +84,7 @@ class Request(NamedTuple):
         return self.producer_seq.bit_count()
 
 
-@dataclass(frozen=True, slots=True)
-class _Append:
+class _Append(msgspec.Struct, frozen=True):
     checkpoint: Checkpoint
     bits: int
 
@@ -102,20 +99,17 @@ class _Append:
             yield Copy(span.offset_of(index), span.attempt_of(index))
 
 
-@dataclass(frozen=True, slots=True)
-class Revive(_Append):
+class Revive(_Append, frozen=True):
     """Append the messages to the group's retry topic on the same broker."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter(_Append):
+class DeadLetter(_Append, frozen=True):
     """Append the messages to the group's dead letters, with the reason."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(msgspec.Struct, frozen=True):
     """Skip the messages: their checkpoint belongs to an earlier life (SPEC POP-12)."""
 
     checkpoint: Checkpoint
@@ -123,8 +117,7 @@ class Skip:
     reason: Life
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """Record the messages as lost, with group, topic, partition, offsets and reason."""
 
     checkpoint: Checkpoint
@@ -135,8 +128,7 @@ class Lost:
         return [self.checkpoint.span.offset_of(index) for index in indexes(self.bits)]
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
+class Later(msgspec.Struct, frozen=True):
     """Leave the messages in their checkpoint, since they cannot be read now, and try again at `at_ms`."""
 
     checkpoint: Checkpoint
@@ -147,8 +139,7 @@ class Later:
 Decision = Revive | DeadLetter | Skip | Lost | Later
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCopies:
+class StoredCopies(msgspec.Struct, frozen=True):
     """The messages of a checkpoint that the two destinations hold, as bit maps."""
 
     retry: int = 0
@@ -320,8 +311,7 @@ class _Stored(msgspec.Struct):
 _read: Final = msgspec.json.Decoder(_Stored).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostRecord:
+class LostRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets `[low, high)` of one lane that were removed before the group was done with them."""
 
     lane: LaneKey

@@ -24,11 +24,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, field
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import CHECKPOINT_MESSAGES_MAX
@@ -42,8 +42,7 @@ _Natural = Annotated[int, Meta(ge=0)]
 _Bits = Annotated[int, Meta(gt=0, le=_BITS_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(msgspec.Struct, frozen=True):
     """Messages of one checkpoint are acknowledged (SPEC POP-6); one record for a whole batch."""
 
     key: CheckpointKey
@@ -56,8 +55,7 @@ class Ack:
         return self.revive_time_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """The revive job has delivered these messages again, dead-lettered them, or given them up."""
 
     key: CheckpointKey
@@ -230,8 +228,7 @@ _READERS: Final[Mapping[str, Callable[[bytes, int], Record]]] = {
 States = Mapping[CheckpointKey, "CheckpointState"]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointState:
+class CheckpointState(msgspec.Struct, frozen=True):
     """One row of `state/pop_checkpoints`."""
 
     #: None while only other records about it were seen. Its own bit map is 0 here; `acked` includes it.

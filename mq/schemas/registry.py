@@ -12,7 +12,6 @@ one refers to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -88,8 +87,7 @@ class Basis(NamedTuple):
     versions: tuple[SubjectVersion, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaRegistered:
+class SchemaRegistered(msgspec.Struct, frozen=True, kw_only=True):
     """A subject got a version. The schema is there unless its id has it already."""
 
     kind: ClassVar[str] = "schema_registered"
@@ -103,8 +101,7 @@ class SchemaRegistered:
         return f"schemas/{self.subject}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaDeleted:
+class SchemaDeleted(msgspec.Struct, frozen=True, kw_only=True):
     """Versions of a subject were deleted, or (`permanent`) deleted ones removed."""
 
     kind: ClassVar[str] = "schema_deleted"
@@ -117,8 +114,7 @@ class SchemaDeleted:
         return f"schemas/{self.subject}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubjectRulesPut:
+class SubjectRulesPut(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of a subject, or of all (`ALL_SUBJECTS`), were set; empty ones are forgotten."""
 
     kind: ClassVar[str] = "subject_rules_put"
@@ -136,31 +132,30 @@ SchemaEvent = SchemaRegistered | SchemaDeleted | SubjectRulesPut
 SCHEMA_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(SchemaRegistered, SchemaDeleted, SubjectRulesPut)
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryState:
+class RegistryState(msgspec.Struct, frozen=True):
     """All subjects and schemas. Immutable: `apply_all` returns the next one. False if nothing was ever stored."""
 
     #: The versions of each subject by number, ascending; never modified.
-    subjects: Mapping[str, Mapping[int, Entry]] = field(default_factory=dict)
+    subjects: Mapping[str, Mapping[int, Entry]] = msgspec.field(default_factory=dict)
     #: By id; never modified.
-    schemas: Mapping[int, Schema] = field(default_factory=dict)
+    schemas: Mapping[int, Schema] = msgspec.field(default_factory=dict)
     #: By subject; never modified.
-    rules: Mapping[str, SubjectRules] = field(default_factory=dict)
+    rules: Mapping[str, SubjectRules] = msgspec.field(default_factory=dict)
     #: The highest id that was ever given.
     last_id: int = 0
     # The id of each schema, and where each id is registered, ascending; never modified. They follow from the above.
-    _ids: Mapping[Schema, int] = field(default_factory=dict, compare=False, repr=False)
-    _places: Mapping[int, tuple[SubjectVersion, ...]] = field(default_factory=dict, compare=False, repr=False)
+    _ids: Mapping[Schema, int] = msgspec.field(default_factory=dict)
+    _places: Mapping[int, tuple[SubjectVersion, ...]] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # Made from a snapshot, the two derived maps are missing: build them here.
         if self.schemas and not self._ids:
-            object.__setattr__(self, "_ids", {schema: id_ for id_, schema in self.schemas.items()})
+            msgspec.structs.force_setattr(self, "_ids", {schema: id_ for id_, schema in self.schemas.items()})
             places: dict[int, tuple[SubjectVersion, ...]] = {}
             for subject, entries in sorted(self.subjects.items()):
                 for number, entry in entries.items():
                     places[entry.id] = (*places.get(entry.id, ()), SubjectVersion(subject, number))
-            object.__setattr__(self, "_places", places)
+            msgspec.structs.force_setattr(self, "_places", places)
 
     def __bool__(self) -> bool:
         return bool(self.last_id or self.rules)

@@ -12,8 +12,10 @@ offsets. So the record of remappings and seals decides (STATIC-26):
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.static.logical_queue import LogicalQueue, jump_above
 from deltamq.mq.static.mappings import MAPPING_VERSION, QueueMapping
@@ -139,8 +141,7 @@ FaultKind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class MappingFault:
+class MappingFault(msgspec.Struct, frozen=True):
     """One fault, by name."""
 
     kind: FaultKind

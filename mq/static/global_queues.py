@@ -13,17 +13,18 @@ messages lie inside a cluster is that cluster's own matter.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.static.logical_queue import SegmentOf, ShownQueue, TopicQueues, jump_above
 from deltamq.mq.static.queue_names import global_queue_name
 from deltamq.mq.static.segments import UNDECIDED, Stay, Stays
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlobalQueues:
+class GlobalQueues(msgspec.Struct, frozen=True, kw_only=True):
     """The stays of all queues of one global topic, as one cluster stores them. Immutable."""
 
     #: Distinguishes the topic from earlier and later ones of the same name, in all clusters.

@@ -15,10 +15,12 @@ offset yet.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.errors import NotFound, Unavailable, Unprocessable
 from deltamq.mq.static.queue_names import queue_index, queue_name, queue_names
@@ -39,8 +41,7 @@ def jump_above(maximum: int, block: int = BLOCK) -> int:
 
 
 # Without slots, because `cached_property` needs an instance dictionary.
-@dataclass(frozen=True)
-class LogicalQueue:
+class LogicalQueue(msgspec.Struct, frozen=True, dict=True):
     """One logical queue with at least one segment, oldest first. Immutable."""
 
     index: int
@@ -178,8 +179,7 @@ class SegmentOf(NamedTuple):
 
 
 # Without slots, because `cached_property` needs an instance dictionary.
-@dataclass(frozen=True)
-class TopicQueues:
+class TopicQueues(msgspec.Struct, frozen=True, dict=True):
     """All logical queues of a static topic. Immutable; a queue whose mapping is not available is not in `served`."""
 
     total: int

@@ -22,8 +22,10 @@ get the odd queues.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.segments import Segment
@@ -34,8 +36,7 @@ MAPPING_VERSION: Final = 1
 Chains = Mapping[int, tuple[Segment, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueMapping:
+class QueueMapping(msgspec.Struct, frozen=True, kw_only=True):
     """One broker's mapping. Immutable."""
 
     #: The broker that it was written for; another broker ignores a mapping that was copied to it (SPEC STATIC-6).
@@ -43,8 +44,8 @@ class QueueMapping:
     #: All mappings of a topic have one epoch; it grows with each change that is not a seal.
     epoch: int
     total_queues: int
-    hosted: Chains = field(default_factory=dict)
-    copies: Chains = field(default_factory=dict)
+    hosted: Chains = msgspec.field(default_factory=dict)
+    copies: Chains = msgspec.field(default_factory=dict)
     version: int = MAPPING_VERSION
 
 
@@ -83,11 +84,10 @@ class Sealed(NamedTuple):
     jumps: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TopicMappings:
+class TopicMappings(msgspec.Struct, frozen=True):
     """Immutable: each change returns the next state."""
 
-    by_broker: Mapping[str, QueueMapping] = field(default_factory=dict)
+    by_broker: Mapping[str, QueueMapping] = msgspec.field(default_factory=dict)
 
     def put(self, holder: str, mapping: QueueMapping) -> TopicMappings:
         """Return the mappings after a broker has stored one."""
@@ -192,8 +192,7 @@ def _plan_some(leaders: Mapping[int, str], brokers: Sequence[str], queues: Colle
     return moved
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MappingPut:
+class MappingPut(msgspec.Struct, frozen=True, kw_only=True):
     """A broker stored its mapping of a static topic."""
 
     kind: ClassVar[str] = "mapping_put"
@@ -207,8 +206,7 @@ class MappingPut:
         return f"mapping/{self.topic_id}/{self.holder}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MappingRemoved:
+class MappingRemoved(msgspec.Struct, frozen=True, kw_only=True):
     """A broker's mapping of a static topic is gone."""
 
     kind: ClassVar[str] = "mapping_removed"
@@ -220,8 +218,7 @@ class MappingRemoved:
         return f"mapping/{self.topic_id}/{self.holder}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentsDropped:
+class SegmentsDropped(msgspec.Struct, frozen=True, kw_only=True):
     """Segments whose messages are all expired were dropped; append it behind the `TopicPut` without them."""
 
     kind: ClassVar[str] = "segments_dropped"

@@ -16,9 +16,10 @@ are the stored ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
+
+import msgspec
 
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.segments import Segment
@@ -68,8 +69,7 @@ class Stretch(NamedTuple):
         return first, max(first, min(stop - self.delta, self.end))
 
 
-@dataclass(frozen=True, slots=True)
-class StoredOffsets:
+class StoredOffsets(msgspec.Struct, frozen=True):
     """The stretches of one partition that clients see, oldest first; at least one. All offsets below are logical."""
 
     stretches: tuple[Stretch, ...]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.names import broker_of
@@ -21,8 +22,7 @@ def not_decided(name: str) -> Unavailable:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """One segment. Times are milliseconds since 1970."""
 
     #: Grows by at least 1 from segment to segment of a queue.
@@ -82,8 +82,7 @@ class Segment:
         return self.logical(self.end_offset)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stay:
+class Stay(msgspec.Struct, frozen=True, kw_only=True):
     """Local offsets `[local_start, local_end)` of one cluster, which begin at the global offset `logic_offset`."""
 
     cluster: str

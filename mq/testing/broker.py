@@ -7,7 +7,8 @@ stored with all messages in flight. It cannot change between the two while messa
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from deltamq.mq.errors import Conflict
 from deltamq.mq.filters.condition import Condition
@@ -29,8 +30,7 @@ from deltamq.mq.testing.jobs import redelivered, settle_overdue
 from deltamq.mq.testing.log import MemoryLog, Origin, Row, StoredState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Popped:
+class Popped(msgspec.Struct, frozen=True, kw_only=True):
     """One popped message."""
 
     topic: str
@@ -43,8 +43,7 @@ class Popped:
     invisible_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LanePop:
+class LanePop(msgspec.Struct, frozen=True, kw_only=True):
     """A request to pop one lane."""
 
     topic: str

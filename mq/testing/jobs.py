@@ -6,7 +6,8 @@ Each step stores one thing. A run that is killed between two steps leaves what i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from deltamq.mq.queue.buffer import Buffer
 from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, Span

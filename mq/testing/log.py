@@ -6,7 +6,9 @@ It lives as long as the Python process. `MemoryQueue.crash` keeps it and forgets
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.meta.group import GroupsState
 from deltamq.mq.partitioners import Partitioner, slot_of
@@ -18,8 +20,7 @@ from deltamq.mq.queue.revive_log import CheckpointState, Record, fold
 from deltamq.mq.routing import Route
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """The place from which a retried, delayed or dead message came."""
 
     topic: str
@@ -27,15 +28,14 @@ class Origin:
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A message in a partition (SPEC MODEL-2)."""
 
     body: bytes
     message_id: str
     key: str | None = None
     tag: str | None = None
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
     deliver_time_ms: int | None = None
     reconsume_times: int = 0
     origin: Origin | None = None
@@ -100,8 +100,7 @@ class MemoryLog:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryTopic:
+class MemoryTopic(msgspec.Struct, frozen=True):
     """One life of a topic."""
 
     name: str

@@ -16,8 +16,9 @@ nothing is random, so a test always sees the same. `crash` forgets what a crash 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
+
+import msgspec
 
 from deltamq.mq.errors import DeltaMQError, NotFound
 from deltamq.mq.filters.parser import parse_filter
@@ -42,8 +43,7 @@ _KEYS = HandleKeys(current=0, secrets={0: b"the secret of the in-memory twin"})
 _BROKER = "memory"
 
 
-@dataclass(frozen=True, slots=True)
-class AckAnswer:
+class AckAnswer(msgspec.Struct, frozen=True):
     """The results of the handles of one call."""
 
     acked: int

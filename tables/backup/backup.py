@@ -19,12 +19,12 @@ import contextlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from threading import Lock
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -65,8 +65,7 @@ _NOT_COPIED: Final = ("apps", "running", "shards", "batches", "export")
 _LARGE: Final = (".arrow", ".parquet")
 
 
-@dataclass(slots=True)
-class _Copied:
+class _Copied(msgspec.Struct):
     """A table in the backup."""
 
     version: int
@@ -76,11 +75,10 @@ class _Copied:
     contents: Mapping[str, bytes]
     min_offset: int = 0
     #: Of a table that is merged from logs: how far it has each log.
-    stops: Mapping[PartitionRef, int] = field(default_factory=dict)
+    stops: Mapping[PartitionRef, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Making:
+class _Making(msgspec.Struct):
     """A backup that is being made."""
 
     store: Store
@@ -89,12 +87,12 @@ class _Making:
     progress: Progress
     #: Data files that earlier backups have, by key.
     known: dict[str, StoredFile]
-    tables: dict[str, _Copied] = field(default_factory=dict)
-    damaged: dict[str, str] = field(default_factory=dict)
+    tables: dict[str, _Copied] = msgspec.field(default_factory=dict)
+    damaged: dict[str, str] = msgspec.field(default_factory=dict)
     copied: int = 0
     done: int = 0
     todo: int = 0
-    lock: Lock = field(default_factory=Lock)
+    lock: Lock = msgspec.field(default_factory=Lock)
 
     def each(self, below: str, folders: Sequence[str], copy: Callable[[str], _Copied | None]) -> None:
         """Copy all tables below a folder, several at once, in place of those that an earlier pass copied.

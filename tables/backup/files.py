@@ -14,7 +14,6 @@ import io
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -81,8 +80,7 @@ def checked(file: StoredFile, data: pa.Buffer) -> pa.Buffer:
     return data
 
 
-@dataclass(frozen=True, slots=True)
-class BackupFolder:
+class BackupFolder(msgspec.Struct, frozen=True):
     """The backups in a store."""
 
     store: Store

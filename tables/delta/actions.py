@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
@@ -33,8 +32,7 @@ _CRC_MARK: Final = b'"mq.crc":"'
 _UNSEALED: Final = _CRC_MARK + _NO_CRC
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataFile:
+class DataFile(msgspec.Struct, frozen=True, kw_only=True):
     """One live parquet file, which holds the offsets `[start, start + count)`.
 
     `crc` holds one hexadecimal CRC-32 for each row group and one for the footer, joined by commas: together they cover
@@ -57,8 +55,7 @@ class DataFile:
         return self.start + self.count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed commit file."""
 
     version: int

@@ -15,9 +15,9 @@ import contextlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -85,8 +85,7 @@ _TYPES: Final[dict[str, pa.DataType]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogCheckpoint:
+class LogCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The whole state of a table at `version`."""
 
     version: int
@@ -94,7 +93,7 @@ class LogCheckpoint:
     end_offset: int
     files: Sequence[DataFile]
     metadata: dict[str, object]
-    fences: Mapping[str, int] = field(default_factory=dict)
+    fences: Mapping[str, int] = msgspec.field(default_factory=dict)
     writer_features: frozenset[str] = MESSAGE_FEATURES
 
 

@@ -9,7 +9,6 @@ import functools
 import itertools
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
@@ -60,8 +59,7 @@ _BULKY: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(msgspec.Struct, frozen=True):
     """A parquet file in memory and its description for the commit."""
 
     data: pa.Buffer | bytes

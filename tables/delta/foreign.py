@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -37,8 +36,7 @@ class ForeignCommit(Corrupt):
     code = "foreign_commit"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Foreign:
+class Foreign(msgspec.Struct, frozen=True, kw_only=True):
     """A commit of another engine that adds and removes nothing."""
 
     batch_id: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -84,8 +84,7 @@ def _first_rows(table: pa.Table, rows_max: int, bytes_max: int) -> pa.Table:
     return rows
 
 
-@dataclass(slots=True)
-class _Facts:
+class _Facts(msgspec.Struct):
     """What the commit says about the rows, collected group by group."""
 
     start: int = -1

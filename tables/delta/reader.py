@@ -14,9 +14,9 @@ import zlib
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -85,8 +85,7 @@ class RowCache:
             return value
 
 
-@dataclass(frozen=True, slots=True)
-class _Footer:
+class _Footer(msgspec.Struct, frozen=True):
     metadata: pq.FileMetaData
     edges: tuple[int, ...]  #: byte positions between the checksummed ranges before the footer
     checksums: tuple[int, ...]  #: one for each of these ranges

@@ -19,10 +19,10 @@ import functools
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain, groupby
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -74,8 +74,7 @@ _NATIVE: Final = (pa.int32(), pa.int64(), pa.date32(), TIME, pa.float32(), pa.fl
 _AT: Final = {name: at for at, name in enumerate(MESSAGE_SCHEMA.names)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Leaf:
+class _Leaf(msgspec.Struct, frozen=True):
     column: int  #: position of its top-level column
     kind: int  #: parquet's number of the physical type
     path: tuple[str, ...]
@@ -140,8 +139,7 @@ def _typed_template(typed: tuple[pa.Field, ...]) -> Template:
     return Template(typed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(msgspec.Struct, frozen=True):
     """The bytes that are the same in all files with the same number of rows, by leaf and for the footer."""
 
     rows: int

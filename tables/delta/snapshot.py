@@ -12,9 +12,9 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
 from deltamq.mq.errors import Corrupt, NotFound, Unavailable
@@ -60,18 +60,17 @@ class CommitLost(Corrupt):
         self.version = version
 
 
-@dataclass(slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, kw_only=True):
     """A table's state; `files` are the live files, in offset order. Only `apply` changes it, under the append lock."""
 
     version: int
     batch_id: str
     end_offset: int
     metadata: dict[str, object]
-    files: list[DataFile] = field(default_factory=list)
+    files: list[DataFile] = msgspec.field(default_factory=list)
     checkpoint_version: int = -1
     #: The highest epoch of each fence; never modified.
-    fences: Mapping[str, int] = field(default_factory=dict)
+    fences: Mapping[str, int] = msgspec.field(default_factory=dict)
     #: The table's writer features, by which other engines refuse to write to it (SPEC TABLE-1), and older releases.
     writer_features: frozenset[str] = frozenset()
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,8 +41,7 @@ _KEPT_COUNTS: Final = 400
 _HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerStamp:
+class ProducerStamp(msgspec.Struct, frozen=True):
     """The producer's request that rows belong to: messages `indexes` of a request of `total`; None for all of them.
 
     A producer that counts its messages gives a `sequence`; the append finds the request's `seq` (`mq.producer`), which
@@ -57,8 +56,7 @@ class ProducerStamp:
     earlier: Earlier | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RowsPart:
+class RowsPart(msgspec.Struct, frozen=True):
     """A run of `count` adjacent rows that came with one request."""
 
     count: int

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -66,13 +65,12 @@ def fitting_of(stats: str) -> int:
     return int(text[: text.index("}")])
 
 
-@dataclass(slots=True)
-class TypedBounds:
+class TypedBounds(msgspec.Struct):
     """The statistics of `value`: nested as the fields are."""
 
-    least: dict[str, Any] = field(default_factory=dict)
-    greatest: dict[str, Any] = field(default_factory=dict)
-    nulls: dict[str, Any] = field(default_factory=dict)
+    least: dict[str, Any] = msgspec.field(default_factory=dict)
+    greatest: dict[str, Any] = msgspec.field(default_factory=dict)
+    nulls: dict[str, Any] = msgspec.field(default_factory=dict)
     #: The rows of which no body did not fit, and whether there are others.
     fitting: int = 0
     has_invalid: bool = False

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.limits import KIB, OFFSET_MAX, PRODUCER_WINDOW_MS
@@ -29,8 +30,7 @@ from deltamq.tables.store.calls import on_a_thread
 LONG_BYTES: Final = 128 * KIB
 
 
-@dataclass(frozen=True, slots=True)
-class Coming:
+class Coming(msgspec.Struct, frozen=True):
     """Where an append will end, unless it or one before it fails."""
 
     end_offset: int
@@ -41,8 +41,7 @@ class Coming:
 OnComing: TypeAlias = Callable[[Coming], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
+class Ahead(msgspec.Struct, frozen=True):
     """A data file that was stored before its turn, for the offsets that its rows will most likely have."""
 
     stamped: Stamped

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from deltamq.tables.delta.stamped import ProducerStamp, RowsPart, Stamped
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """The rows of one request: any of INTERNAL_SCHEMA's columns in their exact types; `body` is required."""
 
     rows: pa.RecordBatch
@@ -38,8 +37,7 @@ class MessageIds:
         return [] if self._rows is None else self._rows.message_ids(self._at, self._count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
+class Appended(msgspec.Struct, frozen=True, kw_only=True):
     """Where an appended batch is stored: offsets `[base_offset, base_offset + count)`.
 
     `duplicate` says that an earlier request stored it; `message_ids` is then empty.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.limits import OFFSET_MAX, PRODUCERS_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogBounds:
+class LogBounds(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of the work on one partition."""
 
     #: Lost races in a row after which an append gives up; each loss means that another writer's commit succeeded.

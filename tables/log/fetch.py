@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -32,8 +32,7 @@ class Weighed(NamedTuple):
     weight: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(msgspec.Struct, frozen=True):
     """Rows (MESSAGE_SCHEMA, or the columns asked for), and the offset from which the next read continues."""
 
     status: FetchStatus

@@ -10,8 +10,9 @@ planned for the state that the commit under way will leave.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from deltamq.mq.errors import OffsetMismatch, Unavailable
 from deltamq.mq.limits import OFFSET_MAX
@@ -31,8 +32,7 @@ class KnownRequests(Protocol):
         """Return the part that holds these messages of a request; None if none is remembered."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogView:
+class LogView(msgspec.Struct, frozen=True, kw_only=True):
     """What an append must know of its log."""
 
     name: str
@@ -44,8 +44,7 @@ class LogView:
     offset_max: int = OFFSET_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of the parts of an append: `fresh` ones get offsets from `base` on, the others have their places."""
 
     parts: Sequence[RowsPart]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -28,16 +28,15 @@ class TooMuch(Exception):
     """The messages take more bytes than the caller allows; the caller should ask for fewer."""
 
 
-@dataclass(slots=True)
-class Picked:
+class Picked(msgspec.Struct):
     """The messages that were read, by offset, and why the others were not."""
 
     rows: pa.RecordBatch
     offsets: Int64s
     #: Offsets that are no longer there: below the partition's minimum.
-    gone: set[int] = field(default_factory=set)
+    gone: set[int] = msgspec.field(default_factory=set)
     #: The error of each offset that could not be read.
-    unreadable: dict[int, str] = field(default_factory=dict)
+    unreadable: dict[int, str] = msgspec.field(default_factory=dict)
 
     def places(self, offsets: Int64s) -> Int64s:
         """Return the positions of these offsets in `rows`; each of them must have been read."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, Self
 
+import msgspec
 import pyarrow as pa
 
 from deltamq.mq.errors import Corrupt
@@ -98,8 +98,7 @@ def _keeps_offsets(adds: Sequence[Encoded], removes: Sequence[DataFile]) -> bool
     return not added or (added[0][0], added[-1][1]) == (removed[0][0], removed[-1][1])
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(msgspec.Struct, frozen=True):
     """Counts of what retention removed."""
 
     files: int = 0

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Self
 
+import msgspec
 import pyarrow as pa
 
 from deltamq.mq.errors import Corrupt
@@ -190,8 +190,7 @@ class LogState:
         self._stop.stop(error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionStats:
+class PartitionStats(msgspec.Struct, frozen=True, kw_only=True):
     """The statistics that the service shows of a partition. `max_offset` is the next offset to be written."""
 
     min_offset: int

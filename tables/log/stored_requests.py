@@ -4,9 +4,9 @@ partition remembers its producers (`mq.limits.PRODUCER_WINDOW_MS`)."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import pyarrow.compute as pc
 
 from deltamq.mq.limits import PRODUCER_WINDOW_MS
@@ -18,13 +18,12 @@ from deltamq.tables.paths import PartitionRef
 REMEMBERED_MS: Final = PRODUCER_WINDOW_MS - 3_600_000
 
 
-@dataclass(slots=True)
-class _Read:
+class _Read(msgspec.Struct):
     """The sequences read from a partition's rows, from an append time on and up to an offset."""
 
     since_ms: int
     next_offset: int
-    sequences: dict[str, set[int]] = field(default_factory=dict)
+    sequences: dict[str, set[int]] = msgspec.field(default_factory=dict)
 
 
 class StoredRequests:

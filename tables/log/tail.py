@@ -11,9 +11,9 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
 from deltamq.tables.delta.stamped import Stamped, table_of
@@ -25,8 +25,7 @@ from deltamq.tables.typed_row import conformed_rows
 _TABLE_BYTES: Final = 6 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(msgspec.Struct, frozen=True):
     start: int
     end: int
     rows: pa.Table | Stamped

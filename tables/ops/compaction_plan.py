@@ -13,8 +13,9 @@ oldest row for weeks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from deltamq.tables.delta.actions import DataFile
 
@@ -24,8 +25,7 @@ RETENTION_PART: Final = 8
 TAIL_FILES_MAX: Final = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionTargets:
+class CompactionTargets(msgspec.Struct, frozen=True, kw_only=True):
     """The targets of compaction in one partition."""
 
     #: The size of a finished file.

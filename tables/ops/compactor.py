@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
 from deltamq.mq.errors import Corrupt
@@ -40,12 +40,11 @@ _CACHE_BYTES: Final = 1
 _BATCH_PREFIX: Final = "c"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted:
+class Compacted(msgspec.Struct, frozen=True, kw_only=True):
     """The result of compacting one group of files."""
 
     #: Paths of the files that the commit removed; none if another process was faster.
-    removed: Sequence[str] = field(default_factory=tuple)
+    removed: Sequence[str] = msgspec.field(default_factory=tuple)
     rows: int = 0
     bytes_before: int = 0
     bytes_after: int = 0

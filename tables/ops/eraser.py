@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -52,8 +52,7 @@ PLACES: Final = pa.schema([("folder", pa.string()), ("offset", pa.int64()), ("ap
 _SHARED: Final = (Space.DLQ, Space.SYS)
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(msgspec.Struct, frozen=True):
     """Files of a partition that are not live and still have content to erase."""
 
     #: Known to be removed by a commit, or not: then a writer may be about to commit them.

@@ -7,9 +7,9 @@ checksum of every row group is checked, and one row group is in memory at a time
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -28,8 +28,7 @@ _MAP_PLACES: Final = 1 << 13
 _MAPS_MAX: Final = 1 << 15
 
 
-@dataclass(slots=True)
-class Count:
+class Count(msgspec.Struct):
     """The number of rows and of distinct offsets, and the first and the last offset."""
 
     messages: int = 0
@@ -40,7 +39,7 @@ class Count:
     _next: int | None = None
     _distinct: int = 0
     #: The maps by number, used from the first break in the sequence on.
-    _seen: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    _seen: dict[int, npt.NDArray[np.bool_]] = msgspec.field(default_factory=dict)
 
     @property
     def distinct(self) -> int:

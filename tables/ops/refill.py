@@ -22,11 +22,12 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Corrupt
 from deltamq.tables.delta.actions import Commit, DataFile, commit_name
@@ -42,8 +43,7 @@ _FENCE: Final = b'"operation":"FENCE"'
 _CACHE_BYTES: Final = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refill:
+class Refill(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a log as a checkpoint, and the versions whose commits it stands for."""
 
     checkpoint: LogCheckpoint

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -63,8 +62,7 @@ class RepairKind(enum.Enum):
     CUT = "cut"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+class Repair(msgspec.Struct, frozen=True, kw_only=True):
     """One repair of one partition: `text` describes it in a sentence.
 
     `version` is the version that is put back, dropped, written or named, or the last one that stays. `lost_from` is
@@ -330,8 +328,7 @@ def _set_aside(store: Store, keys: Sequence[str], folder: str) -> list[str]:
     return moved
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakenBack:
+class TakenBack(msgspec.Struct, frozen=True, kw_only=True):
     """The commits of other engines behind the last version of ours."""
 
     versions: tuple[int, ...]

@@ -6,9 +6,10 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from deltamq.tables.store.store import Store
 
@@ -16,8 +17,7 @@ from deltamq.tables.store.store import Store
 _BYTES: Final = 4_096
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
+class Speed(msgspec.Struct, frozen=True):
     """Milliseconds of the calls of one kind: the median, and what one in a hundred exceeds."""
 
     calls: int

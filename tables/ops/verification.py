@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.errors import Corrupt, DeltaMQError, Unavailable
 from deltamq.tables.delta.actions import Commit, DataFile, commit_name
@@ -44,8 +45,7 @@ class Gravity(enum.Enum):
     NOTE = "note"  #: normal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One difference from what was written; `file` is relative to the warehouse."""
 
     ref: PartitionRef

@@ -9,9 +9,9 @@ that is not in the cache, that one column is read again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -32,8 +32,7 @@ _LOOKS: Final = 10
 _TRIM_ROWS: Final = 1_024
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(msgspec.Struct, frozen=True):
     """The waiting messages of a file: times in milliseconds, ascending, with offsets relative to the file's first."""
 
     times: Int64s

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -36,8 +35,7 @@ MERGED_TABLES: Final = (CONSUMER_OFFSETS, POP_CHECKPOINTS, LOST_MESSAGES, GROUP_
 _KEPT: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRange:
+class PlannedRange(msgspec.Struct, frozen=True):
     """Offsets `[start, stop)` of one log."""
 
     start: int
@@ -48,8 +46,7 @@ class PlannedRange:
 _LOWEST: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Stops:
+class Stops(msgspec.Struct, frozen=True):
     """For each log, the offset below which a state table has all its records."""
 
     stops: Mapping[PartitionRef, int]
@@ -61,8 +58,7 @@ class Stops:
         return self.stops.get(ref, _LOWEST if self.gone else 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergePlan:
+class MergePlan(msgspec.Struct, frozen=True, kw_only=True):
     """One batch: the range of offsets, perhaps empty, of every log that the table is merged from."""
 
     batch: int

@@ -22,10 +22,10 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,14 +65,13 @@ _ROWS: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("key", "tag", "
 _COLUMNS: Final = ["offset", "tag", "body"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Folded:
+class _Folded(msgspec.Struct, frozen=True):
     """The state up to an offset. Immutable: `after` returns the next one."""
 
-    meta: Meta = field(default_factory=Meta)
+    meta: Meta = msgspec.field(default_factory=Meta)
     offset: int = 0
     #: For each part of the state, the offset behind the last event that is about it; never modified.
-    told: Mapping[str, int] = field(default_factory=dict)
+    told: Mapping[str, int] = msgspec.field(default_factory=dict)
     #: The offsets of the last snapshot and of the one before it; 0 for none.
     snapshot_at: int = 0
     previous: int = 0

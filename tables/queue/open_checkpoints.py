@@ -10,10 +10,10 @@ together, and what is not in them is read again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,8 +40,7 @@ _ROW_SCHEMA: Final = pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in C
 _MIX: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 
 
-@dataclass(frozen=True, slots=True)
-class _Sorted:
+class _Sorted(msgspec.Struct, frozen=True):
     """Values in ascending order, each with the number of its row."""
 
     values: NDArray[np.generic]

@@ -13,10 +13,11 @@ Route and fence epochs must come from one metadata snapshot: mixing two lets an 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from deltamq.mq.errors import NotFound, Unavailable
@@ -38,8 +39,7 @@ FenceEpochs = Mapping[str, int]
 _SHARERS_MAX: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """The placement of one topic's messages; `table` gives for each slot of keys the number in `partitions`."""
 
     partitions: tuple[str, ...]
@@ -57,11 +57,11 @@ class Placement:
     #: The numbers of partitions whose logical queue is unavailable: nothing is sent there (SPEC STATIC-22).
     unserved: frozenset[int] = frozenset()
     #: The unserved partitions whose queue of a global topic takes no messages in this cluster, with its number.
-    away: Mapping[int, int] = field(default_factory=dict)
+    away: Mapping[int, int] = msgspec.field(default_factory=dict)
     #: Partitions that get messages before the old leader of their queue is sealed, each with the old one (STATIC-9).
-    ahead: Mapping[str, str] = field(default_factory=dict)
+    ahead: Mapping[str, str] = msgspec.field(default_factory=dict)
     #: The access of the partitions that may not be written to, by number (SPEC ROUTE-9).
-    closed: Mapping[int, Access] = field(default_factory=dict)
+    closed: Mapping[int, Access] = msgspec.field(default_factory=dict)
     #: The numbers of all partitions that messages without a key avoid: unserved, closed or stopped ones.
     avoided: frozenset[int] = frozenset()
     #: The placement as if nothing was closed; None if nothing is.

@@ -12,9 +12,9 @@ counts as empty.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -41,8 +41,7 @@ from deltamq.tables.state.table import read_state
 from deltamq.tables.store.store import Store
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the lanes of some brokers."""
 
     #: The groups' progress by the offsets log, in whatever epoch: see `GroupsState.committed_in`.

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TypeVar
+
+import msgspec
 
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.meta.retention_holds import Lag, Removal, decide_removal, is_old, lags_of
@@ -27,12 +28,11 @@ from deltamq.tables.store.at_once import at_once
 S = TypeVar("S")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retained:
+class Retained(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one run for one partition."""
 
     ref: PartitionRef
-    removed: Removed = field(default_factory=Removed)
+    removed: Removed = msgspec.field(default_factory=Removed)
     #: The groups (in the queue's own logs, the merge job) that hold back messages which are old enough to be removed.
     held_by: tuple[str, ...] = ()
     #: The lags of groups in this partition after the run.
@@ -42,8 +42,7 @@ class Retained:
     gone: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(msgspec.Struct, frozen=True):
     """The newest state of a partition, which need not be open."""
 
     ref: PartitionRef

@@ -23,10 +23,10 @@ group are kept as long (a topic's for the default time), but no group holds them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final, Generic, Protocol, TypeVar
 
+import msgspec
 import pyarrow.compute as pc
 
 from deltamq.mq.errors import DeltaMQError
@@ -95,8 +95,7 @@ def _no_holds() -> Iterable[Hold]:
     return ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """The rule of one partition."""
 
     keep_ms: int
@@ -106,7 +105,7 @@ class Rule:
     #: something is old enough to be removed.
     holds: Callable[[], Iterable[Hold]] = _no_holds
     #: The groups that read the partition, with their progress.
-    readers: Readers = field(default_factory=dict)
+    readers: Readers = msgspec.field(default_factory=dict)
 
 
 class _Flights:

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.meta.fold import AnyEvent, Meta
@@ -37,8 +38,7 @@ from deltamq.tables.queue.recovery import recover_progress
 from deltamq.tables.queue.refs import lives_of_retry
 
 
-@dataclass(frozen=True, slots=True)
-class DroppedSegments:
+class DroppedSegments(msgspec.Struct, frozen=True):
     """What one run did."""
 
     #: Segments that the metadata no longer has.

@@ -12,9 +12,9 @@ older part of the log. For one thread at a time, blocking.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,8 +33,7 @@ WAITING_MESSAGES_MAX: Final = 4_000_000
 DUE_KEPT_MS: Final = 3_600_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(msgspec.Struct, frozen=True):
     """A sorted run of the index: messages in the order of their hashes."""
 
     hashes: Int64s

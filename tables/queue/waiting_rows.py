@@ -11,13 +11,13 @@ than this rule, or its body says by itself what wrote it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Conflict
 from deltamq.tables.log.log import PartitionLog

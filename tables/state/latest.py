@@ -11,9 +11,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -74,8 +74,7 @@ class Looked(NamedTuple):
     ends: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(msgspec.Struct, frozen=True):
     """The index of a live file."""
 
     size: int
@@ -89,13 +88,12 @@ class _File:
     ends: Mapping[str, int]
 
 
-@dataclass(slots=True)
-class _Table:
+class _Table(msgspec.Struct):
     """What is known of a topic's table."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
     log: StateLog | None = None
-    files: Mapping[str, _File] = field(default_factory=dict)
+    files: Mapping[str, _File] = msgspec.field(default_factory=dict)
 
     @property
     def keys(self) -> int:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Corrupt, Unavailable
 from deltamq.tables.delta.creation import create_table
@@ -50,8 +50,7 @@ _CONFIGURATION: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class State(msgspec.Struct, frozen=True, kw_only=True):
     """A state table at one version."""
 
     version: int
@@ -60,28 +59,27 @@ class State:
     rows: pa.Table
 
 
-@dataclass(slots=True)
-class StateLog:
+class StateLog(msgspec.Struct):
     """The state that the log of a table adds up to, without the rows."""
 
     version: int = -1
     checkpoint_version: int = -1
-    transactions: dict[str, int] = field(default_factory=dict)
+    transactions: dict[str, int] = msgspec.field(default_factory=dict)
     #: The live data files under their names in the log, each with its statistics in JSON if it has any.
-    files: dict[str, str | None] = field(default_factory=dict)
+    files: dict[str, str | None] = msgspec.field(default_factory=dict)
     #: Data files that a commit removed, relative to the table's folder, with the time of that commit. Files removed
     #: before the newest checkpoint are there if it lists them: it leaves out files past the table's keep time.
-    removed_ms: dict[str, int] = field(default_factory=dict)
+    removed_ms: dict[str, int] = msgspec.field(default_factory=dict)
     #: The names of the table's columns.
     columns: tuple[str, ...] = ()
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
     reader_version: int = _READER_VERSION
     #: The newest version in the log; the same as `version` unless another engine changed the table since.
     newest: int = -1
     #: The version of that change, who made it, and what it does; empty if there is none.
     foreign: str = ""
     #: The newest versions of transactions, commits after that change included.
-    all_transactions: dict[str, int] = field(default_factory=dict)
+    all_transactions: dict[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def paths(self) -> list[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -36,11 +35,10 @@ log = logging.getLogger("deltamq.tables")
 _LOSS: Final = "rows are lost that the logs do not have any more"
 
 
-@dataclass(slots=True)
 class _WholeLog(StateLog):
     """The state of a log with the whole action of each live file."""
 
-    adds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    adds: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
 
     def apply(self, action: Mapping[str, Any]) -> None:
         StateLog.apply(self, action)

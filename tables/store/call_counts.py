@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.prices import STORE_OPERATIONS, Calls
 
@@ -19,8 +20,7 @@ _PAGE: Final = 1_000
 _MARK_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class CallsSoFar:
+class CallsSoFar(msgspec.Struct, frozen=True):
     """Calls by operation since the store was opened, and in its last one or two minutes."""
 
     seconds: float

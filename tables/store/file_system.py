@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
+import msgspec
 import pyarrow as pa
 
 
@@ -19,8 +19,7 @@ class CommitStep(IntEnum):
     SETTLE = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(msgspec.Struct, frozen=True):
     """A data file, the commit that names it, and where both go: paths of files in existing folders."""
 
     file: str
@@ -31,8 +30,7 @@ class Publication:
     head: str
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """The step that failed, and its error."""
 
     step: CommitStep

@@ -13,9 +13,9 @@ import contextlib
 import threading
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -45,8 +45,7 @@ class NotDurable(Unknown):
     """The file is stored and visible to all processes, but a power cut could lose it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListedFile:
+class ListedFile(msgspec.Struct, frozen=True):
     """One file in a listing: `name` without its folder, `modified_ms` by the store's wall clock."""
 
     name: str

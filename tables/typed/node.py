@@ -12,10 +12,11 @@ once for each encoding. `form` says how the body holds a value:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Unprocessable
 from deltamq.mq.schemas.limits import TYPED_COLUMNS_MAX, TYPED_DEPTH_MAX
@@ -51,8 +52,7 @@ class Constraint(NamedTuple):
     value: Any
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class Node(msgspec.Struct, frozen=True, eq=False):
     """One part of a schema."""
 
     form: str

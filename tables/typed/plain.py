@@ -11,8 +11,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from deltamq.tables.typed.avro.value import Input, avro_reader
 from deltamq.tables.typed.json.value import converter, parsed, text_of
@@ -24,8 +25,7 @@ from deltamq.tables.typed.protobuf.value import message_reader
 Read = Callable[[bytes, int, Budget], Any]
 
 
-@dataclass(slots=True)
-class Rest:
+class Rest(msgspec.Struct):
     """What does not fit of a body that is rescued."""
 
     #: Each fault with what was sent there, as JSON.

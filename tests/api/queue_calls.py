@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import quote
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.api.ports import REAL, Ports
 from deltamq.mq.limits import WAIT_MS_MAX
@@ -36,8 +38,7 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Popped:
+class Popped(msgspec.Struct, frozen=True):
     """One pop's answer."""
 
     messages: list[Json]
@@ -58,8 +59,7 @@ class Popped:
         return [message["delivery_attempt"] for message in self.messages]
 
 
-@dataclass(frozen=True)
-class Consumer:
+class Consumer(msgspec.Struct, frozen=True):
     """A group in a topic."""
 
     api: Api

@@ -10,14 +10,16 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pyarrow as pa
 import uvicorn.server
+from msgspec.structs import replace
 
 from deltamq.api.app import App, create_app
 from deltamq.api.log.partition import Partition
@@ -36,8 +38,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 PROBLEM = "application/problem+json"
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """One answer."""
 
     status: int

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
+
+import msgspec
 
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.static_topics import queues_of
@@ -51,8 +52,7 @@ def stored_in(uri: str, name: str) -> Stored:
     return found
 
 
-@dataclass(frozen=True)
-class StaticTopic:
+class StaticTopic(msgspec.Struct, frozen=True):
     """One static topic as one service sees it."""
 
     api: Api

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.api.ports import REAL, Ports
 from deltamq.tables.config import Config
@@ -76,8 +79,7 @@ class TwoClusters:
                 clusters.stop(name)
 
 
-@dataclass(frozen=True)
-class GlobalTopic:
+class GlobalTopic(msgspec.Struct, frozen=True):
     """One global topic as one cluster's service sees it."""
 
     api: Api

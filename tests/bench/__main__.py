@@ -13,12 +13,12 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import click
+from msgspec.structs import replace
 from rich.console import Console
 
 from tests.bench import console, store, store_calls, store_many

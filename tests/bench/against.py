@@ -15,11 +15,11 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import click
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -34,8 +34,7 @@ Window: TypeAlias = tuple[Mapping[str, float], Mapping[str, float]]
 _TIMES: Final = ("s", "ms", "us", "ns")
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(msgspec.Struct, frozen=True):
     """One figure in both trees, a pair of medians for each pair of windows."""
 
     name: str

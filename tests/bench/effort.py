@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 __all__ = ["LONG", "NORMAL", "QUICK", "Effort"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class Effort(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes of a run. `windows` repeats of `window_s` seconds follow a warm-up of `warmup_s`."""
 
     name: str

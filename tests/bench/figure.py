@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 __all__ = ["Figure", "Target", "at_least", "at_most"]
 
 Extra = Mapping[str, float | int | str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """A bound on a figure's median, and where it comes from."""
 
     bound: float
@@ -34,8 +34,7 @@ def at_most(bound: float, why: str) -> Target:
     return Target(bound, False, why)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured; `samples` holds one value for each repeat, in `unit`."""
 
     name: str
@@ -43,7 +42,7 @@ class Figure:
     unit: str
     samples: Sequence[float]
     target: Target | None = None
-    extra: Extra = field(default_factory=dict)
+    extra: Extra = msgspec.field(default_factory=dict)
 
     @property
     def median(self) -> float:

@@ -15,8 +15,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 __all__ = ["Address", "Answer", "Connection", "LoadError", "in_parallel", "paced", "request", "synchronous", "together"]
 
@@ -31,8 +32,7 @@ class LoadError(Exception):
     """The service answered something else than success."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """Status, raw header section, and a body that is valid until the connection's next exchange."""
 
     status: int

@@ -11,11 +11,11 @@ import platform
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import psutil
 
 __all__ = ["Gauge", "commit_of", "facts", "git", "wait_until_quiet"]
@@ -27,8 +27,7 @@ _PACKAGES: Final = ("deltamq", "pyarrow", "numpy", "uvicorn", "uvloop", "fastapi
 QUIET_PERCENT: Final = 8.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Ticks:
+class _Ticks(msgspec.Struct, frozen=True):
     total: int
     others: int
     stolen: int

@@ -15,9 +15,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from tests.bench.effort import Effort
 from tests.bench.figure import Figure
@@ -25,8 +26,7 @@ from tests.bench.figure import Figure
 __all__ = ["PAIRS", "Pair", "Peers", "Ratio", "ratios"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
     """One of our figures beside one of a peer's: `letter` makes its script measure `measure`."""
 
     ours: str
@@ -91,8 +91,7 @@ def _pairs() -> list[Pair]:
 PAIRS: Final = _pairs()
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
+class Ratio(msgspec.Struct, frozen=True):
     """Ours divided by theirs; for times, less is better."""
 
     pair: Pair
@@ -114,8 +113,7 @@ class Ratio:
         return {**about, "value": self.ours, "theirs": self.theirs, "ratio": self.value, "wanted": self.pair.wanted}
 
 
-@dataclass(frozen=True, slots=True)
-class Kafka:
+class Kafka(msgspec.Struct, frozen=True):
     """A running Kafka broker of the peers' scripts."""
 
     java: list[str]

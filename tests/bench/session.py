@@ -12,9 +12,10 @@ import gc
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from tests.bench.effort import Effort
 from tests.bench.figure import Figure

@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 from urllib.parse import quote
 
+import msgspec
 import numpy as np
 import psutil
 
@@ -52,8 +52,7 @@ _USD_A_MILLION: Final = {"PUT": 5.0, "CONDITIONAL_PUT": 5.0, "LIST": 5.0, "GET":
 _MONTH_S: Final = 30 * 86_400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scenario:
+class _Scenario(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     said: str
     topics: int = 1
@@ -65,7 +64,7 @@ class _Scenario:
     #: Messages of a request, and bytes of a message's body; many go as an Arrow stream.
     count: int = 1
     size: int = 100
-    settings: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def is_many(self) -> bool:

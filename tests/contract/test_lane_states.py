@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deltamq.mq.queue.buffer import Buffer
 from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Span

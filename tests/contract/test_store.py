@@ -6,7 +6,6 @@ with the reason, the others still prove the contract.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import fcntl
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import deltalake
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -407,7 +407,7 @@ def test_entries_know_when_a_file_was_stored(server: ObjectServer) -> None:
     store = server.store(uuid.uuid4().hex)
     store.put("a/file", b"x", durable=True)
     (entry,) = store.entries("a")
-    assert entry == dataclasses.replace(ListedFile("file", 1, 0), modified_ms=entry.modified_ms)
+    assert entry == msgspec.structs.replace(ListedFile("file", 1, 0), modified_ms=entry.modified_ms)
     assert entry.modified_ms > 1_600_000_000_000
 
 

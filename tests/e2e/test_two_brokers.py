@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pytest
 
 from tests.e2e.service_process import ServiceProcess
@@ -29,8 +30,7 @@ _LEASE: dict[str, str] = {
 LEASE_S = 3.0
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     status: int
     json: Any
 

@@ -22,10 +22,10 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from deltamq.tables.store.file_system import Failed, Publication
@@ -46,12 +46,11 @@ _FOLDER: Final = -1
 _POOL: Final = ".pool-model"
 
 
-@dataclass(slots=True)
-class _Folder:
+class _Folder(msgspec.Struct):
     """A folder's durable entries and the changes since its last sync; changes that a failed sync dropped are lost."""
 
-    durable: dict[str, int] = field(default_factory=dict)
-    pending: list[tuple[Change, bool]] = field(default_factory=list)
+    durable: dict[str, int] = msgspec.field(default_factory=dict)
+    pending: list[tuple[Change, bool]] = msgspec.field(default_factory=list)
 
     def now(self) -> dict[str, int]:
         return _applied(self.durable, [change for change, _ in self.pending])
@@ -100,8 +99,7 @@ def _subsets(count: int, drawn: random.Random) -> Iterator[tuple[bool, ...]]:
         yield tuple(drawn.random() < 0.5 for _ in range(count))
 
 
-@dataclass(slots=True)
-class _File:
+class _File(msgspec.Struct):
     """A file's durable content, what a running process sees, and whether a sync would still write it."""
 
     durable: bytes = b""
@@ -116,8 +114,7 @@ class _File:
         return list(dict.fromkeys([old, new, new[:half] + old[half : len(new)], bytes(len(new))]))
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """The disk right after the call named by `label`; `acked` is the number of acknowledgements until then."""
 
     label: str
@@ -315,8 +312,7 @@ class DiskStore(LocalStore):
         return sorted(n for n, size in self._disk.entries(self.uri(folder.rstrip("/"))).items() if size is None)
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(msgspec.Struct):
     """One state of the disk after a power cut: its files, and the number of acknowledgements that it must keep."""
 
     image: Image

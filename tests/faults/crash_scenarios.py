@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pytest
 
 from deltamq.mq.errors import DeltaMQError
@@ -31,8 +31,7 @@ SETTINGS: Final = LogSettings(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Acked:
+class Acked(msgspec.Struct, frozen=True):
     """The answer to a producer: this request is at these offsets."""
 
     seq: int
@@ -41,15 +40,13 @@ class Acked:
     durable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(msgspec.Struct, frozen=True):
     """The answer to retention: nothing below this offset is in the log any more."""
 
     below: int
 
 
-@dataclass(frozen=True, slots=True)
-class PutUp:
+class PutUp(msgspec.Struct, frozen=True):
     """The answer to the writer of a fence: the log ended here, and everything before the fence is durable."""
 
     epoch: int

@@ -14,10 +14,10 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pytest
 
 from deltamq.mq.errors import Corrupt
@@ -35,8 +35,7 @@ LOG: Final = f"{REF.folder}/_delta_log"
 Damage = Callable[[Path, random.Random], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Original:
+class Original(msgspec.Struct, frozen=True):
     """The undamaged warehouse and what it holds."""
 
     folder: Path

@@ -6,10 +6,10 @@ import os
 import random
 import signal
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from deltamq.mq.errors import Unavailable
@@ -23,8 +23,7 @@ from tests.faults.zygote import Order, Zygote, acks_of
 from tests.rows import REF, all_bodies, batch
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(msgspec.Struct, frozen=True):
     """What a point must leave: whether the batch is in the table, and what else may lie about."""
 
     stored: bool

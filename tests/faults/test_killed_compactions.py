@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pytest
 
 from deltamq.jobs.tasks.warehouses import close_warehouses
@@ -29,8 +29,7 @@ pytestmark = pytest.mark.promise("PIPE-13")
 _ROOT: Final = Path(__file__).parents[2]
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(msgspec.Struct, frozen=True):
     """What a kill there must leave."""
 
     done: bool

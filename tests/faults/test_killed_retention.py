@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import signal
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pytest
 
 from deltamq.mq.errors import Unavailable
@@ -20,8 +20,7 @@ from tests.faults.zygote import Order, Zygote, acks_of, bodies_of
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(msgspec.Struct, frozen=True):
     """What a point must leave."""
 
     removed: bool

@@ -20,9 +20,10 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables import failpoints
@@ -40,8 +41,7 @@ _ANSWER_S: Final = 60
 _PATIENCE_S: Final = 90.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The order to a writer: requests `[first, first + count)` of `producer`, of the `messages` sizes in turn."""
 
     folder: str
@@ -57,8 +57,7 @@ class Order:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(msgspec.Struct, frozen=True):
     """The answer to one request of a writer, with its time."""
 
     producer: str
@@ -93,7 +92,7 @@ class Zygote:
 
     def start(self, order: Order) -> int:
         """Fork a writer; return its process id."""
-        return int(self._ask("start", dataclasses.asdict(order)))
+        return int(self._ask("start", msgspec.structs.asdict(order)))
 
     def wait(self, pid: int) -> int:
         """Wait for a writer to end; return its exit code, negative for a signal."""

@@ -10,13 +10,13 @@ import contextlib
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
 import google_crc32c
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
+from msgspec.structs import replace
 
 from deltamq.api.auth.credentials import KeyTimes
 from deltamq.api.issuer import IssuerTokens, JwksInvalid, signing_keys

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.history.broken import BUILDS, program
 from tests.history.checker.check import Reach
@@ -71,8 +72,7 @@ def _nothing(_: System) -> Sequence[Fault]:
     return ()
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """What shows that a build is broken, and what it is accused of then: one of these at least."""
 
     plan: Plan

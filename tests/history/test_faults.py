@@ -6,11 +6,11 @@ revive, delay and retain jobs, and in the long ones merge; see `tests.history.ru
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import pytest
+from msgspec.structs import replace
 
 from tests.history.checker.check import Reach
 from tests.history.clients.poppers import PopSettings

@@ -9,12 +9,12 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests.history.checker.check import Verdict
 from tests.history.checker.ops import MS

@@ -7,11 +7,11 @@ behind a proxy that makes the faults. The end is judged on a store that works ag
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests.history.checker.check import Reach
 from tests.history.clients.poppers import PopSettings

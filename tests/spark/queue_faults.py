@@ -15,10 +15,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from deltamq.jobs.queue.delay_task import TaskForwarder
@@ -32,8 +32,7 @@ from tests.queue_tables import QueueTables
 __all__ = ["Armed", "play", "tasks_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Armed:
+class Armed(msgspec.Struct, frozen=True):
     """A task's item, with a failpoint that acts only in the first worker that reaches it."""
 
     item: Any

@@ -13,9 +13,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from tests.certificates import Authority
 from tests.suites.apicurio_suite import play_apicurio
@@ -35,12 +36,11 @@ _EXPECTED: Final = Path(__file__).parent / "expected"
 Play = Callable[[Cache, Broker, Path, str], Iterator[tuple[str, Outcome]]]
 
 
-@dataclass(frozen=True)
-class Suite:
+class Suite(msgspec.Struct, frozen=True):
     """One suite, and the settings of the service that its tests expect of a broker."""
 
     play: Play
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = msgspec.field(default_factory=dict)
     #: The port that its tests take for a broker's; 0 for any.
     port: int = 0
     #: Whether its tests want TLS, too, of the same broker.

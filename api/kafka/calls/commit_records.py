@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from deltamq.api.host.hosted_meta import HostedMeta
@@ -88,8 +88,7 @@ class _Place(NamedTuple):
     segment: Segment | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(msgspec.Struct, frozen=True):
     """How Kafka's clients see lanes, by one state of the metadata."""
 
     groups: GroupsState
@@ -97,7 +96,7 @@ class Places:
     topics: Mapping[str, Topic]
     queues: Mapping[str, TopicQueues | None]
     #: What `of` has returned; any thread adds to it.
-    known: dict[LaneKey, _Place | None] = field(default_factory=dict)
+    known: dict[LaneKey, _Place | None] = msgspec.field(default_factory=dict)
 
     def knows(self, commit: OffsetRecord) -> bool:
         """Whether the metadata is as new as the commit: it has the partition, and the group in its epoch or a later."""

@@ -10,9 +10,11 @@ There are no fetch sessions: every answer says session 0, and clients then name 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
 from deltamq.api.kafka.access.needs import Asker
@@ -50,8 +52,7 @@ from deltamq.tables.log.log import PartitionLog
 _TRY_AGAIN: Final = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE)
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(msgspec.Struct):
     """One partition of a fetch; for a logical queue, `partition` is its newest readable segment."""
 
     topic: HostedTopic
@@ -65,15 +66,14 @@ class _Asked:
     end_offset: int = 0
 
 
-@dataclass(slots=True)
-class _Round:
+class _Round(msgspec.Struct):
     """The result of one read of all partitions."""
 
     topics: list[FetchedTopic]
     #: Whether it is the answer however few bytes it has: a partition has an error, or there was no more room.
     is_final: bool = False
     #: The partitions without an error.
-    read: list[_Asked] = field(default_factory=list)
+    read: list[_Asked] = msgspec.field(default_factory=list)
     size: int = 0
 
     def missing(self, bytes_min: int) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from deltamq.api.host.hosted_group import Groups
 from deltamq.api.host.hosting import Hosting
@@ -58,13 +59,12 @@ _CONSUMER: Final = "consumer"
 Waiters = dict[str, asyncio.Future[None]]
 
 
-@dataclass(slots=True)
-class _Hosted:
+class _Hosted(msgspec.Struct):
     """A group, and the requests that wait for it."""
 
     group: ClassicGroup
-    joins: Waiters = field(default_factory=dict)
-    syncs: Waiters = field(default_factory=dict)
+    joins: Waiters = msgspec.field(default_factory=dict)
+    syncs: Waiters = msgspec.field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
 
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -91,8 +91,7 @@ class _Batch(NamedTuple):
     sent: bytes | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class _Queued:
+class _Queued(msgspec.Struct, frozen=True):
     """A batch in the queue of its partition, or in the line of its logical queue."""
 
     topic: HostedTopic

@@ -16,8 +16,9 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from deltamq.api.wire.request import Admission, Ticket
 from deltamq.mq.errors import DeltaMQError, Overloaded
@@ -42,8 +43,7 @@ class Position(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """One partition's part of an answer: record batches, empty if there are no messages, and its bounds then."""
 
     status: FetchStatus
@@ -59,8 +59,7 @@ class Chunk:
 Read = Callable[[Ticket], Awaitable[Chunk]]
 
 
-@dataclass(slots=True)
-class _Expected:
+class _Expected(msgspec.Struct):
     """A client that is expected at a position, and the task that reads for it, if one does."""
 
     until: float

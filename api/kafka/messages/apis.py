@@ -9,8 +9,9 @@ For most calls, the newest version is the newest one of Kafka 4.3.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from deltamq.api.kafka.messages import cluster_messages as cluster
 from deltamq.api.kafka.messages import group_messages as group
@@ -24,8 +25,7 @@ _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(msgspec.Struct, frozen=True):
     """One call: its number, the versions that the door has, the first flexible one, its request, and what it needs.
 
     `needs` has the words of `api/auth/calls.py`: "any" is a principal with any grant, "open" needs no authentication.

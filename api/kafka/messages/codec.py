@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -40,29 +39,25 @@ _Write: TypeAlias = Callable[[Parts, Any], None]
 M = TypeVar("M", bound="Message")
 
 
-@dataclass(frozen=True, slots=True)
-class At:
+class At(msgspec.Struct, frozen=True):
     """The versions that have a field."""
 
     since: int
     until: int = _VERSION_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class _Number:
+class _Number(msgspec.Struct, frozen=True):
     form: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(msgspec.Struct, frozen=True):
     """A text or bytes behind their length, which has in inflexible versions 2 bytes for a text, and 4 for bytes."""
 
     text: bool
     nullable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Raw:
+class _Raw(msgspec.Struct, frozen=True):
     """Bytes of a fixed size."""
 
     size: int

@@ -15,10 +15,10 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import google_crc32c
+import msgspec
 import pyarrow as pa
 
 from deltamq.api.kafka.records.columns import corrupt
@@ -55,8 +55,7 @@ class Compression(enum.IntEnum):
     ZSTD = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchHeader:
+class BatchHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The checked header of one batch; `records` are as they came, perhaps compressed."""
 
     base_offset: int

@@ -11,9 +11,9 @@ longest one, none for each record.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -117,8 +117,7 @@ def write_varints(columns: list[Int64s]) -> tuple[NDArray[np.uint8], Int64s]:
 _ONE_BYTE: Final = _unzigzag(np.arange(_MORE, dtype=np.uint64))
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
+class Records(msgspec.Struct, frozen=True):
     """Records column by column: `key` and `value` binary, `headers` lists of (name, value), `time_ms` integers.
 
     Nulls are kept, and so are header names that repeat.

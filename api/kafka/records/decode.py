@@ -14,11 +14,11 @@ decoded together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from deltamq.api.kafka.records.batch import RECORD_BYTES_MIN, BatchHeader, Compression, expanded

@@ -12,9 +12,10 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from deltamq.api.kafka.access.client_meters import ClientMeters
 from deltamq.api.kafka.access.kerberos import Kerberos, kerberos_of
@@ -46,8 +47,7 @@ _FAREWELL_S: Final = 2.0
 _CALLS_BYTES_MAX: Final = 64 * MIB
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaListener:
+class KafkaListener(msgspec.Struct, frozen=True):
     """A listening socket, the address that clients get, and what takes their Kerberos tickets, if anything does."""
 
     socket: socket.socket

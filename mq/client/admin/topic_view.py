@@ -10,9 +10,10 @@ Clients of a static topic see its logical queues; the partitions under them are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.client.http.calls import read_answer
 from deltamq.mq.client.http.endpoint import path_of
@@ -36,8 +37,7 @@ def broker_in(partition: str) -> str | None:
     return None if is_queue_name(partition) else broker_of(partition)
 
 
-@dataclass(frozen=True, slots=True)
-class _ServedRoute:
+class _ServedRoute(msgspec.Struct, frozen=True):
     """A route with partitions that take no messages: messages without a key go to the others."""
 
     partitions: tuple[str, ...]

@@ -14,6 +14,7 @@ from importlib.metadata import entry_points
 from typing import Final
 
 import click
+import msgspec
 
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.cluster import full_disk_line
@@ -34,8 +35,7 @@ class CheckOutcome(enum.Enum):
     FAILED = "failed"  #: something will not work until the remedy is applied
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one check: what was found and, unless it is in order, what to do."""
 
     name: str

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from threading import Event
 from types import FrameType
 from typing import Any, Final, Protocol
@@ -98,8 +97,7 @@ _TURN_MS: Final = 500
 _HOSTS_AGE_S: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOptions:
+class GroupOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one run: what to print."""
 
     topic: str

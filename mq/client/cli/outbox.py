@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
 
 import click
+import msgspec
 
 from deltamq.mq.client.cli.console import error_line, print_json, print_table, service_options
 from deltamq.mq.client.cli.group_consume import stopped_by_sigterm
@@ -98,7 +98,7 @@ def show(database: str, table: str, set_aside_max: int, as_json: bool) -> None:
     with opened(connector_of(database), table) as connection:
         status = Outbox(table=table).status(connection, set_aside_max=set_aside_max)
     if as_json:
-        print_json({"waiting": status.waiting, "set_aside": status.set_aside, **asdict(status)})
+        print_json({"waiting": status.waiting, "set_aside": status.set_aside, **msgspec.to_builtins(status)})
     else:
         _print(status, datetime.now(UTC))
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import enum
 import random
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.client.shells.shell import Shell, Stop
@@ -42,8 +43,7 @@ from deltamq.mq.errors import (
 _ATTEMPT_S_MIN: Final = 0.001
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
     """How many times a failed call is retried, for how long in total, and how the waits between attempts grow."""
 
     retries: int = 10

@@ -219,8 +219,7 @@ class SentRange:
         return offset_after(self.base_offset, number)
 
 
-@dataclass(frozen=True, slots=True)
-class SentBatch:
+class SentBatch(msgspec.Struct, frozen=True):
     """Where the messages of a batch went, in ranges."""
 
     ranges: tuple[SentRange, ...]
@@ -253,8 +252,7 @@ class SentBatch:
         return counts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of a batch that are not known to be stored: their positions in the batch, and the error."""
 
     indexes: NDArray[np.int64]

@@ -164,8 +164,7 @@ class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
         return None if self.deliver_us is None else datetime.fromtimestamp(self.deliver_us / 1e6, UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PopBatch:
+class PopBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The messages of one pop."""
 
     messages: Sequence[PoppedMessage]
@@ -190,8 +189,7 @@ class PopTable:
 _REASON: Final = "rejected by its consumer"
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """The outcome of handling a message.
 
     A handler returns `Result.OK` (or None), `Result.RETRY`, `Result.RETRY(delay_ms=5_000)`, `Result.DEAD` or
@@ -203,8 +201,7 @@ class Result:
     DEAD: ClassVar[Dead]
 
 
-@dataclass(frozen=True)
-class Retry(Result):
+class Retry(Result, frozen=True):
     """Deliver the message again, after `delay_ms` or by the group's retry policy."""
 
     delay_ms: int | None = None
@@ -218,8 +215,7 @@ class Retry(Result):
         return Retry(delay_ms)
 
 
-@dataclass(frozen=True)
-class Dead(Result):
+class Dead(Result, frozen=True):
     """Send the message to the group's dead letters, with the reason."""
 
     reason: str = _REASON

@@ -25,9 +25,10 @@ import logging
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, Literal, Unpack
+
+import msgspec
 
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.retries import Patience
@@ -66,8 +67,7 @@ _REQUESTS_MAX: Final = 32
 _LOOK_MS: Final = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderlyClosed:
+class OrderlyClosed(msgspec.Struct, frozen=True, kw_only=True):
     """What a consumer left undone when it closed.
 
     `unfinished` partitions had a listener running: its messages are not committed, and other clients process them

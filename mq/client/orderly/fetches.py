@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+import msgspec
 
 from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.http.hosts import Hosts
@@ -27,8 +28,7 @@ FETCH_TIMEOUT_S: Final = 5.0
 Heard: TypeAlias = Callable[["OrderlyFetch", Fetched | DeltaMQError], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OrderlyFetch:
+class OrderlyFetch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A fetch for a work; valid while the work still has this ticket."""
 
     work: OrderlyWork

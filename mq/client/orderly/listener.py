@@ -12,8 +12,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.retries import Patience
@@ -38,23 +40,20 @@ AfterVerdict: TypeAlias = Callable[[Any, Verdict, Ending], object]
 _NO_VERDICT: Final = "a listener returns Verdict.SUCCESS, Verdict.SUSPEND, Verdict.DEAD or Suspend(ms)"
 
 
-@dataclass(frozen=True, slots=True)
-class Suspend:
+class Suspend(msgspec.Struct, frozen=True):
     """A `Verdict.SUSPEND` with its own delay: the same messages again after `suspend_ms` (10 to 30,000)."""
 
     suspend_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerOutcome:
+class ListenerOutcome(msgspec.Struct, frozen=True):
     """The verdict of a listener, and its delay of a suspension."""
 
     verdict: Verdict
     suspend_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
+class Listening(msgspec.Struct, frozen=True):
     """The listener with its hooks (SPEC CONS-6)."""
 
     shell: Shell

@@ -16,10 +16,10 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from deltamq.mq.client.http.retries import asked_s, is_worth_retrying
@@ -56,8 +56,7 @@ _WAKEFUL: Final = (WorkState.FETCHING, WorkState.WAITING, WorkState.BUSY)
 _REJECTED: Final = "rejected by its listener"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSize:
+class FetchSize(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum size of one fetch, and whether its messages have a `value`."""
 
     messages: int

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -40,8 +39,7 @@ HELD_BACK_LOOKS_MAX: Final = 64
 _DETAIL_MAX = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A lane's request under way: its rows in order, and its name.
 
     `listed` is the stored list of its rows' numbers. `first_attempt_ms` is the time before which certainly
@@ -75,8 +73,7 @@ class Claim:
         return [row.message for row in self.rows]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetAside:
+class SetAside(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of a topic that were set aside for the same reason, by the numbers of their rows."""
 
     topic: str
@@ -89,8 +86,7 @@ class LaneLost(Exception):  # an outcome and no failure: another relay goes on w
     """Another relay has taken the lane over: this one settles nothing of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimLimits:
+class ClaimLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The largest request, and what one pass may claim."""
 
     messages_max: int
@@ -98,8 +94,7 @@ class ClaimLimits:
     lanes_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
+class _Lane(msgspec.Struct, frozen=True):
     lane: str
     producer_id: str
     producer_seq: int

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -42,8 +41,7 @@ _KEYLESS: Final = "-"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """A message of the outbox, with the number of its row."""
 
     id: int
@@ -124,8 +122,7 @@ def _time_of(moment_us: object) -> datetime | None:
 TABLE: Final = "mq_outbox"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxTopic:
+class OutboxTopic(msgspec.Struct, frozen=True, kw_only=True):
     """How many messages of one topic wait to be sent, and how many were set aside with an error."""
 
     topic: str
@@ -134,8 +131,7 @@ class OutboxTopic:
     oldest_time: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingLane:
+class WaitingLane(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of some keys of a topic whose request has failed, and when it is repeated."""
 
     lane: str
@@ -145,8 +141,7 @@ class WaitingLane:
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetAsideMessage:
+class SetAsideMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message that could not be sent, and why."""
 
     id: int
@@ -158,8 +153,7 @@ class SetAsideMessage:
     failed_time: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxStatus:
+class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What is in an outbox; `messages` are the first messages that were set aside."""
 
     topics: tuple[OutboxTopic, ...]

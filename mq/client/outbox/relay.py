@@ -18,10 +18,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar, Unpack
 from uuid import uuid4
+
+import msgspec
+from msgspec.structs import fields
 
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.client.http.calls import ClientAccess
@@ -68,8 +70,7 @@ class Sender(Protocol):
     ) -> Sending | Coroutine[Any, Any, Sending]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelayStats:
+class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
     """What a relay has done, in one pass or since it was made."""
 
     #: Messages acknowledged; of these, those that an earlier attempt had stored.

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from deltamq.mq.errors import Refused
 
@@ -49,8 +50,7 @@ class Connection(Protocol):
     def close(self) -> object: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxDialect:
+class OutboxDialect(msgspec.Struct, frozen=True, kw_only=True):
     """How to talk to one kind of database through its driver.
 
     Parameters
@@ -152,8 +152,7 @@ MESSAGE_COLUMNS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
+class Tables(msgspec.Struct, frozen=True):
     """The names of an outbox's tables, and the statements on them, with `?` for parameters."""
 
     messages: str

@@ -17,13 +17,13 @@ import time
 import uuid
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Final, Literal, TypedDict, Unpack, cast
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.client.http.calls import Calls, ClientAccess, decoded
@@ -92,8 +92,7 @@ class PopOptions(TypedDict, total=False):
     typed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PopAsk:
+class PopAsk(msgspec.Struct, frozen=True, kw_only=True):
     """A pop's request: the group, the topic, the options (see `PopOptions`), and the format of the answer."""
 
     group: str

@@ -21,9 +21,11 @@ import uuid
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Unpack
+
+import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.retries import Patience
@@ -59,8 +61,7 @@ _MESSAGES_DEFAULT: Final = 32
 _LOOK_S: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerClosed:
+class ConsumerClosed(msgspec.Struct, frozen=True, kw_only=True):
     """What a consumer left undone when it closed.
 
     `unfinished` messages were released while their handlers still ran. The outcome of `untold` messages did not reach

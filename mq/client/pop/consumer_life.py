@@ -10,8 +10,9 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+import msgspec
 
 from deltamq.mq.client.shells.both import Client, both
 from deltamq.mq.client.shells.forks import Birthplace
@@ -188,8 +189,7 @@ def check_settings(*, concurrency: int, prefetch: int, batch_messages: int | Non
         raise Refused('order must be False, True or "key"', field="order")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderlyManner:
+class OrderlyManner(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of an `OrderlyConsumer`; refuses a setting that is out of bounds, and names it."""
 
     concurrency: int

@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -95,8 +95,7 @@ _NO_RESULT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Handling:
+class Handling(msgspec.Struct, frozen=True):
     """The handler with its hooks (SPEC CONS-6)."""
 
     shell: Shell
@@ -105,7 +104,7 @@ class Handling:
     before: Before | None = None
     after: After | None = None
     consume_timeout_s: float = CONSUME_TIMEOUT_S
-    tracing: Tracing = field(default_factory=Tracing)
+    tracing: Tracing = msgspec.field(default_factory=Tracing)
     group: str = ""
 
     async def run(self, topic: str, subject: Handled, count: int, place: str) -> list[Result]:
@@ -211,8 +210,7 @@ class Ticket:
             return 1 if self._left < self._slots else 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Work:
+class Work(msgspec.Struct, frozen=True, eq=False):
     """Messages for one handler, handed over one by one, or all at once as a batch."""
 
     leases: Sequence[Lease]

@@ -15,8 +15,9 @@ import enum
 import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.client.admin.topic_view import broker_in
 from deltamq.mq.client.http.retries import is_worth_retrying
@@ -28,8 +29,7 @@ from deltamq.mq.errors import DeltaMQError, Unknown
 log = logging.getLogger("deltamq.client")
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(msgspec.Struct, frozen=True):
     """Return a message unhandled: other clients of the group get it at once."""
 
 

@@ -22,10 +22,10 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.client.admin.topic_view import fetch_view
@@ -192,8 +192,7 @@ _PAUSE_S: Final = Backoff(0.005, 1.0)
 _WAITED: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Popping:
+class Popping(msgspec.Struct, frozen=True, kw_only=True):
     """How a consumer pops one topic: the request, and the callbacks for answers and errors."""
 
     ask: PopAsk

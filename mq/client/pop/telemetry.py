@@ -9,9 +9,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 log = logging.getLogger("deltamq.client")
 
@@ -33,8 +34,7 @@ class HandlerEnd(StrEnum):
     TIMED_OUT = "timed_out"
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """How a handler's run ended, for `after` hooks."""
 
     how: HandlerEnd
@@ -69,8 +69,7 @@ def call_hook(hook: Callable[..., object] | None, *arguments: object) -> None:
 _WINDOW_S: Final = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerStats:
+class ConsumerStats(msgspec.Struct, frozen=True, kw_only=True):
     """The statistics of a consumer at one moment.
 
     Rates are messages a second, times milliseconds, both over the last minute; a time is None when nothing was

@@ -19,7 +19,6 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +26,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from deltamq.mq.client.admin.topic_view import TopicView
@@ -119,8 +119,7 @@ _CHUNKS_IN_FLIGHT_MAX: Final = 3
 assert _CHUNKS_IN_FLIGHT_MAX < PRODUCER_REQUESTS_KEPT, "a repeated chunk must still be remembered by the service"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableSendState:
+class TableSendState(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of a table's send: its first `rows_stored` rows are stored. All values are plain, see `to_json`."""
 
     topic: str
@@ -149,8 +148,7 @@ class TableSendState:
             raise Refused(f"not the state of a table's send: {error}", field="state") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableProgress:
+class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Rows stored so far, and the state from which the send can be resumed."""
 
     rows_stored: int
@@ -174,8 +172,7 @@ class TableSendInterrupted(Unknown):
         self.state = state
 
 
-@dataclass(slots=True)
-class _Chunk:
+class _Chunk(msgspec.Struct):
     """A chunk in flight, and the state after it is stored."""
 
     parts: Parts

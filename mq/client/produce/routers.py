@@ -5,15 +5,17 @@ A batch is cut into parts, each queued at one executor; together they make the c
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from deltamq.mq.client.messages.message import Failure, Message, Sent, SentBatch, SentRange, summed_up
@@ -37,8 +39,7 @@ PartFuture: TypeAlias = Outcome[tuple[SentRange, ...]]
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     executor: Executor
     entry: Entry
     future: PartFuture
@@ -84,7 +85,7 @@ class Parts:
         """Return the range with indexes counted from the batch's first message."""
         mine = indexes if placed.indexes is None else indexes[placed.indexes]
         whole = len(mine) == self._count
-        return replace(placed, indexes=None if whole else mine)
+        return dataclasses.replace(placed, indexes=None if whole else mine)
 
 
 async def wait_for(shell: Shell, executor: Executor, entry: Entry, future: Outcome[Result], deadline: float) -> Result:
@@ -111,8 +112,7 @@ async def wait_for(shell: Shell, executor: Executor, entry: Entry, future: Outco
 _DRAW_BITS = 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True, kw_only=True):
     """What a producer left undone when it closed.
 
     `not_sent` messages never left the process; for `unresolved` ones it is not known whether they are stored.

@@ -17,9 +17,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal
+
+import msgspec
 
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.http.retries import Patience
@@ -140,11 +141,10 @@ class BrokerHealth:
 _FRAME_BYTES: Final = 1 * MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendSettings:
+class SendSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a producer batches, buffers and retries."""
 
-    patience: Patience = field(default_factory=Patience)
+    patience: Patience = msgspec.field(default_factory=Patience)
     linger_ms: float = 0.0
     batch_messages_max: int = 10_000
     batch_bytes_max: int = 8 * MIB
@@ -172,8 +172,7 @@ def _within(name: str, value: float, low: float, high: float) -> None:
         raise Refused(f"{name} must be from {low:,} to {high:,}, not {value:,}", field=name, extra={"limit": high})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerStats:
+class ProducerStats(msgspec.Struct, frozen=True, kw_only=True):
     """What a producer has done since it was made; `unresolved` messages are queued or in flight."""
 
     sent: int
@@ -204,8 +203,7 @@ class Counters:
             return ProducerStats(**self._counts, unresolved=unresolved)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
     """The objects that every executor of one producer uses."""
 
     shell: Shell
@@ -216,8 +214,8 @@ class Shared:
     #: Set when the producer stops waiting at its close; it ends all retries.
     stop: Stop
     new_id: Callable[[], str]
-    health: BrokerHealth = field(default_factory=BrokerHealth)
-    counters: Counters = field(default_factory=Counters)
+    health: BrokerHealth = msgspec.field(default_factory=BrokerHealth)
+    counters: Counters = msgspec.field(default_factory=Counters)
 
 
 EXIT_S: Final = 30.0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from deltamq.mq.client.admin.topic_view import TopicView
@@ -28,8 +29,7 @@ _ROW_BYTES: Final = 32
 Indexes = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True):
     """Messages or rows for one partition (None: not known yet), and their positions in the batch.
 
     `named` says that the caller chose the partition, so that no other is allowed.

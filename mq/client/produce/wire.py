@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -46,8 +45,7 @@ ROW_SCHEMA: Final = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRequest:
+class EncodedRequest(msgspec.Struct, frozen=True):
     """One produce request, encoded."""
 
     body: Body

@@ -7,10 +7,10 @@ import selectors
 import socket
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from http.client import HTTPException
 from typing import Final, Generic
 
+from msgspec.structs import replace
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 

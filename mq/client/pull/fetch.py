@@ -7,9 +7,9 @@ each, and reads first from the partition whose messages arrive first. Connection
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from deltamq.mq.client.http.endpoint import Endpoint, Query, path_of
@@ -19,8 +19,7 @@ from deltamq.mq.errors import DeltaMQError, Unknown
 FETCH_HEADERS: Final = {"Accept": ARROW}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchAsk:
+class FetchAsk(msgspec.Struct, frozen=True, kw_only=True):
     """A fetch from one partition: messages from `offset` on, with a wait of up to `wait_ms` for the first."""
 
     topic: str
@@ -66,8 +65,7 @@ class FetchAsk:
         return query
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     """A fetch's answer; `status` is one of `found`, `no_new_message`, `offset_too_small`, `offset_too_large`."""
 
     status: str

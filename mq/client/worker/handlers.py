@@ -17,7 +17,6 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any, Final, TypeAlias, TypeVar, get_type_hints
@@ -47,8 +46,7 @@ _ATTRIBUTE: Final = "__deltamq_handlers__"
 _PARAMETERS_MAX: Final = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerOptions:
+class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How messages are popped for a handler; see `PopConsumer`."""
 
     concurrency: int = 8
@@ -59,8 +57,7 @@ class HandlerOptions:
     renew_for_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
+class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """A function that handles a group's messages of some topics."""
 
     function: Callable[..., Any]

@@ -10,10 +10,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -140,8 +140,7 @@ def _even(values: pa.Array) -> pa.Array:
 # Values.
 
 
-@dataclass(slots=True)
-class Break:
+class Break(msgspec.Struct):
     """Rows whose value breaks a constraint in one place."""
 
     rows: NDArray[np.int64]

@@ -6,12 +6,12 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from deltamq.api.auth.forwarded import PROOF_MS_MAX
 from deltamq.api.first_start import make_administrator

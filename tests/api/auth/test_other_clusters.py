@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from tests.api.guarded import Guarded, guarded
 from tests.api.running import Reply, config_for, running

@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from deltamq.api.host.peers import Call
 from deltamq.api.ports import Ports

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -44,8 +44,7 @@ from tests.api.running import ARROW, JSON, NDJSON, PROBLEM, Api, arrow_stream, c
 TOPIC = "orders"
 
 
-@dataclass(frozen=True)
-class Bad:
+class Bad(msgspec.Struct, frozen=True):
     """One bad produce request and what it gets."""
 
     name: str
@@ -57,8 +56,8 @@ class Bad:
     query: str = ""
     topic: str = TOPIC
     limit: int | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    extra: dict[str, object] = field(default_factory=dict)
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    extra: dict[str, object] = msgspec.field(default_factory=dict)
 
 
 def one(**message: object) -> dict[str, object]:

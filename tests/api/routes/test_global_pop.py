@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deltamq import PopConsumer
 from deltamq.mq.meta.global_topics import decide_move

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from deltamq.api.ports import Ports
 from deltamq.mq.errors import StorageFull

@@ -13,12 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from deltamq.jobs.queue.delay import Forwarder
 from deltamq.jobs.queue.due_followed import DueCheckpoints
@@ -61,8 +62,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(msgspec.Struct, frozen=True):
     """A topic of eight partitions on two brokers, and a group."""
 
     warehouse: Warehouse

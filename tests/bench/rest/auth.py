@@ -14,12 +14,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from deltamq.api.auth.gate import Gate
 from deltamq.mq.auth.changes import decide_put_key, decide_put_principal, decide_put_rule

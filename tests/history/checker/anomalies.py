@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 __all__ = ["ALLOWED", "LOG", "NAMES", "ORDER", "QUEUE", "Anomaly", "Findings"]
 
@@ -75,12 +76,11 @@ class Anomaly(NamedTuple):
     at: int = 0
 
 
-@dataclass(slots=True)
-class Findings:
+class Findings(msgspec.Struct):
     """What the rules found."""
 
-    anomalies: dict[str, list[Anomaly]] = field(default_factory=lambda: defaultdict(list))
-    allowed: Counter[str] = field(default_factory=Counter)
+    anomalies: dict[str, list[Anomaly]] = msgspec.field(default_factory=lambda: defaultdict(list))
+    allowed: Counter[str] = msgspec.field(default_factory=Counter)
 
     def add(self, name: str, where: str, said: str, at: int = 0) -> None:
         """Note an anomaly."""

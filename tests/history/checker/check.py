@@ -8,8 +8,9 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from tests.history.checker.anomalies import Findings
 from tests.history.checker.log_rules import Log, check_log
@@ -28,8 +29,7 @@ class Verdict(enum.StrEnum):
     UNKNOWN = "unknown"  #: No anomaly, but nor did it reach what it was meant to.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Reach(msgspec.Struct, frozen=True, kw_only=True):
     """What a run must have had so that "no anomaly" means something."""
 
     sends: int = 0
@@ -42,13 +42,12 @@ class Reach:
     unknown_absent: int = 0
 
 
-@dataclass(slots=True)
-class Checked:
+class Checked(msgspec.Struct):
     """The verdict, and why."""
 
     findings: Findings
     #: What was not reached, as sentences.
-    missed: list[str] = field(default_factory=list)
+    missed: list[str] = msgspec.field(default_factory=list)
 
     @property
     def verdict(self) -> Verdict:

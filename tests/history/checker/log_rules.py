@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
+
+import msgspec
 
 from tests.history.checker.anomalies import Findings
 from tests.history.checker.ops import FOREVER, Assign, End, History, Outcome, Place, Poll, Read, Send
@@ -18,24 +19,23 @@ __all__ = ["RETRY", "Log", "check_log"]
 RETRY: Final = "%RETRY%"
 
 
-@dataclass(slots=True)
-class Log:
+class Log(msgspec.Struct):
     """What all witnesses together say of all partitions."""
 
     #: The sender of a message.
-    writer: dict[str, Send] = field(default_factory=dict)
+    writer: dict[str, Send] = msgspec.field(default_factory=dict)
     #: Which ids were seen at an offset, by readers or in answers to producers.
-    at: dict[Place, set[str]] = field(default_factory=lambda: defaultdict(set))
+    at: dict[Place, set[str]] = msgspec.field(default_factory=lambda: defaultdict(set))
     #: The same, by id.
-    places: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
+    places: dict[str, set[Place]] = msgspec.field(default_factory=lambda: defaultdict(set))
     #: Where readers saw a message; none, when nobody did.
-    read: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
+    read: dict[str, set[Place]] = msgspec.field(default_factory=lambda: defaultdict(set))
     #: The offsets that exist, for each partition.
-    offsets: dict[str, list[int]] = field(default_factory=dict)
+    offsets: dict[str, list[int]] = msgspec.field(default_factory=dict)
     #: The highest offset that was read, for each partition.
-    top: dict[str, int] = field(default_factory=dict)
+    top: dict[str, int] = msgspec.field(default_factory=dict)
     #: Every read, with its moment.
-    reads: list[tuple[str, Read, int]] = field(default_factory=list)
+    reads: list[tuple[str, Read, int]] = msgspec.field(default_factory=list)
 
     @staticmethod
     def of(history: History) -> Log:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 __all__ = [
     "FOREVER",
@@ -77,8 +78,7 @@ class Delivered(NamedTuple):
     key: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
+class Op(msgspec.Struct, frozen=True, kw_only=True):
     """One operation of one client process."""
 
     process: int
@@ -91,8 +91,7 @@ class Op:
         return self.outcome is Outcome.OK
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send(Op):
+class Send(Op, frozen=True, kw_only=True):
     """One logical produce request, whatever was repeated to get it through."""
 
     topic: str
@@ -114,32 +113,28 @@ class Send(Op):
     epoch: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assign(Op):
+class Assign(Op, frozen=True, kw_only=True):
     """A reader begins at this offset; what it read before says nothing about what it reads next."""
 
     partition: str
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Poll(Op):
+class Poll(Op, frozen=True, kw_only=True):
     """One fetch of a reader that goes on where its last one ended."""
 
     partition: str
     reads: tuple[Read, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End(Op):
+class End(Op, frozen=True, kw_only=True):
     """The end offset as the service said it, if it did."""
 
     partition: str
     offset: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scan(Op):
+class Scan(Op, frozen=True, kw_only=True):
     """A whole partition at the end of the run: `witness` is "api", or "files" for a reader without our code."""
 
     witness: str
@@ -151,8 +146,7 @@ class Scan(Op):
     jumps: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pop(Op):
+class Pop(Op, frozen=True, kw_only=True):
     """Messages that a group was given for `invisible` nanoseconds."""
 
     group: str
@@ -160,8 +154,7 @@ class Pop(Op):
     deliveries: tuple[Delivered, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settle(Op):
+class Settle(Op, frozen=True, kw_only=True):
     """What a client did with receipts: `kind` is "ack", "nack", "extend" or "dead".
 
     `results` has "ok" or a code for each receipt when the answer came; `renewed` is the receipt after an extension.
@@ -170,28 +163,25 @@ class Settle(Op):
     kind: str
     group: str
     receipts: tuple[str, ...]
-    results: Mapping[str, str] = field(default_factory=dict)
+    results: Mapping[str, str] = msgspec.field(default_factory=dict)
     renewed: str | None = None
     invisible: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetters(Op):
+class DeadLetters(Op, frozen=True, kw_only=True):
     """A group's dead letters at the end: id, attempts, reason."""
 
     group: str
     letters: tuple[tuple[str, int, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drained(Op):
+class Drained(Op, frozen=True, kw_only=True):
     """The group was consumed until nothing came for long enough; not `ok` when that did not end in its time."""
 
     group: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handled(Op):
+class Handled(Op, frozen=True, kw_only=True):
     """The listener of an exclusive client had a message; `ok` when it returned success, and that counted."""
 
     group: str
@@ -201,8 +191,7 @@ class Handled(Op):
     id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostRight(Op):
+class LostRight(Op, frozen=True, kw_only=True):
     """An exclusive client says that its right to a partition ended under it: what it did not commit is done again."""
 
     group: str
@@ -210,8 +199,7 @@ class LostRight(Op):
     partition: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault(Op):
+class Fault(Op, frozen=True, kw_only=True):
     """What the nemesis did: `kind` to `target`, from `begun` until it was healed at `ended`."""
 
     kind: str
@@ -237,8 +225,7 @@ KINDS: Final[dict[str, type[Op]]] = {
 TUPLES: Final[dict[str, Callable[..., Any]]] = {"placed": Place, "reads": Read, "deliveries": Delivered}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRules:
+class GroupRules(msgspec.Struct, frozen=True, kw_only=True):
     """What a group promises in this run."""
 
     group: str
@@ -252,32 +239,30 @@ class GroupRules:
     durable: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRules:
+class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
     """What a topic promises in this run."""
 
     topic: str
     strict: bool = False
 
 
-@dataclass(slots=True)
-class History:
+class History(msgspec.Struct):
     """Everything that was recorded, each kind in order of `begun`."""
 
-    sends: list[Send] = field(default_factory=list)
-    assigns: list[Assign] = field(default_factory=list)
-    polls: list[Poll] = field(default_factory=list)
-    ends: list[End] = field(default_factory=list)
-    scans: list[Scan] = field(default_factory=list)
-    pops: list[Pop] = field(default_factory=list)
-    settles: list[Settle] = field(default_factory=list)
-    dead: list[DeadLetters] = field(default_factory=list)
-    drained: list[Drained] = field(default_factory=list)
-    handled: list[Handled] = field(default_factory=list)
-    lost: list[LostRight] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
-    groups: dict[str, GroupRules] = field(default_factory=dict)
-    topics: dict[str, TopicRules] = field(default_factory=dict)
+    sends: list[Send] = msgspec.field(default_factory=list)
+    assigns: list[Assign] = msgspec.field(default_factory=list)
+    polls: list[Poll] = msgspec.field(default_factory=list)
+    ends: list[End] = msgspec.field(default_factory=list)
+    scans: list[Scan] = msgspec.field(default_factory=list)
+    pops: list[Pop] = msgspec.field(default_factory=list)
+    settles: list[Settle] = msgspec.field(default_factory=list)
+    dead: list[DeadLetters] = msgspec.field(default_factory=list)
+    drained: list[Drained] = msgspec.field(default_factory=list)
+    handled: list[Handled] = msgspec.field(default_factory=list)
+    lost: list[LostRight] = msgspec.field(default_factory=list)
+    faults: list[Fault] = msgspec.field(default_factory=list)
+    groups: dict[str, GroupRules] = msgspec.field(default_factory=dict)
+    topics: dict[str, TopicRules] = msgspec.field(default_factory=dict)
     #: How much later than its true end a lease or a delay may be taken for over, in nanoseconds.
     slack: int = 5 * MS
 

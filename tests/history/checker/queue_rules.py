@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import Final
+
+import msgspec
 
 from tests.history.checker.anomalies import Findings
 from tests.history.checker.log_rules import RETRY, Log
@@ -26,8 +27,7 @@ _EXPIRED: Final = "handle_expired"
 _UNKNOWN: Final = "outcome_unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
+class _Given(msgspec.Struct, frozen=True):
     """One delivery, by one pop."""
 
     pop: Pop
@@ -39,24 +39,23 @@ class _Given:
         return self.pop.begun + self.pop.invisible
 
 
-@dataclass(slots=True)
-class Queue:
+class Queue(msgspec.Struct):
     """What one group did."""
 
     rules: GroupRules
     #: By message, in order of their answers.
-    given: dict[str, list[_Given]] = field(default_factory=lambda: defaultdict(list))
+    given: dict[str, list[_Given]] = msgspec.field(default_factory=lambda: defaultdict(list))
     #: What was done with a receipt, or with one that it was renewed to.
-    settled: dict[str, list[Settle]] = field(default_factory=lambda: defaultdict(list))
+    settled: dict[str, list[Settle]] = msgspec.field(default_factory=lambda: defaultdict(list))
     #: The receipt of the delivery that a renewed one goes back to.
-    first: dict[str, str] = field(default_factory=dict)
+    first: dict[str, str] = msgspec.field(default_factory=dict)
     #: Messages whose acknowledgement was answered, may have been stored, or was tried, with its first moment.
-    acked: dict[str, int] = field(default_factory=dict)
-    tried: dict[str, int] = field(default_factory=dict)
-    dead: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
-    condemned: set[str] = field(default_factory=set)
+    acked: dict[str, int] = msgspec.field(default_factory=dict)
+    tried: dict[str, int] = msgspec.field(default_factory=dict)
+    dead: dict[str, list[tuple[int, str]]] = msgspec.field(default_factory=lambda: defaultdict(list))
+    condemned: set[str] = msgspec.field(default_factory=set)
     #: When services forgot what was in their memory.
-    forgot: list[tuple[int, int]] = field(default_factory=list)
+    forgot: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
     @staticmethod
     def of(history: History, rules: GroupRules) -> Queue:

@@ -14,10 +14,11 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from msgspec.structs import fields
 
 from tests.history.checker.ops import FOREVER, KINDS, TUPLES, GroupRules, History, Op, Outcome, TopicRules
 

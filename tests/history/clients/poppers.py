@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
+
+import msgspec
 
 from tests.history.checker.ops import MS
 from tests.history.checker.record import Recorder
@@ -18,8 +19,7 @@ __all__ = ["PopSettings", "Popper"]
 _AGAIN_S: Final = 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PopSettings:
+class PopSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What consumers of one group do. The shares are of all answers; what is left is acknowledged."""
 
     group: str

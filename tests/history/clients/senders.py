@@ -7,9 +7,10 @@ import random
 import threading
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
+
+import msgspec
 
 from tests.history.checker.ops import MS
 from tests.history.checker.record import OpenOp, Recorder, now_ns
@@ -21,8 +22,7 @@ __all__ = ["SendSettings", "Sender"]
 _AGAIN_S: Final = 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendSettings:
+class SendSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What producers of a run do."""
 
     topic: str

@@ -6,10 +6,11 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
+
+import msgspec
 
 from tests.e2e.service_process import DELTAMQ, ServiceProcess
 from tests.free_ports import free_port
@@ -39,8 +40,7 @@ _ENDED_S: Final = 150
 Hurt = Callable[[Sequence[ServiceProcess]], Sequence[Fault]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaPlan:
+class KafkaPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What one run does."""
 
     seed: int
@@ -59,8 +59,7 @@ class KafkaPlan:
     program: tuple[str, ...] = tuple(DELTAMQ)
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaRun:
+class KafkaRun(msgspec.Struct, frozen=True):
     """What a run showed."""
 
     plan: KafkaPlan

@@ -10,11 +10,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
+
+import msgspec
 
 from tests.e2e.chaos_proxy import ChaosProxy
 from tests.e2e.service_process import DELTAMQ, ServiceProcess
@@ -50,8 +51,7 @@ SMALL_TIMES: Final = {
 _UPKEEP_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPlan:
+class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A group that pops, and how many consumers it has."""
 
     pops: PopSettings
@@ -60,8 +60,7 @@ class GroupPlan:
     retry_ms: int = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What one run does."""
 
     seed: int = 1
@@ -100,17 +99,16 @@ class Plan:
     typed: bool = False
     #: For how long a producer repeats a request.
     patience_s: float = 60.0
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     #: The object store that has the warehouse; None: a folder.
     server: ObjectServer | None = None
     #: What is started as a service, and with `clocked_jobs` as the jobs' driver, too.
     program: tuple[str, ...] = tuple(DELTAMQ)
     clocked_jobs: bool = False
-    reach: Reach = field(default_factory=Reach)
+    reach: Reach = msgspec.field(default_factory=Reach)
 
 
-@dataclass(slots=True)
-class System:
+class System(msgspec.Struct):
     """What runs, for those who hurt it."""
 
     services: list[ServiceProcess]
@@ -123,8 +121,7 @@ class System:
     orderlies: OrderlyClients | None = None
 
 
-@dataclass(slots=True)
-class Run:
+class Run(msgspec.Struct):
     """What a run showed."""
 
     plan: Plan

@@ -15,10 +15,10 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from deltamq.mq.errors import DeltaMQError, NotFound
@@ -57,15 +57,14 @@ class QueueFault(enum.Enum):
     FORBIDDEN = "403, nothing done"
 
 
-@dataclass(frozen=True)
-class QueueCall:
+class QueueCall(msgspec.Struct, frozen=True):
     """One received call."""
 
     verb: str
     group: str
     request: dict[str, Any]
     fault: QueueFault
-    at: float = field(default_factory=time.monotonic)
+    at: float = msgspec.field(default_factory=time.monotonic)
 
 
 class StubQueue:

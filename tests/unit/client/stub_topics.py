@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from deltamq.mq.routing import Route
@@ -80,8 +81,7 @@ class Topic:
         return self.logs.setdefault(partition, [])
 
 
-@dataclass(frozen=True)
-class Post:
+class Post(msgspec.Struct, frozen=True):
     """One received produce request."""
 
     topic: str

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from deltamq.mq.audit import ActBegun, ActEnded, RefusalCount
 from deltamq.mq.audit import record_from_json as audit_from_json

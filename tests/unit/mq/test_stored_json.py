@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import msgspec
@@ -13,8 +12,7 @@ from deltamq.mq.errors import Corrupt, Refused
 from deltamq.mq.stored_json import corrupt_when_damaged, form, forms_of, integer, mapping, reader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happened:
+class Happened(msgspec.Struct, frozen=True, kw_only=True):
     kind: ClassVar[str] = "happened"
     what: str
     ranges: tuple[tuple[int, int], ...] = ()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import tomllib
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from deltamq.mq.limits import RETENTION_MS_MAX
 from deltamq.tables.config import Config, ConfigInvalid, conf_folder, load, settings_of
@@ -31,9 +32,9 @@ def _shown(config: Config) -> dict[str, dict[str, object]]:
     return {
         section.name: {
             setting.name: plain(getattr(getattr(config, section.name), setting.name))
-            for setting in dataclasses.fields(getattr(config, section.name))
+            for setting in msgspec.structs.fields(getattr(config, section.name))
         }
-        for section in dataclasses.fields(config)
+        for section in msgspec.structs.fields(config)
         if section.name != "sources"
     }
 
@@ -78,7 +79,8 @@ def test_flags_win_over_environment_which_wins_over_the_file(tmp_path: Path) -> 
 
 
 def test_without_a_conf_folder_the_defaults_are_those_of_the_local_profile(tmp_path: Path) -> None:
-    assert load(environ={"DELTAMQ_CONF": str(_profile(tmp_path, ""))}) == load("local", environ={}, folder=CONF)
+    defaults = load(environ={"DELTAMQ_CONF": str(_profile(tmp_path, ""))})
+    assert defaults == replace(load("local", environ={}, folder=CONF), sources={})
 
 
 def test_the_profile_and_its_folder_may_come_from_the_environment(tmp_path: Path) -> None:
@@ -177,8 +179,8 @@ def test_secrets_show_nowhere() -> None:
 def test_settings_of_shows_every_setting_with_its_source_and_whether_it_differs() -> None:
     config = load(environ={"DELTAMQ_SERVICE_PORT": "8081", "DELTAMQ_CLIENT_TOKEN": "hunter2"})
     shown = {one.name: one for one in settings_of(config).settings}
-    sections = (getattr(config, one.name) for one in dataclasses.fields(config) if one.name != "sources")
-    assert len(shown) == sum(len(dataclasses.fields(section)) for section in sections)
+    sections = (getattr(config, one.name) for one in msgspec.structs.fields(config) if one.name != "sources")
+    assert len(shown) == sum(len(msgspec.structs.fields(section)) for section in sections)
     port = shown["service.port"]
     assert (port.value, port.default, port.source, port.differs) == (
         8081,
@@ -215,7 +217,7 @@ LOG_EDGES = {
 
 
 def test_every_number_of_the_log_has_edges() -> None:
-    numbers = {name for name, value in dataclasses.asdict(LogSettings()).items() if isinstance(value, int)}
+    numbers = {name for name, value in msgspec.structs.asdict(LogSettings()).items() if isinstance(value, int)}
     assert set(LOG_EDGES) == numbers
 
 

@@ -8,7 +8,6 @@ import ssl
 import subprocess
 import threading
 import time
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -16,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
+from msgspec.structs import replace
 
 from deltamq.api.auth.gate import Gate
 from deltamq.api.kafka.access.session import Session

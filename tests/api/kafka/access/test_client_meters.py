@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from deltamq.api.auth.quotas import Quotas
 from deltamq.api.kafka.access.client_meters import ClientMeters

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from deltamq.api.kafka.access import gssapi
 from deltamq.api.kafka.access.gssapi import GssapiError, Peers

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 
 import msgspec
 import pyarrow as pa
 import pytest
+from msgspec.structs import asdict
 
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.admin.topic_view import TopicView, fetch_view

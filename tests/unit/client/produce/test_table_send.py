@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from deltamq.mq.client.produce import repeatable_sends
 from deltamq.mq.client.produce.producer import Producer

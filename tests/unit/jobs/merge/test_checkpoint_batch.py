@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deltamq.jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
 from deltamq.mq.errors import Corrupt

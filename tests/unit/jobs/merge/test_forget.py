@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deltamq.jobs.merge.checkpoint_batch import decode, fold
 from deltamq.jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettable

@@ -7,11 +7,11 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.last_run import Recorder, read_last_run, seconds_until_due, write_last_run

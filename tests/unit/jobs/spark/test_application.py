@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from deltamq.jobs.spark.application import WAITS_S, SparkApplication, SparkGone
@@ -129,7 +129,7 @@ def test_spark_07_over_connect_a_run_has_a_tag_by_which_it_is_cancelled() -> Non
         runner.cancel("a")
         return {"progress": runner.progress("a")}
 
-    assert runner(dataclasses.replace(_job("a"), run=run), Config(), NOW, ["all"]) == {"progress": ""}
+    assert runner(msgspec.structs.replace(_job("a"), run=run), Config(), NOW, ["all"]) == {"progress": ""}
     (session,) = maker.made
     assert session.interrupted == tags
     assert len(tags) == 1

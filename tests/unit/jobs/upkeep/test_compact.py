@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from deltamq.jobs.tasks.items import chunks_of
@@ -133,7 +133,7 @@ def test_retry_6_files_of_a_topic_that_is_kept_shortly_stay_apart(filled: Filled
 
 def test_spark_08_a_worker_keeps_only_so_many_partitions_open(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     conf = conf_of(filled)
-    many = [dataclasses.replace(A, topic=f"t{at}", name=f"t{at}@broker-a") for at in range(70)]
+    many = [msgspec.structs.replace(A, topic=f"t{at}", name=f"t{at}@broker-a") for at in range(70)]
     for ref in many:
         filled.warehouse.create(ref)
         compact_ranges(CompactItem(conf, ref, ((0, 1),)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
+from msgspec.structs import replace
 
 from deltamq.jobs.run.registry import Facts
 from deltamq.jobs.tasks.items import in_this_process

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Conflict
 from deltamq.mq.meta.global_topics import (

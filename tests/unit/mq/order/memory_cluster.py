@@ -9,10 +9,11 @@ are in `tests.unit.mq.order.memory_orderly`. Time passes in `MemoryCluster.run` 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Conflict, Fenced, Unavailable
 from deltamq.mq.meta.brokers import (
@@ -112,14 +113,13 @@ class Answer(NamedTuple):
     partitions: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class ClusterMeta:
+class ClusterMeta(msgspec.Struct, frozen=True):
     """The state of the metadata: all events of its log, applied."""
 
     route: Route
-    brokers: BrokersState = field(default_factory=BrokersState)
-    online: OnlineState = field(default_factory=OnlineState)
-    moved: MovedKeys = field(default_factory=MovedKeys)
+    brokers: BrokersState = msgspec.field(default_factory=BrokersState)
+    online: OnlineState = msgspec.field(default_factory=OnlineState)
+    moved: MovedKeys = msgspec.field(default_factory=MovedKeys)
 
     def apply_all(self, events: Sequence[ClusterEvent]) -> ClusterMeta:
         meta = self

@@ -6,8 +6,9 @@ Heartbeats and lock requests take time on the way, in both directions; pulls, co
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from deltamq.mq.errors import Conflict, Unavailable
 from deltamq.mq.limits import HEARTBEAT_MS
@@ -35,8 +36,7 @@ _SETTINGS: Final = OrderlySettings(on_failure=OnFailure.IN_PLACE)
 _PULL_MESSAGES: Final = 4
 
 
-@dataclass(slots=True)
-class Work:
+class Work(msgspec.Struct):
     """A partition whose lock the client has."""
 
     partition: str

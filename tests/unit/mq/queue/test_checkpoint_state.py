@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import permutations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deltamq.mq.queue.checkpoint import Checkpoint, Span
 from deltamq.mq.queue.revive_log import Ack, CheckpointState, Done, Record, fold

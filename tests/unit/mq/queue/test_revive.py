@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deltamq.mq.limits import PRODUCER_ID_LENGTH_MAX, PRODUCER_REQUESTS_KEPT, PRODUCER_SEQ_MAX
 from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, Span, indexes

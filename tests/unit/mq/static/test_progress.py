@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.progress import (

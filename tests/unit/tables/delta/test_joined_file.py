@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import MIB

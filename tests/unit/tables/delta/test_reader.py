@@ -99,7 +99,7 @@ def test_rely_4_every_cut_is_found() -> None:
 
 
 def with_facts(file: DataFile, **facts: Any) -> DataFile:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     return replace(file, **facts)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.producer import ProducerWindow
@@ -54,8 +55,7 @@ def after(log: LogView, parts: Sequence[RowsPart]) -> LogView:
     return replace(log, end_offset=planned.base + sum(planned.parts[at].count for at in planned.fresh))
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """An append to a log, and for each part its offset and whether it is a repeat; or the error's code."""
 
     says: str
@@ -63,7 +63,7 @@ class Case:
     parts: Sequence[RowsPart]
     places: Sequence[tuple[int, bool]] = ()
     refused: str = ""
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object] = msgspec.field(default_factory=dict)
 
 
 KNOWS_2 = {"fence_epochs": {"route": 2}}

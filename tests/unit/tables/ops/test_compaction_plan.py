@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,13 +21,13 @@ HOUR_US = 3_600_000_000
 def of_sizes(sizes: list[int], *, step_us: int = 0) -> list[DataFile]:
     """Adjacent files of so many bytes, one row for each, appended `step_us` after each other."""
     return [
-        dataclasses.replace(file, append_min_us=at * step_us, append_max_us=(at + 1) * step_us)
+        msgspec.structs.replace(file, append_min_us=at * step_us, append_max_us=(at + 1) * step_us)
         for at, file in enumerate(files_of([(size, size) for size in sizes]))
     ]
 
 
 def merged(group: list[DataFile]) -> DataFile:
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         group[0],
         path=f"{group[0].start}-{group[-1].end}",
         size=sum(file.size for file in group),
@@ -75,7 +75,7 @@ def test_spark_08_whatever_arrives_between_runs_a_row_is_rewritten_once_and_file
     rewrites: dict[int, int] = {}
     for sizes in arrivals:
         start = files[-1].end if files else 0
-        files += [dataclasses.replace(f, start=f.start + start, path=f"{start}+{f.path}") for f in of_sizes(sizes)]
+        files += [msgspec.structs.replace(f, start=f.start + start, path=f"{start}+{f.path}") for f in of_sizes(sizes)]
         files = followed(files, TARGET, rewrites)
         assert [f.start for f in files] == [0, *(f.end for f in files)][: len(files)]
     # a run that a final file ended may be a little one: its two or more files became one
@@ -102,7 +102,7 @@ def test_spark_08_small_files_at_the_end_are_left_to_roll_ups_unless_nobody_does
 
 def test_retry_6_files_whose_ages_differ_by_more_than_a_part_of_the_retention_stay_apart() -> None:
     files = of_sizes([100] * 24, step_us=HOUR_US)
-    target = dataclasses.replace(TARGET, span_ms=4 * 3_600_000)
+    target = msgspec.structs.replace(TARGET, span_ms=4 * 3_600_000)
     plan = plan_compaction(files, target)
     assert [len(group) for group in plan] == [4] * 5, "the last four wait for more"
     assert all(group[-1].append_max_us - group[0].append_min_us <= 4 * HOUR_US for group in plan)
@@ -111,7 +111,7 @@ def test_retry_6_files_whose_ages_differ_by_more_than_a_part_of_the_retention_st
 
 @given(SIZES, st.integers(0, 50))
 def test_retry_6_no_plan_passes_the_span_whatever_the_sizes(sizes: list[int], span: int) -> None:
-    target = dataclasses.replace(TARGET, span_ms=span)
+    target = msgspec.structs.replace(TARGET, span_ms=span)
     done = of_sizes(sizes, step_us=7_000)
     for group in plan_compaction(done, target):
         assert group[-1].append_max_us - group[0].append_min_us <= span * 1_000

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from deltamq.mq.audit import ActEnded
 from deltamq.mq.errors import DeltaMQError
@@ -29,8 +30,7 @@ SETTINGS = RetentionSettings()
 ENDED = ActEnded(id="5f", time_ms=1, outcome="done", status=200, code="", detail="", events=(), before="", after="")
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """A delay log of which only the newest state is loaded."""
 
     ref: PartitionRef

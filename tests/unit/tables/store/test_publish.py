@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from deltamq.tables.compiled import find_compiler
 from deltamq.tables.failpoints import arm
