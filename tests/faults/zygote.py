@@ -10,7 +10,6 @@ file of its own, by one system call, so that a kill -9 right after it loses no n
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import signal
@@ -54,7 +53,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     maintain_every: int = 4
     #: Number of messages to retain after each request; -1 keeps everything.
     keep: int = -1
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Ack(msgspec.Struct, frozen=True):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from deltamq.api.kafka.access import gssapi
 from deltamq.api.kafka.access.gssapi import GssapiError, Peers
