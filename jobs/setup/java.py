@@ -13,8 +13,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-
-import msgspec
+from typing import NamedTuple
 
 JAVA_VERSION_MIN = 17
 VECTOR_MODULE = "jdk.incubator.vector"
@@ -25,7 +24,7 @@ class JavaMissing(Exception):
     """There is no Java that Spark can start; the message has the remedy."""
 
 
-class Java(msgspec.Struct, frozen=True, kw_only=True):
+class Java(NamedTuple):
     """A usable Java: its executable and its major version."""
 
     path: Path

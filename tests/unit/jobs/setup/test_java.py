@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,11 @@ def test_no_java_at_all_says_what_to_install(tmp_path: Path) -> None:
 def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
     with pytest.raises(JavaMissing, match=r"JAVA_HOME is .*Correct or unset it"):
         find_java({"JAVA_HOME": str(tmp_path)})
+
+
+def test_it_is_looked_for_before_any_package_is_installed() -> None:
+    root = Path(__file__).parents[4]
+    command = [sys.executable, "-S", "-m", "deltamq.jobs.setup.java"]
+    done = subprocess.run(command, env={"PYTHONPATH": str(root / ".path")}, capture_output=True, text=True, check=False)
+    assert "Error" not in done.stderr, "Java may be missing, its search may not"
+    assert done.returncode in (0, 1)
