@@ -62,7 +62,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_most: int
     seconds: float
     #: Of each fault, in the order in which they were set.
-    hits: tuple[int, ...] = msgspec.field(default=())
+    hits: tuple[int, ...] = ()
 
     @property
     def puts(self) -> int:

@@ -263,4 +263,4 @@ async def put_quota(principal: PrincipalName, changes: Changes, caller: Asking, 
 
 
 def _quota(quota: Quota) -> QuotaInfo:
-    return QuotaInfo(**msgspec.to_builtins(quota))
+    return QuotaInfo(**msgspec.structs.asdict(quota))

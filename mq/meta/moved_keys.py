@@ -190,7 +190,7 @@ _KEYLESS: Final = -1
 class MovedKeys(msgspec.Struct, frozen=True, dict=True):
     """All moves of one life of a topic, in the order of their epochs. Immutable: `apply_all` returns the next one."""
 
-    moves: tuple[Move, ...] = msgspec.field(default=())
+    moves: tuple[Move, ...] = ()
 
     def apply_all(self, events: Iterable[MoveEvent]) -> MovedKeys:
         """Return the moves after `events` of this life of the topic."""

@@ -179,6 +179,9 @@ class Pop(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return LaneKey(self.topic_id, self.group, self.retry, self.partition)
 
 
+assert Pop.__struct_fields__[-2:] == ("is_condemned", "client_id"), "what is not compared comes last"
+
+
 class Replaced(NamedTuple):
     """Messages of an earlier checkpoint whose lease a newer checkpoint took over (SPEC POP-9)."""
 

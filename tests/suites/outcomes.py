@@ -60,13 +60,13 @@ class Comparison(msgspec.Struct, frozen=True):
 
     passed: int
     skipped: int
-    failed_as_expected: tuple[str, ...] = msgspec.field(default=())
+    failed_as_expected: tuple[str, ...] = ()
     #: These failed, and should not.
-    failed: tuple[str, ...] = msgspec.field(default=())
+    failed: tuple[str, ...] = ()
     #: These passed, and their line should go.
-    passed_unexpectedly: tuple[str, ...] = msgspec.field(default=())
+    passed_unexpectedly: tuple[str, ...] = ()
     #: These have a line, and did not run.
-    missing: tuple[str, ...] = msgspec.field(default=())
+    missing: tuple[str, ...] = ()
 
     @property
     def is_as_expected(self) -> bool:

@@ -399,12 +399,12 @@ class ProducerCalls(Client):
         here = waits and self._sends_here
         spans = self._hosts.tracing.spans
         if spans is None:
-            entry = self._entry(message, deadline, future, expected_offset, waits)
+            entry = self._entry(message, deadline, future, expected_offset, waits=waits)
             executor = None if here else self._routers.put_now(router, message, entry)
             return executor or await self._routers.put(router, message, entry, waits=waits, here=here), entry
         span = spans.send(router.topic, message.headers, body_size=len(message.body), message_id=message.message_id)
         message = replace(message, headers=span.headers(message.headers))
-        entry = self._entry(message, deadline, future, expected_offset, waits)
+        entry = self._entry(message, deadline, future, expected_offset, waits=waits)
         entry.span = span
         try:
             return await self._routers.put(router, message, entry, waits=waits, here=here), entry
@@ -421,6 +421,7 @@ class ProducerCalls(Client):
         deadline: float,
         future: Outcome[Sent] | None,
         expected_offset: int | None,
+        *,
         waits: bool,
     ) -> Entry:
         return Entry(
@@ -430,10 +431,9 @@ class ProducerCalls(Client):
             deadline,
             [future],
             [time.time_ns() // 1000],
-            None,
-            True,
-            message.partition is not None,
-            expected_offset,
-            expected_offset is not None,
-            waits,
+            single=True,
+            named=message.partition is not None,
+            expected_offset=expected_offset,
+            alone=expected_offset is not None,
+            waited_for=waits,
         )

@@ -64,10 +64,7 @@ class Entry(msgspec.Struct, gc=False, eq=False):
             return False
         if self.rows is not None:
             return "key" in self.rows.schema.names
-        for message in self.messages:  # noqa: SIM110  # quicker than any()
-            if message.key is not None:
-                return True
-        return False
+        return [message.key for message in self.messages].count(None) < len(self.messages)
 
     @property
     def calls(self) -> int:
@@ -89,10 +86,8 @@ class Entry(msgspec.Struct, gc=False, eq=False):
         """Return whether `following` may share a request with this entry."""
         if self.alone or following.alone or self.named is not following.named:
             return False
-        if self.rows is following.rows:
-            return True
         if self.rows is None or following.rows is None:
-            return False
+            return self.rows is following.rows
         return bool(self.rows.schema.equals(following.rows.schema))
 
     def stored_at(self, partition: str, base_offset: int, duplicate: bool, durable: bool) -> None:
@@ -238,25 +233,17 @@ class EntryQueue:
 
     def take_batch(self) -> list[Entry]:
         """Remove and return the entries of the next request: those at the head that may share it and fit."""
+        batch = [self._popped()]
         if self._alone > 0:
             self._alone -= 1
-            return [self._popped()]
-        first = self._first
-        batch, messages, size = list[Entry](), 0, 0
-        for entry in self._entries:
-            messages += entry.count
-            size += entry.size
-            if batch and (messages > self._messages_max or size > self._bytes_max or not first.goes_with(entry)):
-                messages -= entry.count
+            return batch
+        messages, size = batch[0].count, batch[0].size
+        while self._entries and batch[0].goes_with(following := self._first):
+            messages += following.count
+            size += following.size
+            if messages > self._messages_max or size > self._bytes_max:
                 break
-            batch.append(entry)
-        if len(batch) == len(self._entries):
-            self._entries.clear()
-        else:
-            for entry in batch:
-                del self._entries[entry]
-        self._open = None
-        self.messages -= messages
+            batch.append(self._popped())
         return batch
 
 

@@ -64,15 +64,15 @@ def encode_request(
     """Encode the request that stores all messages of `entries` in `partition` (None: the service routes them)."""
     first = entries[0]
     messages = [message for entry in entries for message in entry.messages]
-    is_small = first.rows is None and first.count == len(entries) == 1 and len(messages[0].body) <= _JSON_BODY_BYTES_MAX
-    if is_small or any([message.value is not None for message in messages]):  # noqa: C419  # quicker so
+    is_small = len(messages) == 1 and len(messages[0].body) <= _JSON_BODY_BYTES_MAX
+    if is_small or [message.value for message in messages].count(None) < len(messages):
         return _json_request(entries, messages, partition, Producer(producer_id, producer_seq))
     headers = {"Content-Type": ARROW, "Producer-Id": producer_id, "Producer-Seq": str(producer_seq)}
     query: dict[str, str | int] = {} if partition is None else {"partition": partition}
     if first.expected_offset is not None:
         query["expected_offset"] = first.expected_offset
     batches = [_rows_of(entries, messages)] if first.rows is None else [e.rows for e in entries if e.rows is not None]
-    return EncodedRequest(_stream(batches), headers, query, sum([e.count for e in entries]))
+    return EncodedRequest(_stream(batches), headers, query, sum(e.count for e in entries))
 
 
 # JSON ----------------------------------------------------------------------------------------------------------

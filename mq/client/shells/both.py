@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from types import TracebackType
@@ -107,7 +106,7 @@ class Written(ABC, Generic[F]):
 
 def _write_out(cls: type, method_of: Callable[[Written[Any]], Callable[..., Any]]) -> None:
     for name in dir(cls):
-        written = inspect.getattr_static(cls, name)
+        written = getattr(cls, name, None)
         if isinstance(written, Written):
             setattr(cls, name, functools.wraps(written.core)(method_of(written)))
 

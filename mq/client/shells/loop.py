@@ -210,11 +210,9 @@ class LoopShell:
             raise Refused(
                 f"{self._kind} works on an event loop: call it in a coroutine", code="no_event_loop", field="loop"
             ) from error
-        if running is self._loop:
-            return
         if self._loop is None:
             self._loop = running
-        else:
+        elif self._loop is not running:
             raise Refused(
                 f"this {self._kind} belongs to another event loop: make one in each", code=_OTHER_LOOP, field="loop"
             )
